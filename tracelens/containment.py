@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES_A_SECOND",
     "OUT_OF_MEMORY",
-    "begin",
+    "allow_more_cpu",
+    "announce_run",
     "contain",
+    "end_out_of_memory",
+    "find_reason_left_out",
     "is_contained",
     "leave_out",
     "leaving_out",
-    "left_out",
-    "out_of_memory",
-    "prolong",
-    "reason_of",
+    "limit_cpu_meanwhile",
+    "list_left_out",
     "try_files",
-    "watching",
 ]
 
 OUT_OF_MEMORY: Final = 75  # exit status of a process that was refused memory
 BYTES_A_SECOND: Final = 1 << 20  # of a file; it takes a tenth of that time, or less
 
-_left_out: dict[str, str] = {}
+_reason_by_path: dict[str, str] = {}  # of absolute paths of files that are left out
 
 
 class _Contained:
@@ -52,15 +52,15 @@ class _Contained:
 
         self.announce = announce
         self.may_end = resource.getrlimit(resource.RLIMIT_CPU)[0] == resource.RLIM_INFINITY
-        self.at_once = 0  # files that are worked on, at most
-        self.watched = 0
+        self.files_at_once = 0  # files that are worked on, at most
+        self.open_limits = 0  # blocks `with watching()` that are open
 
 
 _contained: _Contained | None = None
 
 
 def contain(announce: Callable[[Path], None] | None = None) -> None:
-    """Let this process be ended by what it reads; `announce` is called with each place before."""
+    """Let this process be ended by what it reads; `announce` is called with each path before."""
     global _contained  # noqa: PLW0603 - of the whole process, as its limits are
     _contained = _Contained(announce)
 
@@ -70,15 +70,15 @@ def is_contained() -> bool:
     return _contained is not None
 
 
-def begin(place: Path) -> None:
+def announce_run(path: Path) -> None:
     """Announce a run before it is read."""
     if _contained and _contained.announce:
-        _contained.announce(place)
+        _contained.announce(path)
 
 
 def leave_out(reasons: Mapping[str, str]) -> None:
     """Leave out files, by their absolute paths, from now on."""
-    _left_out.update(reasons)
+    _reason_by_path.update(reasons)
 
 
 @contextmanager
@@ -89,48 +89,54 @@ def leaving_out(reasons: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for path in reasons:
-            _left_out.pop(path, None)
+            _reason_by_path.pop(path, None)
 
 
-def left_out(folder: Path) -> list[str]:
+def list_left_out(folder: Path) -> list[str]:
     """Return the paths that are left out of a folder, in order."""
-    within = os.path.join(os.path.abspath(folder), "")  # noqa: PTH100, PTH118 - links stay
-    return sorted(path for path in _left_out if path.startswith(within))
+    prefix = os.path.join(os.path.abspath(folder), "")  # noqa: PTH100, PTH118 - links stay
+    return sorted(path for path in _reason_by_path if path.startswith(prefix))
 
 
-def reason_of(path: Path) -> str | None:
+def find_reason_left_out(path: Path) -> str | None:
     """Return why a file, or a folder of segments, is left out; None = it is not."""
-    return _left_out.get(os.path.abspath(path)) if _left_out else None  # noqa: PTH100 - links stay
+    if not _reason_by_path:
+        return None
+    return _reason_by_path.get(os.path.abspath(path))  # noqa: PTH100 - links stay
 
 
-def out_of_memory() -> None:
+def end_out_of_memory() -> None:
     """End this process if it may be ended: what it read last need not be what took the memory."""
     if _contained:
         os._exit(OUT_OF_MEMORY)
 
 
 @contextmanager
-def watching(at_once: int = 1) -> Iterator[None]:
+def limit_cpu_meanwhile(at_once: int = 1) -> Iterator[None]:
     """Limit the CPU of a contained process by the files it reads meanwhile, `at_once` in parallel."""
     contained = _contained
     if contained is None:
         yield
         return
-    contained.watched += 1
-    contained.at_once = max(contained.at_once, at_once)
+    contained.open_limits += 1
+    contained.files_at_once = max(contained.files_at_once, at_once)
     try:
         yield
     finally:
-        contained.watched -= 1
-        if not contained.watched:
-            contained.at_once = 0
+        contained.open_limits -= 1
+        if not contained.open_limits:
+            contained.files_at_once = 0
             _limit_cpu(None)
 
 
-def prolong(seconds: int, size: int) -> None:
-    """Allow the CPU for a file of `size` bytes from now on: `seconds`, and more for a large file."""
-    if _contained and _contained.watched:
-        _limit_cpu(time.process_time() + _contained.at_once * (seconds + size / BYTES_A_SECOND))
+def allow_more_cpu(base_s: int, size_bytes: int) -> None:
+    """Allow the CPU for one more file from now on: `base_s`, and more for a large file.
+
+    Others may be read at the same time, in threads that use the same CPU time.
+    """
+    if _contained and _contained.open_limits:
+        file_s = base_s + size_bytes / BYTES_A_SECOND
+        _limit_cpu(time.process_time() + _contained.files_at_once * file_s)
 
 
 def _limit_cpu(cpu_limit_s: float | None) -> None:

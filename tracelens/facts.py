@@ -16,7 +16,7 @@ from tracelens.accounting.communication.awaited_ranks import find_awaited_messag
 from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
 from tracelens.accounting.core_waits import measure_core_wait_of_run
 from tracelens.accounting.early_ends import find_early_end
-from tracelens.accounting.efficiency import find_useful
+from tracelens.accounting.efficiency import list_useful_categories
 from tracelens.accounting.life.failures import Failure, find_failures
 from tracelens.accounting.life.ledger import LifeLedger, measure_life
 from tracelens.accounting.spent_time import SpentTime, measure_spent_time
@@ -51,20 +51,20 @@ class Facts:
         return find_early_end(self.trace, self.phases, self.roles)
 
     @cached_property
-    def life(self) -> LifeLedger | None:
+    def life_ledger(self) -> LifeLedger | None:
         """The attempts of the job and the uses of its wall time; None if TraceLens did not record it."""
-        is_part = self.trace.parted or self.trace.cut_short
+        is_part = self.trace.partial_communicators or self.trace.is_cut_short
         return None if is_part or self.trace.is_snapshot else measure_life(self.trace)
 
     @cached_property
     def failures(self) -> list[Failure]:
         """How ranks of the last attempt failed, the one that explains the others first."""
-        return find_failures(self.trace, self.life.lives[-1]) if self.life else []
+        return find_failures(self.trace, self.life_ledger.lives[-1]) if self.life_ledger else []
 
     @cached_property
     def spent_time(self) -> SpentTime:
         """What of the workers' time was useful, and what was lost."""
-        useful = find_useful(self.phases, serves=self.roles.server is not None)
+        useful = list_useful_categories(self.phases, has_server=self.roles.server_rank is not None)
         return measure_spent_time(self.trace, self.phases, useful)
 
     @cached_property
@@ -98,7 +98,7 @@ class Facts:
         return find_awaited_messages(self.trace)
 
     @cached_property
-    def core_wait(self) -> float | None:
+    def core_wait_share(self) -> float | None:
         """For what share of the time of their steps ranks waited for a core; None where not read."""
         return measure_core_wait_of_run(self.trace)
 

@@ -21,7 +21,7 @@ from tracelens.errors import (
     TraceNotFound,
     UnusableInput,
 )
-from tracelens.memory import give_back
+from tracelens.memory import free_unused_memory
 from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Renumbered, Source
@@ -90,7 +90,7 @@ def open(  # noqa: A001 - reads as tracelens.open
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing; or the
             run has nothing of the ranks, steps or time.
     """
-    source = local(path, progress)
+    source = fetch_if_remote(path, progress)
     # How a run is read, as the command line says it.
     options = [
         *(["--one-clock"] if one_clock else []),
@@ -129,7 +129,9 @@ def open_joined(
         UnusableInput: nothing of one of them can be read.
         InvalidArgument: as above, or two of them hold the same rank.
     """
-    sources, file_ranks = _select_sources([local(path, progress) for path in paths], choice)
+    sources, file_ranks = _select_sources(
+        [fetch_if_remote(path, progress) for path in paths], choice
+    )
     # Workers elsewhere read events again, which takes less than sending them to and fro.
     max_kept_bytes = 0 if executor else memory // SHARE_OF_MEMORY_FOR_EVENTS // len(sources)
     reading = Reading(progress, executor, max_kept_bytes, choice, rank_of or {})
@@ -150,9 +152,9 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
     """
     if choice.ranks is None:
         return paths, set()
-    from tracelens.readers.native.recordings import named_ranks, recordings, select_recordings
+    from tracelens.readers.native.recordings import list_recordings, named_ranks, select_recordings
 
-    files_of = {path: recordings(path) for path in paths}
+    files_of = {path: list_recordings(path) for path in paths}
     file_ranks = named_ranks(file for files in files_of.values() for file in files)
     if file_ranks:
         selection.check_ranks(choice, file_ranks)
@@ -162,7 +164,7 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
     return chosen_paths, file_ranks
 
 
-def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+def fetch_if_remote(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
     """Return a path; for an address that of a fresh copy, fetched if needed.
 
     Raises:
@@ -170,9 +172,9 @@ def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Pat
     """
     if not is_remote(path):
         return Path(path)
-    from tracelens.remote.mirror import fetched
+    from tracelens.remote.mirror import fetch_copy
 
-    return fetched(path, progress)
+    return fetch_copy(path, progress)
 
 
 def _read_path(
@@ -183,8 +185,8 @@ def _read_path(
             f"There is no '{path}': expected a trace folder or a table of spans; "
             "record one with 'tracelens record -- COMMAND'."
         )
-    containment.begin(path)
-    with containment.watching():
+    containment.announce_run(path)
+    with containment.limit_cpu_meanwhile():
         if tables_only:
             return _read_table(path, reading, table_reader)
         return _read_recognised(path, reading, table_reader)
@@ -231,10 +233,10 @@ def _read_by_plugin(path: Path, reading: Reading) -> Trace | None:
     Raises:
         UnusableInput: the one that does fails, or it would end this process.
     """
-    reason = containment.reason_of(path)
+    reason = containment.find_reason_left_out(path)
     if reason:
         raise UnusableInput(f"'{path}' is not read: {reason}.")
-    for plugin in plugins.installed(plugins.READERS):
+    for plugin in plugins.list_plugins(plugins.READERS):
         loaded = plugin.load()
         try:
             reader: Reader = loaded() if isinstance(loaded, type) else loaded
@@ -286,7 +288,7 @@ def prepare(trace: Trace) -> Trace:
     """Apply the default transforms: one clock, steps, matched collectives."""
     for transform in DEFAULT_TRANSFORMS:
         trace = transform(trace)
-        give_back()
+        free_unused_memory()
     return trace
 
 
@@ -379,7 +381,7 @@ def _join_traces(traces: Sequence[Trace]) -> Trace:
     outlines = {
         process + offset: (trace.outlines or {}).get(process)
         for trace, offset in numbered
-        for process in trace.source.parts
+        for process in trace.source.part_by_process
     }
     is_outlined = all(outline is not None for outline in outlines.values())
     return Trace.from_source(
@@ -387,12 +389,12 @@ def _join_traces(traces: Sequence[Trace]) -> Trace:
             {
                 process + offset: Renumbered(part, process + offset)
                 for trace, offset in numbered
-                for process, part in trace.source.parts.items()
+                for process, part in trace.source.part_by_process.items()
             },
-            kept={
+            packed_by_process={
                 process + offset: columns
                 for trace, offset in numbered
-                for process, columns in trace.source.kept.items()
+                for process, columns in trace.source.packed_by_process.items()
             },
         ),
         outlines=outlines if is_outlined else None,
@@ -418,7 +420,7 @@ def _check_ranks(traces: Sequence[Trace]) -> None:
     if silent_files:
         verb = "does" if len(silent_files) == 1 else "do"
         raise UnusableInput(
-            f"Of {fmt.count(len(traces), 'input')}, {fmt.series(silent_files[:MAX_FILES_NAMED])} "
+            f"Of {fmt.count(len(traces), 'input')}, {fmt.join_words(silent_files[:MAX_FILES_NAMED])} "
             f"{verb} not say the rank: say it with --rank-of {silent_files[0]}=0, once for each."
         )
     path_by_rank: dict[tuple[str, int], Path | None] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["BoundedCache", "give_back", "keep_room", "last_results"]
+__all__ = ["BoundedCache", "cache_last_results", "free_unused_memory", "keep_freed_memory"]
 
 _Key = TypeVar("_Key", bound="Hashable")
 _Made = TypeVar("_Made")
@@ -33,8 +33,8 @@ _SMALL: Final = 384 << 20  # bytes in memory, libraries included
 _MOST_ROWS: Final = 1 << 22  # of arrays that processes share
 
 
-def keep_room() -> None:
-    """For this process: give only large blocks back when they are freed, and share all room."""
+def keep_freed_memory() -> None:
+    """Let this process keep freed memory for reuse: only large blocks go back to the system."""
     mallopt = getattr(_c_library(), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE)
@@ -42,14 +42,14 @@ def keep_room() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-def give_back() -> None:
-    """Give back all free memory; for the end of a pass. A small process keeps it: it is used again."""
+def free_unused_memory() -> None:
+    """Give all free memory back to the system, at the end of a pass; a small process keeps it."""
     malloc_trim = getattr(_c_library(), "malloc_trim", None)
-    if malloc_trim is not None and _most_so_far() > _SMALL:
+    if malloc_trim is not None and _read_peak_bytes() > _SMALL:
         malloc_trim(0)
 
 
-def _most_so_far() -> int:
+def _read_peak_bytes() -> int:
     """Count how many bytes this process had in memory at its most, on Linux."""
     import resource  # noqa: PLC0415 - other systems lack it
 
@@ -61,7 +61,9 @@ def _c_library() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def last_results(method: Callable[[_Key], _Made], max_results: int) -> Callable[[_Key], _Made]:
+def cache_last_results(
+    method: Callable[[_Key], _Made], max_results: int
+) -> Callable[[_Key], _Made]:
     """Return a function that calls a method of an object, and keeps up to `max_results` results.
 
     ``lru_cache`` itself would hold the object, which holds it: all that both hold, mapped files with
@@ -82,8 +84,8 @@ def last_results(method: Callable[[_Key], _Made], max_results: int) -> Callable[
 class _Entries:
     """Results of one kind by key, and the number of array rows that they hold."""
 
-    by_key: dict[Hashable, Any] = field(default_factory=dict)
-    rows: int = 0
+    result_by_key: dict[Hashable, Any] = field(default_factory=dict)
+    row_count: int = 0
 
 
 class BoundedCache:
@@ -97,26 +99,26 @@ class BoundedCache:
     """
 
     def __init__(self, max_rows: int = _MOST_ROWS) -> None:
-        self._most = max_rows
+        self._max_rows = max_rows
         self._entries: dict[str, _Entries] = {}
 
     def __reduce__(self) -> tuple[type[BoundedCache], tuple[int]]:
-        return BoundedCache, (self._most,)
+        return BoundedCache, (self._max_rows,)
 
     def get(self, kind: str, key: Hashable) -> Any:
         """Return the result of a key; None if it was never kept, or was dropped."""
         entries = self._entries.get(kind)
-        return entries and entries.by_key.get(key)
+        return entries and entries.result_by_key.get(key)
 
     def put(self, kind: str, key: Hashable, result: Any, rows: int) -> None:
         """Keep a result of `rows` array rows, if there is room."""
-        if rows > self._most:
+        if rows > self._max_rows:
             return
         entries = self._entries.setdefault(kind, _Entries())
-        if entries.rows + rows > self._most:
+        if entries.row_count + rows > self._max_rows:
             entries = self._entries[kind] = _Entries()
-        entries.by_key[key] = result
-        entries.rows += rows
+        entries.result_by_key[key] = result
+        entries.row_count += rows
 
     def get_or_make(
         self,

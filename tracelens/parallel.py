@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
-from tracelens.containment import watching
+from tracelens.containment import limit_cpu_meanwhile
 from tracelens.executors import DEFAULT_WORKERS
-from tracelens.memory import keep_room
+from tracelens.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["batch_size", "batched", "map_in_order"]
+__all__ = ["choose_batch_size", "map_in_order", "split_into_batches"]
 
 ITEMS_AHEAD_PER_WORKER: Final = 2  # handed out for each that is worked on
 MAX_ITEMS_AHEAD: Final = 64
@@ -66,11 +66,11 @@ def map_in_order(
         Exception: what `work` raises.
     """
     if executor is None and brief:
-        with watching():
+        with limit_cpu_meanwhile():
             yield from map(work, items)
     elif executor is None:
         worker_count = pl.thread_pool_size()
-        with watching(worker_count), ThreadPoolExecutor(worker_count) as pool:
+        with limit_cpu_meanwhile(worker_count), ThreadPoolExecutor(worker_count) as pool:
             yield from _map_ahead(
                 lambda item: pool.submit(work, item),
                 lambda _, future: future.result(),
@@ -79,7 +79,7 @@ def map_in_order(
             )
     else:
         with (
-            watching(),
+            limit_cpu_meanwhile(),
             TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder,
         ):
             workers = _Workers(work, executor, folder)
@@ -87,14 +87,14 @@ def map_in_order(
             yield from _map_ahead(workers.submit, workers.take_result, items, worker_count)
 
 
-def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
     """Yield items in order, `size` at a time."""
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch
 
 
-def batch_size(count: int, executor: Executor | None) -> int:
+def choose_batch_size(count: int, executor: Executor | None) -> int:
     """Count how many of `count` brief items a worker of an executor is given in one message.
 
     Each message costs about as much as a small file.
@@ -108,8 +108,8 @@ class _Filed(NamedTuple):
     """A pickled value without its arrays, which are in a file, one after the other."""
 
     pickled: bytes
-    sizes: tuple[int, ...]  # bytes
-    file: str
+    sizes_bytes: tuple[int, ...]  # bytes
+    path: str
 
     def read(self) -> Any:
         """Return it, and remove the file.
@@ -117,12 +117,12 @@ class _Filed(NamedTuple):
         Raises:
             OSError, EOFError: the file is not seen from here, has been read before, or was cut off.
         """
-        arrays = [np.empty(size, np.uint8) for size in self.sizes]
-        with Path(self.file).open("rb") as file:
+        arrays = [np.empty(size, np.uint8) for size in self.sizes_bytes]
+        with Path(self.path).open("rb") as file:
             read_bytes = [file.readinto(array.data) for array in arrays]
-        if read_bytes != list(self.sizes):
-            raise EOFError(self.file)
-        Path(self.file).unlink()
+        if read_bytes != list(self.sizes_bytes):
+            raise EOFError(self.path)
+        Path(self.path).unlink()
         return pickle.loads(self.pickled, buffers=arrays)  # noqa: S301 - of a process of our own
 
 
@@ -141,7 +141,7 @@ def _put_into_file(folder: str, value: Any) -> Any:
     return _Filed(pickled, sizes_bytes, file.name)
 
 
-class _NotSeen:
+class _FileNotSeen:
     """The result of a worker that does not see the file of its item."""
 
 
@@ -152,14 +152,14 @@ class _RemoteWork(Generic[_Item, _Result]):
     work: Callable[[_Item], _Result]
     folder: str
 
-    def __call__(self, sent: _Item | _Filed) -> _Result | _Filed | _NotSeen:
+    def __call__(self, sent: _Item | _Filed) -> _Result | _Filed | _FileNotSeen:
         """Return the result for an item, in a file if this worker sees the folder."""
-        keep_room()  # Dask starts its workers so that they give all memory back at once
+        keep_freed_memory()  # Dask starts its workers so that they give all memory back at once
         try:
             item: _Item = sent.read() if isinstance(sent, _Filed) else sent
         except (OSError, EOFError):
-            return _NotSeen()
-        with watching():
+            return _FileNotSeen()
+        with limit_cpu_meanwhile():
             result = self.work(item)
         if not Path(self.folder).is_dir():  # a worker on another machine
             return result
@@ -173,11 +173,11 @@ class _Workers(Generic[_Item, _Result]):
     def __init__(self, work: Callable[[_Item], _Result], pool: Executor, folder: str) -> None:
         self._work, self._pool = work, pool
         self._remote_work, self._folder = _RemoteWork(work, folder), folder
-        self._see_files = True
+        self._can_see_files = True
 
     def submit(self, item: _Item) -> Future[Any]:
         """Hand an item to a worker; if a worker died, the future holds that error."""
-        sent = _put_into_file(self._folder, item) if self._see_files else item
+        sent = _put_into_file(self._folder, item) if self._can_see_files else item
         try:
             return self._pool.submit(self._remote_work, sent)
         except BrokenExecutor as error:  # a worker died: the rest is worked on here
@@ -195,8 +195,8 @@ class _Workers(Generic[_Item, _Result]):
             if type(error).__name__ not in _DASK_FAILURES:
                 raise
             return self._work(item)
-        if isinstance(sent, _NotSeen):
-            self._see_files = False
+        if isinstance(sent, _FileNotSeen):
+            self._can_see_files = False
             return self.take_result(item, self.submit(item))
         try:
             result: _Result = sent.read() if isinstance(sent, _Filed) else sent

@@ -23,8 +23,8 @@ __all__ = [
     "chunked",
     "greedy",
     "largest_first",
-    "loads",
     "round_robin",
+    "sum_shard_bytes",
 ]
 
 CHUNK_BYTES: Final = 32 * 1024
@@ -43,7 +43,10 @@ class Piece:
 def round_robin(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Deal variables of these sizes (bytes, in order of creation) out to the shards in turn."""
     _check(sizes, shards)
-    return [Piece(index, 0, size, index % shards) for index, size in enumerate(sizes)]
+    return [
+        Piece(index, offset=0, nbytes=size, shard=index % shards)
+        for index, size in enumerate(sizes)
+    ]
 
 
 def greedy(sizes: Sequence[int], shards: int) -> list[Piece]:
@@ -72,7 +75,7 @@ def chunked(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -
     return [Piece(*chunk, number % shards) for number, chunk in enumerate(chunks)]
 
 
-def loads(pieces: Sequence[Piece], shards: int) -> list[int]:
+def sum_shard_bytes(pieces: Sequence[Piece], shards: int) -> list[int]:
     """Sum up what each shard holds, in bytes."""
     shard_bytes = [0] * shards
     for piece in pieces:
@@ -89,13 +92,13 @@ STRATEGIES: Final[dict[str, Callable[[Sequence[int], int], list[Piece]]]] = {
 
 
 def _to_lightest(sizes: Sequence[int], order: Sequence[int], shards: int) -> list[Piece]:
-    """Put variables, in this order, onto the shard with the fewest bytes so far."""
+    """Put variables, in this `order`, onto the shard with the fewest bytes so far."""
     shard_bytes = [0] * shards
     pieces = []
     for variable in order:
         shard = shard_bytes.index(min(shard_bytes))
         shard_bytes[shard] += sizes[variable]
-        pieces.append(Piece(variable, 0, sizes[variable], shard))
+        pieces.append(Piece(variable, offset=0, nbytes=sizes[variable], shard=shard))
     return pieces
 
 

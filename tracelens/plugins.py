@@ -18,7 +18,7 @@ from tracelens.errors import UnusableInput
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ANALYSES", "READERS", "Plugin", "installed"]
+__all__ = ["ANALYSES", "READERS", "Plugin", "list_plugins"]
 
 READERS: Final = "tracelens.readers"
 ANALYSES: Final = "tracelens.analyses"
@@ -32,7 +32,7 @@ class Plugin:
     """An entry point: its name, what it names, and which distribution brought it."""
 
     name: str
-    value: str
+    object_reference: str
     distribution: str
     entry: EntryPoint
 
@@ -52,7 +52,7 @@ class Plugin:
             ) from error
 
 
-def installed(group: str) -> tuple[Plugin, ...]:
+def list_plugins(group: str) -> tuple[Plugin, ...]:
     """Return the entry points of a group, in order of name."""
     if not _is_any_mentioned(tuple(sys.path)):
         return ()

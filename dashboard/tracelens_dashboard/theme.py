@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod.colours import NAMES, PALE, STRONG, rgb, shades
+from tracelens.lod.colours import NAMES, PALE, STRONG, list_palette, parse_rgb
 from tracelens.lod.lanes import LEVELS
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ _PALE_DARK: Final = {
 
 @dataclass(frozen=True)
 class Theme:
-    """One colour scheme; `ramp` runs from no residual to the largest.
+    """One colour scheme; the ramp runs from no residual to the largest.
 
     A colour has one meaning on all pages: `accent` is of amounts that are of no category, `loss` of
-    what a finding or a test names, `faster` and `slower` of a difference between runs, `series` of
-    groups without an order (operations, algorithms, ranks).
+    what a finding or a test names, `faster` and `slower` of a difference between runs, series
+    colours of groups without an order (operations, algorithms, ranks).
     """
 
     name: str
@@ -69,15 +69,15 @@ class Theme:
     faster: str
     quiet: str
     flame: str  # of a call that takes no longer than elsewhere
-    categories: dict[str, str]
-    ramp: tuple[str, ...]
-    series: tuple[str, ...]
+    colour_by_category: dict[str, str]
+    ramp_colours: tuple[str, ...]
+    series_colours: tuple[str, ...]
 
     @property
     def colorscale(self) -> list[list[object]]:
         """Return the ramp as Plotly wants it."""
-        last = len(self.ramp) - 1
-        return [[index / last, colour] for index, colour in enumerate(self.ramp)]
+        last = len(self.ramp_colours) - 1
+        return [[index / last, colour] for index, colour in enumerate(self.ramp_colours)]
 
 
 LIGHT: Final = Theme(
@@ -92,9 +92,9 @@ LIGHT: Final = Theme(
     faster="#0F7C80",
     quiet="#C9CED4",
     flame="#EBE4D2",
-    categories=STRONG | PALE,
-    ramp=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
-    series=("#5B3FA8", "#A0522D", "#4F6B1E", "#B0568C", "#1F2937", "#8A8420"),
+    colour_by_category=STRONG | PALE,
+    ramp_colours=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
+    series_colours=("#5B3FA8", "#A0522D", "#4F6B1E", "#B0568C", "#1F2937", "#8A8420"),
 )
 DARK: Final = Theme(
     name="dark",
@@ -108,9 +108,9 @@ DARK: Final = Theme(
     faster="#3FB6B9",
     quiet="#6A6E73",
     flame="#4A473F",
-    categories=STRONG | _PALE_DARK,
-    ramp=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
-    series=("#A893F0", "#D08A5E", "#A9C25D", "#E39AC6", "#E5E7EB", "#CFC95A"),
+    colour_by_category=STRONG | _PALE_DARK,
+    ramp_colours=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
+    series_colours=("#A893F0", "#D08A5E", "#A9C25D", "#E39AC6", "#E5E7EB", "#CFC95A"),
 )
 
 
@@ -168,22 +168,23 @@ def blank() -> go.Figure:
 
 @cache
 def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
-    """Return the colours (red, green, blue) of every palette index of `tracelens.lod.lanes`.
+    """Return the colour (red, green, blue) of every palette index: categories, then residuals.
 
     The largest residual gets the colour at `reach`, 0 to 1, of the ramp: 1 unless a scale goes
     further.
     """
     theme = for_scheme(scheme)
-    colours = shades(theme.categories, theme.surface)
-    stops = np.array([rgb(colour) for colour in theme.ramp], float)
+    category_colours = list_palette(theme.colour_by_category, theme.surface)
+    stops = np.array([parse_rgb(colour) for colour in theme.ramp_colours], float)  # [stop, channel]
     positions = reach * np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(positions, range(len(stops)), stops[:, c]).round() for c in range(3)]
-    return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
+    residual_colours = ((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True))
+    return (*category_colours, *residual_colours)
 
 
 def readable(ground: Colour) -> str:
     """Choose the text that can be read on a colour, whichever it is: black or white."""
-    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(rgb(text), ground))
+    return max(("#000000", "#FFFFFF"), key=lambda text: contrast(parse_rgb(text), ground))
 
 
 def contrast(first: Colour, second: Colour) -> float:

@@ -35,7 +35,7 @@ from grpc_worker import Worker
 from mlp import Perceptron
 
 import tracelens as tl
-from tracelens.placement import STRATEGIES, loads
+from tracelens.placement import STRATEGIES, sum_shard_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +201,7 @@ def main() -> int:
     default = "chunked" if arguments.mode == "pipelined" else "round_robin"
     pieces = place(model, arguments.placement or default, arguments.shards)
     if arguments.role is None:
-        print(f"bytes on the shards: {loads(pieces, arguments.shards)}", flush=True)
+        print(f"bytes on the shards: {sum_shard_bytes(pieces, arguments.shards)}", flush=True)
         return launch(arguments)
     (serve if arguments.role == "ps" else train)(arguments, model, pieces)
     return 0

@@ -21,7 +21,7 @@ from tracelens.schema.endings import (
     Ending,
     is_library_file,
 )
-from tracelens.schema.side import to_line
+from tracelens.schema.side import format_line
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import Tolerated, contain, contained
 from tracelens_instrument.core.state import STATE
@@ -47,10 +47,10 @@ class EndNotes:
 
     def __init__(self, folder: Path, append: Callable[[bytes], None]) -> None:
         self._folder = folder
-        self._append = append
-        self._noted: BaseException | None = None
-        self._fatal: _Dump | None = None
-        self._terminated: _Dump | None = None
+        self._append_line = append
+        self._noted_error: BaseException | None = None
+        self._fatal_dump: _Dump | None = None
+        self._termination_dump: _Dump | None = None
         self._is_on = False
         self._put_back: list[Callable[[], None]] = []
 
@@ -61,12 +61,15 @@ class EndNotes:
         self._replace_hook(threading, self._wrap_thread_hook(threading.excepthook))
         with Tolerated(OSError, ValueError, RuntimeError):
             if not faulthandler.is_enabled():  # else the program has its own use for it
-                self._fatal = _Dump(self._folder / FATAL_DUMP)
-                faulthandler.enable(self._fatal.hand_over())
+                self._fatal_dump = _Dump(self._folder / FATAL_DUMP)
+                faulthandler.enable(self._fatal_dump.hand_over())
             if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
-                self._terminated = _Dump(self._folder / TERMINATED_DUMP)
+                self._termination_dump = _Dump(self._folder / TERMINATED_DUMP)
                 faulthandler.register(
-                    signal.SIGTERM, self._terminated.hand_over(), all_threads=False, chain=True
+                    signal.SIGTERM,
+                    self._termination_dump.hand_over(),
+                    all_threads=False,
+                    chain=True,
                 )
 
     def _replace_hook(self, module: Any, hook: Callable[..., Any]) -> None:
@@ -82,7 +85,7 @@ class EndNotes:
 
     def look(self) -> None:
         """Give up a file that the program has closed: its number may stand for another one now."""
-        for dump in (self._fatal, self._terminated):
+        for dump in (self._fatal_dump, self._termination_dump):
             if dump is not None and dump.descriptor.number is None:
                 self._leave_signals()
                 return
@@ -107,9 +110,9 @@ class EndNotes:
 
     def note(self, error: BaseException, thread: str | None = None) -> None:
         """Write down an uncaught exception, once; `thread` is its thread's name, None = the main one."""
-        if not self._is_on or error is self._noted or isinstance(error, _ORDERLY):
+        if not self._is_on or error is self._noted_error or isinstance(error, _ORDERLY):
             return
-        self._noted = error
+        self._noted_error = error
         frames, user_frame = _frames(error.__traceback__)
         row = Ending(
             at_ns=now(),
@@ -119,7 +122,7 @@ class EndNotes:
             user_frame=user_frame,
             frames=frames,
         )
-        self._append(to_line("endings", row))
+        self._append_line(format_line("endings", row))
 
     def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_pass_on(
@@ -145,18 +148,18 @@ class EndNotes:
         return note_and_pass_on
 
     def _leave_signals(self) -> None:
-        """Take faulthandler's files away from it, unless the program has given it others meanwhile."""
-        fatal, self._fatal = self._fatal, None
-        terminated, self._terminated = self._terminated, None
+        """Close the files for stacks, and make faulthandler forget them, if it still uses ours."""
+        fatal_dump, self._fatal_dump = self._fatal_dump, None
+        termination_dump, self._termination_dump = self._termination_dump, None
         try:
-            if terminated is not None:
-                if terminated.is_in_use():
+            if termination_dump is not None:
+                if termination_dump.is_in_use():
                     faulthandler.unregister(signal.SIGTERM)
-                terminated.descriptor.close()
-            if fatal is not None:
-                if fatal.is_in_use():
+                termination_dump.descriptor.close()
+            if fatal_dump is not None:
+                if fatal_dump.is_in_use():
                     faulthandler.disable()
-                fatal.descriptor.close()
+                fatal_dump.descriptor.close()
         except Exception as error:  # noqa: BLE001 - the training goes on
             contain(error)
 
@@ -195,7 +198,10 @@ class _DumpFile:
 
 
 def open_on_failure(open_recording: Callable[[], object]) -> None:
-    """Begin a recording when an uncaught exception ends this process before its first event."""
+    """Begin a recording when an uncaught exception ends this process before its first event.
+
+    `open_recording` sets `STATE.recording`, whose notes then get the exception.
+    """
     program_hook = sys.excepthook
 
     def note_and_pass_on(
@@ -222,10 +228,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:
-    """Return the frames of an exception, innermost first, and the innermost of the user's code."""
-    from tracelens_instrument.stacks.frame_paths import path_shortener  # noqa: PLC0415 - few fail
+    """Return the frames of an exception as texts, innermost first, and the innermost one of the user's.
 
-    shorten = path_shortener()
+    A frame reads ``function (file:line)``. The second is None if all are of libraries.
+    """
+    from tracelens_instrument.stacks.frame_paths import make_path_shortener  # noqa: PLC0415 - few fail
+
+    shorten = make_path_shortener()
     frames: list[str] = []
     user_frame = None
     while traceback is not None:

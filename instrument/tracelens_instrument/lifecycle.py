@@ -21,7 +21,7 @@ from tracelens_instrument.core.failures import (
     short_repr,
     warn_once,
 )
-from tracelens_instrument.core.identity import identify, launcher_of, with_hook_values
+from tracelens_instrument.core.identity import identify, read_launcher, with_hook_values
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
 from tracelens_instrument.endings import open_on_failure
@@ -51,16 +51,16 @@ __all__ = [
     "UNRECORDED",
     "UnrecordedFunctions",
     "begin",
+    "current_recording",
     "detail",
     "end",
-    "first_use",
     "keep",
     "learn_identity",
     "note_detail",
     "on_detail",
     "on_start",
     "on_stop",
-    "under_way",
+    "open_at_first_use",
     "wait_for_first_use",
 ]
 
@@ -116,7 +116,7 @@ _detail_callbacks: list[Callable[[str | None], bool]] = []
 _samplers: list[Sampler] = []  # the one that was requested while it records, if any
 
 
-def under_way() -> Recording | None:
+def current_recording() -> Recording | None:
     """Return the current recording, or None."""
     return STATE.recording  # type: ignore[return-value]  # nothing else is ever put there, see `_open`
 
@@ -124,7 +124,7 @@ def under_way() -> Recording | None:
 def begin(directory: Path | None, identity_values: Mapping[str, Any], retention: Retention) -> None:
     """Open a recording now."""
     with _GUARD.lock:
-        current = under_way()
+        current = current_recording()
         if current is None:
             _open(directory, lambda: identify(identity_values, _hook_values), lambda: retention)
         else:
@@ -137,13 +137,13 @@ def wait_for_first_use() -> None:
     if directory is not None and STATE.recording is None:
         with Tolerated(OSError):  # the working folder is gone: that will be said then
             directory = directory.absolute()
-        STATE.waiting = Waiting(directory, first_use)
-        if launcher_of(os.environ) is not None:
-            open_on_failure(first_use)
+        STATE.waiting = Waiting(directory, open_at_first_use)
+        if read_launcher(os.environ) is not None:
+            open_on_failure(open_at_first_use)
 
 
-def first_use() -> OpenSegment | None:
-    """Open the recording that waits for its first event; return its segment, None if none waits."""
+def open_at_first_use() -> OpenSegment | None:
+    """Open the recording that waits for its first event; return its segment, None if none is open."""
     with _GUARD.lock:
         waiting = STATE.waiting
         if STATE.segment is None and waiting is not None:
@@ -159,7 +159,7 @@ def learn_identity(rank: int | None, world: int | None, local_rank: int | None) 
     """Take from a hook what neither the launcher nor the caller of `start` has set."""
     with _GUARD.lock:
         _hook_values.update(rank=rank, world=world, local_rank=local_rank)
-        recording = under_way()
+        recording = current_recording()
         if recording is not None and not recording.identity.rank_known:
             recording.rename(with_hook_values(recording.identity, _hook_values))
             _mark_environment(recording)
@@ -167,7 +167,7 @@ def learn_identity(rank: int | None, world: int | None, local_rank: int | None) 
 
 def detail() -> str:
     """Return the detail of hooks, in the current recording or the next one."""
-    recording = under_way()
+    recording = current_recording()
     found = from_environment() if recording is None else recording.retention
     return found.detail or DEFAULT_DETAIL
 
@@ -175,7 +175,7 @@ def detail() -> str:
 def note_detail(level: str) -> None:
     """Called when a hook records at this detail, for one of its objects at least."""
     with _GUARD.lock:
-        recording = under_way()
+        recording = current_recording()
         if recording is None:
             _details.append(level)
         else:
@@ -184,7 +184,7 @@ def note_detail(level: str) -> None:
 
 def keep() -> None:
     """Keep the steps that a recording of the last steps holds, permanently."""
-    recording = under_way()
+    recording = current_recording()
     if recording is not None:
         recording.keep()
 
@@ -192,12 +192,12 @@ def keep() -> None:
 def end(*, wait: bool = False) -> None:
     """Close the recording and turn its segments into Arrow.
 
-    Where a converter has been doing so during the training, three seconds are enough: it goes on by
-    itself. With `wait` the file exists afterwards, unless one warning says otherwise.
+    Where a converter has been doing so during the training, it gets three seconds and goes on by itself.
+    With `wait` the file exists afterwards, unless one warning says otherwise.
     """
     with _GUARD.lock:
         STATE.waiting = None
-        recording = under_way()
+        recording = current_recording()
         _run_callbacks(_callbacks, "stopped")
         _callbacks.clear()
         if recording is None:
@@ -230,7 +230,11 @@ def _open(
     make_identity: Callable[[], Identity],
     read_retention: Callable[[], Retention],
 ) -> None:
-    """Begin to record into `directory`, else where the environment says; warn if that fails."""
+    """Begin to record into `directory`, else where the environment says; warn if that fails.
+
+    `make_identity` and `read_retention` say who records and how much is kept; what they raise is warned
+    of, too.
+    """
     STATE.waiting = None
     if sys.platform != "linux":
         warn_once("the recorder works on Linux only, so nothing is recorded here")
@@ -260,7 +264,7 @@ def _prepare(recording: Recording) -> None:
     if os.environ.get(environment.KEEP_SIGNAL_VARIABLE):
         _install_keep_signal()
     sampling_hz = os.environ.get(environment.RATE_VARIABLE)
-    if sampling_hz and recording.identity.parent is None:  # else its parent's sampler sees it
+    if sampling_hz and recording.identity.parent_pid is None:  # else its parent's sampler sees it
         _begin_sampling(recording, int(sampling_hz))
     recording.detail_switch = DetailSwitch(recording.directory, partial(_change_detail, recording))
     _end_with_multiprocessing()
@@ -317,7 +321,7 @@ def _change_detail(recording: Recording, request: DetailRequest | None) -> None:
 def _may_sample(recording: Recording) -> bool:
     """Return True unless stacks are sampled already: by `record --sample`, or with the parent's."""
     is_sampled = bool(os.environ.get(environment.RATE_VARIABLE))
-    return not is_sampled and recording.identity.parent is None
+    return not is_sampled and recording.identity.parent_pid is None
 
 
 def _warn_of_differences(current: Recording, directory: Path | None, retention: Retention) -> None:
@@ -390,17 +394,20 @@ def _warn_of_standstill(recording: Recording) -> None:
 
 
 def _in_forked_child() -> None:
-    """Make the child a recording process of its own, beginning at its first event."""
+    """Make the child a recording process of its own, beginning at its first event.
+
+    The recording under way is the parent's; only its folder and identity are taken over.
+    """
     _GUARD.lock = RLock()
     REGISTRY.after_fork()
     _callbacks.clear()
     _samplers.clear()
     STATE.set_step(NO_STEP)
-    recording = under_way()
+    recording = current_recording()
     if recording is not None:
         STATE.forget()
-        identity = replace(recording.identity, parent=recording.process.pid)
-        STATE.waiting = Waiting(recording.directory, first_use, identity)
+        identity = replace(recording.identity, parent_pid=recording.process.pid)
+        STATE.waiting = Waiting(recording.directory, open_at_first_use, identity)
         recording.abandon()
 
 

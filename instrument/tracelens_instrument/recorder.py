@@ -205,7 +205,7 @@ def span(
     if communicator == NO_INDEX:  # there were too many
         communicator = None
     shard = arguments.index("shard", shard)
-    number = REGISTRY.definition(
+    number = REGISTRY.definition_id(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
     if plain and REGISTRY.lookup(number).name == name:  # not one of too many names
@@ -347,14 +347,17 @@ def _handle(name: object, kind: object, event_type: str) -> Span:
 
 
 def _new_handle(key: tuple[str, str, str]) -> Span:
-    """Make the handle of an instant or counter, and keep it for later uses under its key."""
+    """Make the handle of an instant or counter, and keep it for later uses under its key.
+
+    The key is (name, kind, event type); an unknown kind is recorded as "user".
+    """
     name, kind, event_type = key
     if kind not in KINDS:
         warn_once(
             f"kind is {kind!r}, expected one of {', '.join(KINDS)}: recorded as 'user'", "kind"
         )
         kind = "user"
-    handle = Span(REGISTRY.definition(name, kind, event_type))
+    handle = Span(REGISTRY.definition_id(name, kind, event_type))
     if len(_handles) < MOST_NAMES:
         _handles[key] = handle
     return handle

@@ -11,18 +11,22 @@ from tracelens.schema.side import (
     ClockReading,
     DetailChange,
     Thread,
-    to_line,
+    format_line,
 )
 from tracelens.schema.vocabulary import CLIPPED, DETAILS, FAILED, TOO_MANY_NAMES, UNFINISHED_FILE
 from tracelens_instrument.core.arguments import any_text
 from tracelens_instrument.core.clock import now, read_clocks
 from tracelens_instrument.core.failures import contain, contained
-from tracelens_instrument.core.identity import process_row
+from tracelens_instrument.core.identity import describe_process
 from tracelens_instrument.core.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.core.state import STATE, ThreadState
 from tracelens_instrument.endings import EndNotes
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
-from tracelens_instrument.storage.placement import Place, discard_place, new_folder
+from tracelens_instrument.storage.placement import (
+    SegmentsLocation,
+    discard_location,
+    make_segments_folder,
+)
 from tracelens_instrument.storage.rotation import Storage
 from tracelens_instrument.storage.segments import LEAST_CONVERTED
 from tracelens_instrument.storage.side_file import Losses, SideFile
@@ -65,16 +69,16 @@ class Recording:
         self.directory = directory
         self.retention = retention
         self._detail = retention.detail or DEFAULT_DETAIL
-        self.process = process_row(identity)
-        place = new_folder(directory, identity, self.process.pid)
-        self.folder, self.note = place.folder, place.note
+        self.process = describe_process(identity)
+        location = make_segments_folder(directory, identity, self.process.pid)
+        self.folder, self.note_path = location.folder, location.note_path
         self._side = self._new_side_file()
         self._losses = Losses(self._side.append)
-        self.clipped = self._losses.counter(CLIPPED)
-        self.failed = self._losses.counter(FAILED)
+        self.clipped_events = self._losses.counter(CLIPPED)
+        self.failed_events = self._losses.counter(FAILED)
         self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow)
-        self._side.append(to_line("process", self.process))
-        self._side.append(to_line("retention", retention))
+        self._side.append(format_line("process", self.process))
+        self._side.append(format_line("retention", retention))
         self.end_notes = EndNotes(self.folder, self._side.append)
         REGISTRY.listen(self._side.append, identity.job)
         self.read_clocks()
@@ -92,7 +96,7 @@ class Recording:
     @property
     def readable_path(self) -> Path:
         """Where a reader finds it: the segments folder, or the note that leads there."""
-        return self.note or self.folder
+        return self.note_path or self.folder
 
     def _keep_request(self) -> KeepRequest | None:
         """Watch for requests to keep the last steps, where only those are kept."""
@@ -117,7 +121,7 @@ class Recording:
         try:
             return SideFile(self.folder)
         except OSError:
-            discard_place(Place(self.folder, self.note))
+            discard_location(SegmentsLocation(self.folder, self.note_path))
             raise
 
     @property
@@ -125,9 +129,9 @@ class Recording:
         """What is written to now."""
         return self.storage.segment
 
-    def rotate(self, full: OpenSegment) -> tuple[Segment, Slot]:
+    def reserve_in_next_segment(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
-        slot = self.storage.rotate(full)
+        slot = self.storage.reserve_in_next_segment(full)
         if self.segment.number > self._boundary + _NO_STEPS:
             self._inform_converter(self.segment.number)
         return slot
@@ -151,12 +155,13 @@ class Recording:
 
     def count_unusable_time(self) -> None:
         """Count an event that was left out because its times were no integers."""
-        self.clipped.add()
+        self.clipped_events.add()
 
-    def arrive(self) -> ThreadState:
+    def register_thread(self) -> ThreadState:
         """Return the calling thread's state; enter the thread into the thread table if it is new.
 
-        A thread that Python did not start is a new one to Python each time it calls something.
+        A thread that Python did not start is a new one to Python each time it calls something, so it is
+        known by the operating system's number for it. Threads past the last row share that.
         """
         python_thread = threading.current_thread()
         is_foreign = isinstance(python_thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it
@@ -166,7 +171,7 @@ class Recording:
             thread = ThreadState(REGISTRY.thread_index())
             if thread.index != LAST_THREAD:
                 row = Thread(thread.index, any_text(python_thread.name)[:MAX_NAME], native_id)
-                self._side.append(to_line("threads", row))
+                self._side.append(format_line("threads", row))
             if is_foreign:
                 self._remember(native_id, thread)
         STATE.local.thread_state = thread
@@ -182,23 +187,23 @@ class Recording:
     def rename(self, identity: Identity) -> None:
         """Change the identity of the process, which was not known before; the last one counts."""
         self.identity = identity
-        self.process = replace(process_row(identity), incarnation=self.process.incarnation)
-        self._side.append(to_line("process", self.process))
+        self.process = replace(describe_process(identity), incarnation=self.process.incarnation)
+        self._side.append(format_line("process", self.process))
 
     def look(self, level: str) -> None:
         """Write down that a hook looks so closely, if that is closer than what is written so far."""
         if DETAILS.index(level) > DETAILS.index(self._detail):
             self._detail = level
-            self._side.append(to_line("retention", replace(self.retention, detail=level)))
+            self._side.append(format_line("retention", replace(self.retention, detail=level)))
 
     def note_detail(self, level: str | None, sampling_hz: int | None) -> None:
         """Write down that hooks look closer from now on; with `level` null as before."""
         level = max(level or self._detail, self._detail, key=DETAILS.index)
-        self._side.append(to_line("details", DetailChange(now(), level, sampling_hz)))
+        self._side.append(format_line("details", DetailChange(now(), level, sampling_hz)))
 
     def clock_reading(self, reading: ClockReading) -> None:
         """Write down a reading of clocks."""
-        self._side.append(to_line("clocks", reading))
+        self._side.append(format_line("clocks", reading))
 
     def read_clocks(self) -> None:
         """Tie the monotonic clock to the wall clock, again."""

@@ -29,7 +29,7 @@ _CYTHON: Final = "cython_function_or_method"
 def decorated(function: F, name: str | None, make_handle: Callable[[str], Span]) -> F:
     """Return `function` with a span around each call, or itself where nothing records.
 
-    `make_handle` makes the span of a name: this one, or else the function's own.
+    `make_handle` makes the span of a name: `name`, or else the function's own.
 
     Raises:
         InvalidArgument: it cannot be called.
@@ -62,7 +62,7 @@ def _name(function: object) -> str:
 
 
 def _wrap(function: Any, span: Span) -> Any:
-    """Return `function` with a span around each call.
+    """Return `function` with a span around each call, by what kind of function it is.
 
     A generator's span lasts from when it is first asked until it is used up.
     """

@@ -38,7 +38,7 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
     """Useful work and all causes sum to the whole, none below nothing, on any run and clocks."""
 
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
-        clocks = random_clocks(scenario.hosts, scenario.seed) if skewed else ()
+        clocks = random_clocks(scenario.host_count, scenario.seed) if skewed else ()
         measured = analyze(prepare(generate(replace(scenario, clocks=clocks)))).efficiency
         assert measured is not None
         shares = [measured.achieved, *(bar.share for bar in measured.waterfall)]

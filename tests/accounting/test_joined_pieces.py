@@ -18,15 +18,15 @@ def test_a_joint_query_answers_as_each_worker_alone(most_bytes: int) -> None:
     worker_indices = [4, 0, 5, 2]
     counts = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])
     luck, expected_workers = np.random.default_rng(7), iter(worker_indices)
-    for batch in store.join(worker_indices, most_bytes):
+    for batch in store.join_workers(worker_indices, most_bytes):
         for owner in range(len(batch.processes)):
-            alone = store.of_worker(next(expected_workers))
+            alone = store.unpack_worker(next(expected_workers))
             assert batch.processes[owner] == alone.process
-            first, last = alone.bounds[0] - 10**6, alone.bounds[-1] + 10**6
+            first, last = alone.bounds_ns[0] - 10**6, alone.bounds_ns[-1] + 10**6
             moments = luck.integers(first, last, 200)
-            line = batch.to_line(moments, np.full(len(moments), owner))
-            passed = batch.spent_before(counts, line) - batch.spent_before(
-                counts, batch.begins[[owner]]
+            line = batch.to_line_ns(moments, np.full(len(moments), owner))
+            passed = batch.sum_ns_before(counts, line) - batch.sum_ns_before(
+                counts, batch.begins_on_line_ns[[owner]]
             )
-            np.testing.assert_array_equal(passed, alone.spent_before(counts, moments))
+            np.testing.assert_array_equal(passed, alone.sum_ns_before(counts, moments))
     assert next(expected_workers, None) is None

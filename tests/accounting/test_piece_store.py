@@ -21,7 +21,7 @@ def fields(pieces: PackedPieces) -> list[object]:
 def test_stored_pieces_are_read_back_unchanged(room: int) -> None:
     """Whether none, some or all of them fit into memory."""
     trace = tracelens.load.prepare(generate(SLOW_BACKPROP))
-    packed = phases.run(trace).pieces.packed
+    packed = phases.run(trace).pieces.store
     store = PieceStore(room)
     for pieces in packed:
         store.append(pieces)

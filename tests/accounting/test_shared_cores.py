@@ -29,8 +29,8 @@ FOUR = run(Scenario(ranks=4, steps=4, ranks_per_host=4))
 def test_cores_of_a_host(cores: list[str | None], quota: float | None, count: float | None) -> None:
     columns = (pl.Series("cores", cores, pl.String), pl.lit(quota, pl.Float64).alias("core_quota"))
     shared = find_shared_cores(FOUR.with_(processes=FOUR.processes.with_columns(columns)))
-    assert [one.cores for one in shared] == ([] if count is None else [count])
-    assert all(one.workers.tolist() == [0, 1, 2, 3] and one.ranks == 4 for one in shared)
+    assert [one.core_count for one in shared] == ([] if count is None else [count])
+    assert all(one.worker_rows.tolist() == [0, 1, 2, 3] and one.rank_count == 4 for one in shared)
 
 
 def test_hosts_have_cores_of_their_own() -> None:
@@ -39,4 +39,4 @@ def test_hosts_have_cores_of_their_own() -> None:
     assert not find_shared_cores(apart.with_(processes=processes))
     processes = apart.processes.with_columns(cores=pl.lit("0"))
     shared = find_shared_cores(apart.with_(processes=processes))
-    assert [one.workers.tolist() for one in shared] == [[0, 1], [2, 3]]
+    assert [one.worker_rows.tolist() for one in shared] == [[0, 1], [2, 3]]

@@ -14,7 +14,7 @@ from support.runs.matrices import healthy, own_time
 from support.runs.traces import span, trace_of
 from support.tiers import mark_slow
 
-from tracelens.accounting.stages import Stages, find_server, find_stages
+from tracelens.accounting.stages import Stages, find_server_rank, find_stages
 from tracelens.load import prepare
 from tracelens.model.trace import Trace
 
@@ -37,8 +37,8 @@ def test_stages_of_a_pipeline_are_found(*, by_stage: bool) -> None:
     """Found by the communicators of replicas, or by the order of messages."""
     stages = stages_of(record_pipeline(by_stage=by_stage).trace())
     assert stages is not None
-    assert stages.stage.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
-    assert len(set(stages.chain.tolist())) == RANKS // STAGES
+    assert stages.stage_of_column.tolist() == [rank * STAGES // RANKS for rank in range(RANKS)]
+    assert len(set(stages.chain_of_column.tolist())) == RANKS // STAGES
 
 
 def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
@@ -52,7 +52,7 @@ def test_a_communicator_of_first_and_last_stage_joins_none() -> None:
     events = pl.concat([run.events, rows.unique(["rank", "step"])]).sort("process", "start_ns")
     stages = stages_of(replace(run, events=events).trace())
     assert stages is not None
-    assert len(stages.members) == STAGES
+    assert len(stages.columns_by_stage) == STAGES
 
 
 def exchange(ranks: int, *, together: bool) -> Trace:
@@ -88,7 +88,7 @@ def test_work_that_is_handed_on_makes_stages() -> None:
     """Each receives before it sends, and no communicator joins any two."""
     stages = stages_of(exchange(6, together=False))
     assert stages is not None
-    assert stages.stage.tolist() == list(range(6))
+    assert stages.stage_of_column.tolist() == list(range(6))
 
 
 def test_ranks_that_send_nothing_are_all_peers() -> None:
@@ -108,9 +108,11 @@ def test_levelling_hides_unequal_stages_but_not_a_slow_rank(replicas: int) -> No
         values[:, stage == 1] *= 2
         values[60:, ranks - 1] *= 1.5
     compute_time = replace(own_time(matrices), stages=Stages(stage, np.arange(ranks) % replicas))
-    level = compute_time.levelled
+    level = compute_time.with_equal_stages
     assert level.stages is None
-    early, late = (np.median(level.total[rows], axis=0) for rows in (slice(5, 60), slice(60, None)))
+    early, late = (
+        np.median(level.total_compute_ns[rows], axis=0) for rows in (slice(5, 60), slice(60, None))
+    )
     median = np.median(early)
     assert np.all(np.abs(early / median - 1) < 0.15)
     assert late[-1] > 1.2 * median
@@ -120,8 +122,8 @@ def test_levelling_hides_unequal_stages_but_not_a_slow_rank(replicas: int) -> No
 def test_without_stages_nothing_is_levelled() -> None:
     """All ranks are peers, and the matrices are the same."""
     own = own_time(healthy(1, 4, 40))
-    assert own.levelled is own
-    assert own.peers_of((1,)).tolist() == [0, 2, 3]
+    assert own.with_equal_stages is own
+    assert own.find_peer_columns((1,)).tolist() == [0, 2, 3]
 
 
 def served_trace(order: list[int], *, directly: bool = True, others: bool = False) -> Trace:
@@ -151,25 +153,30 @@ ORDER = [1, 2, 3, 3, 1, 2, 2, 3, 1, 1, 2, 3]
 
 
 def test_who_answers_all_others_is_a_server() -> None:
-    assert find_server(served_trace(ORDER)) == 0
+    assert find_server_rank(served_trace(ORDER)) == 0
 
 
 def test_who_gathers_and_then_answers_is_a_peer() -> None:
     """It may work as the others do."""
-    assert find_server(served_trace(ORDER, directly=False)) is None
+    assert find_server_rank(served_trace(ORDER, directly=False)) is None
 
 
 def test_a_rank_that_others_bypass_is_no_server() -> None:
-    assert find_server(served_trace(ORDER, others=True)) is None
-    assert find_server(prepare(exchange(3, together=True))) is None
+    assert find_server_rank(served_trace(ORDER, others=True)) is None
+    assert find_server_rank(prepare(exchange(3, together=True))) is None
 
 
 def test_a_server_is_compared_only_if_it_takes_longer() -> None:
     """What it idles says nothing of those whom it serves."""
-    compute_time = replace(own_time(healthy(0, 4, 40)), server=0)
-    idle, slow = compute_time.own.copy(), compute_time.own.copy()
-    idle[:, :, 0], slow[:, :, 0] = 0.0, 9 * compute_time.own[:, :, 0]
-    median = np.median(compute_time.own[:, :, 1:], axis=2)
-    assert (replace(compute_time, own=idle).levelled.own[:, :, 0] == median).all()
-    assert (replace(compute_time, own=slow).levelled.own[:, :, 0] == slow[:, :, 0]).all()
-    assert replace(compute_time, own=idle).peers_of((1,)).tolist() == [2, 3]
+    compute_time = replace(own_time(healthy(0, 4, 40)), server_column=0)
+    idle, slow = compute_time.compute_ns.copy(), compute_time.compute_ns.copy()
+    idle[:, :, 0], slow[:, :, 0] = 0.0, 9 * compute_time.compute_ns[:, :, 0]
+    median = np.median(compute_time.compute_ns[:, :, 1:], axis=2)
+    assert (
+        replace(compute_time, compute_ns=idle).with_equal_stages.compute_ns[:, :, 0] == median
+    ).all()
+    assert (
+        replace(compute_time, compute_ns=slow).with_equal_stages.compute_ns[:, :, 0]
+        == slow[:, :, 0]
+    ).all()
+    assert replace(compute_time, compute_ns=idle).find_peer_columns((1,)).tolist() == [2, 3]

@@ -45,8 +45,10 @@ def spans(draw: st.DrawFn, codes: tuple[int, ...]) -> Spans:
 
 @st.composite
 def surroundings(draw: st.DrawFn) -> Surroundings:
-    sets = {name: draw(intervals()) for name in ("wait", "queue", "flying", "stopped", "cause")}
-    return Surroundings(**sets, device=draw(spans(WORK)))
+    sets = {
+        name: draw(intervals()) for name in ("waits", "queues", "flights", "stops", "idle_causes")
+    }
+    return Surroundings(**sets, device_work=draw(spans(WORK)))
 
 
 @st.composite
@@ -79,11 +81,11 @@ def test_pieces_cover_all_steps_without_gaps(
 ) -> None:
     """Pieces touch from the first step to the last, and each step's categories sum to its length."""
     sums = partition(thread, around, steps)
-    assert sums.spent.sum(axis=1).tolist() == np.diff(steps).tolist()
-    assert (sums.spent >= 0).all()
-    assert (np.diff(sums.bounds) > 0).all()
-    assert (sums.bounds[0], sums.bounds[-1]) == (steps[0], steps[-1])
-    assert set(sums.category.tolist()) <= set(range(len(CATEGORIES)))
+    assert sums.spent_ns.sum(axis=1).tolist() == np.diff(steps).tolist()
+    assert (sums.spent_ns >= 0).all()
+    assert (np.diff(sums.bounds_ns) > 0).all()
+    assert (sums.bounds_ns[0], sums.bounds_ns[-1]) == (steps[0], steps[-1])
+    assert set(sums.category_code.tolist()) <= set(range(len(CATEGORIES)))
 
 
 @native

@@ -94,7 +94,7 @@ def waits_of(gaps: list[tuple[int, int]], calls: list[tuple[int, int]]) -> list[
     )
     flights = Intervals(*(np.array(side) for side in zip(*calls, strict=True)))
     found = find_unshown_waits(spans, flights, 0, int(ends[-1]) + 1)
-    return list(zip(found.start.tolist(), found.end.tolist(), strict=True))
+    return list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True))
 
 
 def test_a_thread_that_goes_on_with_the_call_waits() -> None:

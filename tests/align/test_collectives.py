@@ -15,7 +15,7 @@ from tracelens.simulator.synthetic import generate
 
 
 def match_calls(rows: list[dict[str, Any]], ranks: int = 2, **more: Any) -> Trace:
-    return collectives.match(trace_of(rows, ranks=ranks).with_(**more))
+    return collectives.match_calls(trace_of(rows, ranks=ranks).with_(**more))
 
 
 def waits(trace: Trace) -> list[tuple[Any, ...]]:
@@ -60,7 +60,7 @@ def test_a_missing_file_gives_lower_bounds_instead_of_a_hang() -> None:
     rows = [call(0, 0, 100, None), call(1, 0, 150, None)]
     trace = trace_of(rows, ranks=3)
     without = trace.with_(processes=trace.processes.filter(pl.col("rank") < 2))
-    assert collectives.match(without).arrivals["last_rank"].to_list() == [1, 1]
+    assert collectives.match_calls(without).arrivals["last_rank"].to_list() == [1, 1]
 
 
 def test_a_truncated_file_is_not_missing_from_later_calls() -> None:
@@ -116,7 +116,9 @@ def test_a_rank_outside_of_a_communicator_is_a_desync() -> None:
     rows = [call(rank, 0, 10 + rank, 20) for rank in (0, 1, 2)]
     trace = trace_of(rows, ranks=3)
     pair = trace.communicators.with_columns(ranks=pl.Series([[0, 1]], dtype=pl.List(pl.Int32)))
-    assert [n.kind for n in collectives.match(trace.with_(communicators=pair)).notes] == ["desync"]
+    assert [n.kind for n in collectives.match_calls(trace.with_(communicators=pair)).notes] == [
+        "desync"
+    ]
 
 
 def test_broadcast_waits_for_its_root_alone() -> None:
@@ -129,7 +131,7 @@ def test_broadcast_waits_for_its_root_alone() -> None:
 def test_children_are_not_matched() -> None:
     """Only the main process of a rank takes part."""
     trace = trace_of([call(0, 0, 10, 20), call(1, 0, 15, 20)], ranks=2, main=[True, False])
-    assert collectives.match(trace).arrivals["process"].to_list() == [0]
+    assert collectives.match_calls(trace).arrivals["process"].to_list() == [0]
 
 
 def test_slow_rank_costs_what_was_planted() -> None:

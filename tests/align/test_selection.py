@@ -40,7 +40,9 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 def times_in_steps(accounted: Phases, steps: Choice) -> pl.DataFrame:
-    is_chosen = pl.Series(steps.of_steps(accounted.times["step"].to_numpy()), dtype=pl.Boolean)
+    is_chosen = pl.Series(
+        steps.flag_chosen_steps(accounted.times["step"].to_numpy()), dtype=pl.Boolean
+    )
     return accounted.times.filter(is_chosen).sort("process", "step", "category")
 
 
@@ -53,7 +55,7 @@ def test_time_is_that_of_the_whole_run(
     accounted_run = phases.run(tracelens.open(folder_of(run)))
     selected = tracelens.open(folder_of(run), steps=asked)
     choice = Choice.parse(steps=asked)
-    assert choice.of_steps(selected.steps["step"].to_numpy()).all()
+    assert choice.flag_chosen_steps(selected.steps["step"].to_numpy()).all()
     accounted = phases.run(selected)
     assert_frame_equal(times_in_steps(accounted, choice), times_in_steps(accounted_run, choice))
     ends = selected.steps.group_by("process").agg(pl.col("end_ns") - pl.col("start_ns"))
@@ -124,7 +126,7 @@ def test_a_time_is_the_steps_in_it(folder_of: Callable[[str], Path]) -> None:
     selected = tracelens.open(folder_of("hosts"), time="200ms-500ms")
     assert {*selected.steps["step"]} == {*steps_inside["step"]}
     assert selected.choice.steps == ((steps_inside["step"].min(), steps_inside["step"].max()),)
-    assert selected.cut_short
+    assert selected.is_cut_short
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_all_of_it_is_the_run(folder_of: Callable[[str], Path], asked: dict[str,
     run_trace, selected = (
         tracelens.open(folder_of("ranks"), **options) for options in (dict[str, Any](), asked)
     )
-    assert selected.choice.is_all
+    assert selected.choice.is_whole_run
     assert selected.notes == run_trace.notes
     assert_frame_equal(selected.events.collect(), run_trace.events.collect())
 
@@ -167,7 +169,7 @@ def test_ranks_that_were_left_out_are_not_accused(folder_of: Callable[[str], Pat
     assert selected.workers["rank"].to_list() == [0, 1]
     assert selected.arrivals["last_arrival_ns"].null_count() == selected.arrivals.height > 0
     assert selected.arrivals["last_rank"].null_count() == selected.arrivals.height
-    assert phases.run(selected).sum_time("wait").sum() == 0
+    assert phases.run(selected).sum_ns_by_window("wait").sum() == 0
 
 
 def test_servers_are_kept_when_ranks_are_selected(folder_of: Callable[[str], Path]) -> None:

@@ -26,7 +26,7 @@ def waits(alone: dict[tuple[int, int], float], waited: dict[int, float] | None =
 
 
 def jitter(found: Waits, named: set[int] | None = None) -> float:
-    return found.jitter(named or set(), dict.fromkeys(range(RANKS), 0))
+    return found.measure_jitter_share(named or set(), dict.fromkeys(range(RANKS), 0))
 
 
 IN_TURNS = {(step % RANKS, step): 2.0 for step in range(STEPS)}

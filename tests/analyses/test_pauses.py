@@ -18,16 +18,16 @@ def _find_pauses(
     compute_time = own_time(matrices)
     late = STEP_NS * (np.arange(60)[:, None] % 10 != 0) * (np.arange(64) == 0)
     gc = length * STEP_NS * paused
-    table = np.stack([*compute_time.own, gc])
+    table = np.stack([*compute_time.compute_ns, gc])
     table[2] += late
     step_ns = table.sum(axis=0)
     widest = np.broadcast_to(step_ns.max(axis=1, keepdims=True), step_ns.shape) if meet else step_ns
     compute_time = replace(
         compute_time,
         phases=(*compute_time.phases, "gc"),
-        own=table,
-        length=widest,
-        wait=widest - step_ns,
+        compute_ns=table,
+        step_length_ns=widest,
+        wait_ns=widest - step_ns,
     )
     turn_order = turns.find_turns(compute_time, int(widest[:, 0].sum()))
     return [pause for pause in turn_order if pause.phase == "gc"]

@@ -118,7 +118,7 @@ def test_a_straggler_whose_neighbours_arrive_last(seed: int, steps: int) -> None
 
 def test_stages_number_their_members() -> None:
     stages = Stages(np.array([1, 0, 1, 0]), np.zeros(4, np.int64))
-    assert [members.tolist() for members in stages.members] == [[1, 3], [0, 2]]
+    assert [members.tolist() for members in stages.columns_by_stage] == [[1, 3], [0, 2]]
 
 
 PIPELINED_SHARE: Final = 0.8  # of a stage's own time: forward and backprop
@@ -138,7 +138,7 @@ def measure_bubble(
     step_ns = run_report.efficiency.job_ns / setting.steps
     # Each stage is idle for the forward and backward of one micro-batch for each other stage.
     pipelined_ns = PIPELINED_SHARE * result.stages["own_ns"].to_numpy().mean()
-    return run_report.ledger.share_of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
+    return run_report.ledger.sum_share("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
     partition = phases.run(trace)
     replay = EventGraph.from_trace(trace, partition)
     assert replay
-    waits = partition.sum_time("wait").sum()
+    waits = partition.sum_ns_by_window("wait").sum()
     assert replay.measure_waits_ns(replay.edges.lag_ns) == pytest.approx(waits, rel=0.01)
 
 
@@ -177,5 +177,5 @@ def test_other_runs_have_no_bubble() -> None:
     """Ranks that only reduce wait in turns."""
     run_report = report(synchronous(kinds_of_ranks.nothing)(TWO_STAGES))
     assert run_report.ledger
-    assert run_report.ledger.share_of("bubble") == 0
-    assert run_report.ledger.share_of("jitter") > 0
+    assert run_report.ledger.sum_share("bubble") == 0
+    assert run_report.ledger.sum_share("jitter") > 0

@@ -7,7 +7,7 @@ from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
 from tracelens.accounting import phases
-from tracelens.accounting.stages import find_server
+from tracelens.accounting.stages import find_server_rank
 from tracelens.load import prepare
 from tracelens.model.trace import Trace
 from tracelens.verdicts.tasks import Tasks, measure_tasks
@@ -69,7 +69,7 @@ def pool(lengths: list[int], count: int, *more: dict[str, Any], **how: Any) -> T
 
 def tasks_of(trace: Trace) -> Tasks:
     """Find the tasks of a run."""
-    found = measure_tasks(trace, phases.run(trace), find_server(trace))
+    found = measure_tasks(trace, phases.run(trace), find_server_rank(trace))
     assert found
     return found
 
@@ -78,16 +78,16 @@ def tasks_of(trace: Trace) -> Tasks:
 def test_who_holds_tasks_longest(*, unasked: bool) -> None:
     """Worker 2 makes fewer of them meanwhile, each for 12 ms."""
     tasks = tasks_of(pool([4, 12, 4], 40, unasked=unasked))
-    assert {rank: int(ns[0]) for rank, ns in tasks.held_ns.items()} == {
+    assert {rank: int(ns[0]) for rank, ns in tasks.held_ns_by_rank.items()} == {
         1: 4 * MS,
         2: 12 * MS,
         3: 4 * MS,
     }
-    assert sum(map(len, tasks.held_ns.values())) == 40
-    assert (tasks.server, tasks.slowest, tasks.ratio) == (0, 2, 3.0)
+    assert sum(map(len, tasks.held_ns_by_rank.values())) == 40
+    assert (tasks.server_rank, tasks.slowest_rank, tasks.slowness_ratio) == (0, 2, 3.0)
     assert tasks.is_slower
     assert not tasks.may_be_chance
-    assert tasks.waiting > 0.9
+    assert tasks.server_wait_share > 0.9
 
 
 def test_few_tasks_may_be_long_by_chance() -> None:
@@ -138,11 +138,11 @@ def test_a_worker_that_has_taken_its_last_task_has_not_left() -> None:
 def test_times_in_collectives_are_not_the_workers_own() -> None:
     """What is between a receive and a send that has a collective in it is no task."""
     pool_run = pool([4, 4, 4], 40)
-    begin_ns = int(pool_run.sent.filter(rank=2, op="recv")["end_ns"].sort()[3]) + MS
+    begin_ns = int(pool_run.program_messages.filter(rank=2, op="recv")["end_ns"].sort()[3]) + MS
     together = [call(rank, 0, begin_ns, begin_ns + MS, thread=1) for rank in range(4)]
     after = tasks_of(pool([4, 4, 4], 40, *together))
-    assert len(after.held_ns[2]) == len(tasks_of(pool_run).held_ns[2]) - 1
+    assert len(after.held_ns_by_rank[2]) == len(tasks_of(pool_run).held_ns_by_rank[2]) - 1
 
 
 def test_who_is_given_a_task_unasked_is_served_nevertheless() -> None:
-    assert find_server(pool([4, 4, 4], 12, unasked=True)) == 0
+    assert find_server_rank(pool([4, 4, 4], 12, unasked=True)) == 0

@@ -237,7 +237,7 @@ FAULTS: Final = (
 CHANGED_SCENARIOS: Final[dict[str, Callable[[Scenario], Scenario]]] = {
     "units of work": lambda scenario: replace(scenario, samples=1000 * scenario.samples),
     "clocks": lambda scenario: replace(
-        scenario, clocks=random_clocks(scenario.hosts, seed=scenario.seed)
+        scenario, clocks=random_clocks(scenario.host_count, seed=scenario.seed)
     ),
 }
 
@@ -259,7 +259,7 @@ def test_the_verdict_does_not_depend_on_clocks_and_units(change: str, examples: 
     """Clocks of hosts are aligned to some microseconds, so a saving may move by a thousandth."""
 
     def check(scenario: Scenario) -> None:
-        scenario = replace(scenario, clocks=(Clock(),) * scenario.hosts)
+        scenario = replace(scenario, clocks=(Clock(),) * scenario.host_count)
         reports = [
             tl.analyze(prepare(generate(one)))
             for one in (scenario, CHANGED_SCENARIOS[change](scenario))

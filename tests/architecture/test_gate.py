@@ -21,10 +21,17 @@ OPENERS = {
     *("scan_ipc", "scan_parquet", "scan_csv", "scan_ndjson", "np.load", "shutil.copy"),
 }
 # What has been through the gate: buffers, and paths that it has let pass.
-PASSED = ("mapped(", "contents(", "passed(")
+PASSED = ("map_file(", "read_contents(", "check_path(")
 # Which are called so and open no file themselves: runs, browsers, sockets, and what asks the gate.
 OTHER = {
-    *("Store.open", "runs.open", "runs().open", "served.open", "webbrowser.open", "probe.connect"),
+    *(
+        "Store.open",
+        "runs.open",
+        "runs().open",
+        "served_runs.open",
+        "webbrowser.open",
+        "probe.connect",
+    ),
     *("scan_parquet", "scan_arrow", "load.open", "_SegmentReader.open"),
 }
 
@@ -76,7 +83,7 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/lod/run_data.py": {"(folder / GLANCE_FILE).read_text": OURS},
     "tracelens/lod/step_matrices.py": {"pa.ipc.open_file": OURS, "pa.memory_map": OURS},
     "tracelens/lod/tracks/names.py": {"pl.read_ipc": OURS},
-    "tracelens/parallel.py": {"Path(self.file).open": "what a process of the same command left"},
+    "tracelens/parallel.py": {"Path(self.path).open": "what a process of the same command left"},
     "tracelens/plugins.py": {"Path(folder, _FILE).read_bytes": "of an installed distribution"},
     "tracelens/readers/native/arrow_file.py": {
         "pa.ipc.open_file": HELD,
@@ -111,7 +118,7 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/schema/life.py": {"os.open": WRITES},
     "tracelens/schema/ownership.py": {"os.open": "the marker itself, and it follows no link"},
     "tracelens/simulator/scenario_file.py": {
-        "(_PLACE / f'{name}.toml').read_text": PACKAGE,
+        "(_PRESET_FOLDER / f'{name}.toml').read_text": PACKAGE,
         "path.read_text": "a scenario that the user wrote, no trace",
     },
     "tracelens/supervisor.py": {

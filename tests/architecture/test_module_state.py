@@ -21,7 +21,7 @@ DISPLAYS: Final = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.
 # What is of the whole process. This list may only shrink.
 OF_THE_PROCESS: Final = {
     ("tracelens.containment", "_contained"),  # a process may be ended by what it reads
-    ("tracelens.containment", "_left_out"),  # so these files are not read
+    ("tracelens.containment", "_reason_by_path"),  # so these files are not read
     ("tracelens.lod.lane_files", "DECODED"),  # one bound on the memory of all runs that are open
 }
 

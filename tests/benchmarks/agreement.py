@@ -78,7 +78,7 @@ def list_large_edits(trace: Trace) -> list[tuple[str, float]]:
         large += [
             (edit, answer.saving)
             for answer in answered.answers
-            if answered.identity.reliable and not answer.doubt and answer.saving >= MIN_SAVING
+            if answered.identity.is_reliable and not answer.doubt and answer.saving >= MIN_SAVING
         ]
     return large
 

@@ -68,14 +68,14 @@ def look(trace: Path) -> dict[str, str]:
 
     read_before = from_disk()
     results["libraries"] = so_far(began, read_before)
-    store = Store.indexed(trace)
+    store = Store.from_index(trace)
     assert store
     create_app(store)
     results["index"] = so_far(began, read_before)
     overview.layout(store, ViewState())
     charts.waterfall(store.report.efficiency, theme.LIGHT)
     charts.step_parts(store.times, theme.LIGHT)
-    stragglers.by_host(store.residuals, store.hosts, theme.LIGHT)
+    stragglers.by_host(store.residuals, store.host_by_rank, theme.LIGHT)
     results["overview"] = so_far(began, read_before)
     frame = viewport.frame(store, viewport.Controls())
     plot.draw(frame, viewport.picture(frame), theme.LIGHT)

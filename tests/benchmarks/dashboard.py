@@ -121,7 +121,7 @@ def make_index(trace: Path, _looks: int) -> dict[str, str]:
     from tracelens import load  # noqa: PLC0415 - only this process needs them
     from tracelens.lod import index  # noqa: PLC0415
     from tracelens.lod.opening import MEMORY  # noqa: PLC0415
-    from tracelens.lod.run_data import outlined  # noqa: PLC0415
+    from tracelens.lod.run_data import make_run_and_lanes  # noqa: PLC0415
     from tracelens.verdicts.report import analyze  # noqa: PLC0415
 
     if index.find(trace):
@@ -129,7 +129,7 @@ def make_index(trace: Path, _looks: int) -> dict[str, str]:
     clock = Clock()
     opened = clock.took("reading", load.open(trace, memory=MEMORY))
     report = clock.took("explaining", analyze(opened, memory=MEMORY))
-    folder = index.write(trace, *outlined(opened, report))
+    folder = index.write(trace, *make_run_and_lanes(opened, report))
     assert folder
     clock.took("indexing, without levels", folder)
     index.refine(folder)
@@ -168,7 +168,7 @@ def sizes(trace: Path) -> dict[str, str]:
     folder = index.find(trace)
     assert folder
     written = sum(file.stat().st_size for file in trace.glob("*.arrow"))
-    index_sizes = index.size(folder)
+    index_sizes = index.count_bytes(folder)
     results = {
         f"index, {name}": f"{size / 1e6:.1f} MB, {size / written:.1%} of the trace"
         for name, size in {"in all": sum(index_sizes.values()), **index_sizes}.items()
@@ -187,7 +187,7 @@ def ask(trace: Path, looks: int) -> dict[str, str]:
     zooms = zoomed(closed, store.run_window.width_ns, looks)
     started = time.perf_counter()
     for key in OPENED:
-        store.opened(store.groups[key])
+        store.open_process(store.row_by_key[key])
     took = (time.perf_counter() - started) / len(OPENED)
     opened_zooms = zoomed(asker(store, *OPENED), store.run_window.width_ns, looks)
     max_bytes = max(look.sent for look in [*zooms, *opened_zooms])
@@ -218,7 +218,7 @@ def searched(store: Store, looks: int) -> dict[str, str]:
     from tracelens_dashboard.components.timeline import finding  # noqa: PLC0415
 
     started = time.perf_counter()
-    _ = store.names.table
+    _ = store.span_names.table
     counting_s = time.perf_counter() - started
     took, position = [], None
     for _ in range(looks):

@@ -20,7 +20,7 @@ from benchmarks.quick import parse_quick
 
 import tracelens as tl
 from tracelens_instrument.core.backend import backend
-from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.lifecycle import current_recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def two_events() -> None:
 
 def ask() -> None:
     """Write down what is known by now."""
-    recording = under_way()
+    recording = current_recording()
     assert recording is not None
     recording.devices.at_step_boundary()
 

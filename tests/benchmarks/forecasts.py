@@ -22,7 +22,7 @@ from tracelens.load import prepare
 from tracelens.replay.whatif import Replay
 from tracelens.scaling import Point, curves
 from tracelens.simulator import synthetic
-from tracelens.simulator.scenario_file import scenario
+from tracelens.simulator.scenario_file import make_scenario
 from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Sizes(NamedTuple):
 
 def simulated(system: str, noise: float, seed: int, workers: int, speedup: float) -> Trace:
     """Simulate a run of a size, whose workers compute so many times faster."""
-    planned = scenario(
+    planned = make_scenario(
         {
             "run": {"workers": workers, "steps": STEPS, "seed": 1000 * seed + workers},
             "compute": {name: ms / speedup for name, ms in COMPUTE_MS.items()} | {"noise": noise},
@@ -96,7 +96,7 @@ def outcomes(
     (curve,) = curves(points, kind=kind, at=sizes.asked, replay=replay).curves
     for forecast in curve.forecasts:
         true = run(forecast.ranks).step_ns
-        low, high = forecast.interval
+        low, high = forecast.interval_ns
         yield (
             forecast.ranks,
             Outcome(

@@ -26,7 +26,7 @@ from benchmarks.verdicts import PROGRAMS, record
 from support.launch.mpi import launch
 
 from tracelens.accounting import phases
-from tracelens.comparison import Steps, compare
+from tracelens.comparison import RunMetrics, compare
 from tracelens.comparison.gates import judge, parse
 from tracelens.comparison.series import STEP_TIME, measure_metrics
 from tracelens.load import open as open_trace
@@ -54,7 +54,7 @@ YIELD: Final = (
 ORDER: Final = ("equal", "equal", "slower")
 
 
-def simulated(seed: int, factor: float) -> Steps:
+def simulated(seed: int, factor: float) -> RunMetrics:
     """Simulate a run whose work takes `factor` times as long, and measure it."""
     work = Scenario()
     scenario = replace(
@@ -73,15 +73,19 @@ def simulated(seed: int, factor: float) -> Steps:
     )
     trace = prepare(generate(scenario))
     parts = phases.run(trace)
-    times = Times.from_partition(parts.spent, parts.pieces.steps, trace.workers["rank"].to_list())
-    windows = residuals.boundaries(trace.steps)
+    times = Times.from_partition(
+        parts.spent_ns, parts.pieces.windows, trace.workers["rank"].to_list()
+    )
+    windows = residuals.find_step_windows(trace.steps)
     lengths = (windows["end_ns"] - windows["start_ns"]).to_numpy().astype(float)
-    return Steps("simulated", scenario.ranks, 0, len(lengths), measure_metrics(lengths, times), ())
+    return RunMetrics(
+        "simulated", scenario.ranks, 0, len(lengths), measure_metrics(lengths, times), ()
+    )
 
 
-def fails(gate: str, baselines: Sequence[Steps], new: Steps) -> bool:
+def fails(gate: str, baselines: Sequence[RunMetrics], new: RunMetrics) -> bool:
     """Return whether a gate fails a run."""
-    return judge([parse(gate)], compare(baselines, new))[0].failed
+    return judge([parse(gate)], compare(baselines, new))[0].has_failed
 
 
 def simulate(cases: int) -> str:
@@ -123,21 +127,23 @@ def record_some(folder: Path, seconds: float) -> None:
         record(folder / f"run-{number:03}-{kind}", command)
 
 
-def measure(folder: Path) -> Steps:
+def measure(folder: Path) -> RunMetrics:
     """Measure a recorded run as `tracelens compare` does."""
-    return Steps.from_run(opening.indexed(folder) or opening.explained(open_trace(folder)))
+    return RunMetrics.from_run(
+        opening.open_indexed(folder) or opening.explain_trace(open_trace(folder))
+    )
 
 
 def judge_real(folder: Path) -> str:
     """Return a table: how often real runs fail, beside the three equal ones before them."""
     runs = [(path.name.rpartition("-")[2], measure(path)) for path in sorted(folder.glob("run-*"))]
     equal = [run for kind, run in runs if kind == "equal"]
-    medians = np.array([np.median(run.metrics[STEP_TIME]) for run in equal])
+    medians = np.array([np.median(run.values_by_metric[STEP_TIME]) for run in equal])
     spread = float(np.std(medians, ddof=1) / medians.mean())
     rows = []
     for gate in REAL_GATES:
         failed: dict[str, list[bool]] = {"equal": [], "slower": []}
-        last_runs: list[Steps] = []
+        last_runs: list[RunMetrics] = []
         for kind, run in runs:
             if len(last_runs) == 3:
                 failed[kind].append(fails(gate, last_runs, run))

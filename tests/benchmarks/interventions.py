@@ -179,7 +179,7 @@ def mean_step(trace: tl.Trace) -> float:
     graph = EventGraph.from_trace(trace, phases.run(trace))
     if graph is None:
         raise ValueError("no steps were found")
-    return float(graph.measure_steps_ns(graph.recorded_ns)[1:].mean())
+    return float(graph.measure_steps_ns(graph.recorded_times_ns)[1:].mean())
 
 
 def predicted(trace: tl.Trace, edits: Sequence[str], path: Path) -> dict[str, Any]:

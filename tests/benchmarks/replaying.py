@@ -53,7 +53,7 @@ def main() -> None:
         assert graph
         time_work("put them in order", lambda: graph.layered_graph)
         time_work("replay", lambda: graph.replay(graph.edges.lag_ns))
-    sys.stdout.write(f"| moments | {len(graph.recorded_ns):,} |\n")
+    sys.stdout.write(f"| moments | {len(graph.recorded_times_ns):,} |\n")
 
 
 if __name__ == "__main__":

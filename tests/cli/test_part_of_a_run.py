@@ -10,7 +10,7 @@ from support.tiers import mark_slow
 from tracelens.cli import main
 from tracelens.distil import kept_report
 from tracelens.model.choice import Choice
-from tracelens.reports.schema import problems
+from tracelens.reports.schema import find_problems
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
 
 SLOW = Scenario(
@@ -38,7 +38,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
     assert main(["analyze", *map(str, arguments), "--format", "json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert problems(found) == []
+    assert find_problems(found) == []
     return found
 
 

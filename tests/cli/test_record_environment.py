@@ -34,13 +34,13 @@ def test_our_folder_is_first_on_the_path(
 ) -> None:
     if theirs is not None:
         monkeypatch.setenv("PYTHONPATH", theirs)
-    assert record.environment(FOLDER)["PYTHONPATH"].split(os.pathsep) == paths
+    assert record.make_environment(FOLDER)["PYTHONPATH"].split(os.pathsep) == paths
 
 
 def test_the_rest_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THEIRS", "value")
     variables_before = dict(os.environ)
-    variables = record.environment(FOLDER)
+    variables = record.make_environment(FOLDER)
     assert dict(os.environ) == variables_before
     changed = {name for name in variables if variables[name] != variables_before.get(name)}
     ours = {"TRACELENS_DIR", "TRACELENS_HOOKS", "TRACELENS_JOB", "TRACELENS_ALL_RANKS"}
@@ -62,4 +62,4 @@ def test_all_ranks_and_hosts_name_the_job_alike(
     """Each may have a recorder of its own, and communicators are known by it: nothing is drawn."""
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert record.environment(FOLDER)["TRACELENS_JOB"] == job
+    assert record.make_environment(FOLDER)["TRACELENS_JOB"] == job

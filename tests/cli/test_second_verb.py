@@ -64,8 +64,8 @@ def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path
     with places.keeping_nothing():
         store = Store.open(trace, lambda: load.open(trace))
         store.refine()
-        assert store.refinement
-        store.refinement.join()
+        assert store.refinement_thread
+        store.refinement_thread.join()
     assert index.find(trace) is None
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
     assert main(["analyze", str(trace)]) == 0
@@ -75,8 +75,8 @@ def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path
     with places.keeping_nothing():
         store = Store.open(trace, lambda: load.open(trace))
         store.refine()
-        assert store.refinement
-        store.refinement.join()
+        assert store.refinement_thread
+        store.refinement_thread.join()
     assert sorted(folder.iterdir()) == paths_before
 
 
@@ -114,13 +114,13 @@ def test_the_dashboard_after_a_report(trace: Path) -> None:
     """It opens without reading an event, and only adds the levels."""
     assert main(["analyze", str(trace)]) == 0
     without_events(trace)
-    run = opening.indexed(trace)
+    run = opening.open_indexed(trace)
     assert run
     assert run.scene.pyramid
-    before = run.scene.pyramid.complete
-    opening.refined(run)
-    assert (before, run.scene.pyramid.complete) == (False, True)
-    assert opening.glanced(trace)
+    before = run.scene.pyramid.is_complete
+    opening.refine_index(run)
+    assert (before, run.scene.pyramid.is_complete) == (False, True)
+    assert opening.read_glance(trace)
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_again_makes_the_index_anew(trace: Path) -> None:
     assert folder
     (folder / "report.json").write_text('"of another analysis"')
     assert main(["analyze", str(trace), "--again"]) == 0
-    assert opening.indexed(trace)
+    assert opening.open_indexed(trace)
 
 
 def test_a_part_leaves_no_index(trace: Path) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support.web.stores import HOT, LATE, SLOW_RANK, open_run
 
-from tracelens.comparison import Comparison, Steps, compare
+from tracelens.comparison import Comparison, RunMetrics, compare
 from tracelens.comparison.changes import FindingChange
-from tracelens.comparison.series import difference
+from tracelens.comparison.series import subtract_compute_time
 from tracelens.model.findings import Finding
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens.stats.between_runs import Change
@@ -30,15 +30,15 @@ def healthy(seed: int = 0) -> Store:
 
 
 @cache
-def steps(seed: int = 0) -> Steps:
-    return Steps.from_run(healthy(seed).run)
+def steps(seed: int = 0) -> RunMetrics:
+    return RunMetrics.from_run(healthy(seed).run)
 
 
 @cache
-def slower() -> Steps:
+def slower() -> RunMetrics:
     """Backprop of 1.6 times its length on all ranks."""
     everywhere = Fault("backprop", tuple(range(6)), factor=1.6)
-    return Steps.from_run(open_run(replace(HEALTHY, seed=9, faults=(everywhere,))).run)
+    return RunMetrics.from_run(open_run(replace(HEALTHY, seed=9, faults=(everywhere,))).run)
 
 
 def found_in(runs: list[tuple[Finding, ...]], new: tuple[Finding, ...]) -> list[FindingChange]:
@@ -48,15 +48,15 @@ def found_in(runs: list[tuple[Finding, ...]], new: tuple[Finding, ...]) -> list[
 
 def test_what_only_one_run_has_is_left_out() -> None:
     """Of 4 ranks and 60 steps here, 6 and 50 there, 4 ranks and 50 steps are compared."""
-    paired = difference(slow().residuals, healthy().residuals)
+    paired = subtract_compute_time(slow().residuals, healthy().residuals)
     assert paired.ranks == (0, 1, 2, 3)
-    assert paired.compute_ns.shape == (4, 50)
-    assert paired.steps == paired.others == tuple(range(50))
+    assert paired.difference_ns.shape == (4, 50)
+    assert paired.steps == paired.other_steps == tuple(range(50))
 
 
 def test_the_planted_difference_is_where_it_was_planted() -> None:
     """Rank 2 works longer in steps 20-39, and nowhere else does anything of that size show."""
-    own = difference(slow().residuals, healthy().residuals).compute_ns
+    own = subtract_compute_time(slow().residuals, healthy().residuals).difference_ns
     planted = own[2, BEGIN : END + 1]
     rest = own.copy()
     rest[2, BEGIN : END + 1] = 0
@@ -67,24 +67,26 @@ def test_steps_are_matched_by_their_place_not_their_number() -> None:
     """A run that goes on from a checkpoint at step 1000 is compared from its first step on."""
     late = slow().residuals
     resumed = replace(late, steps=tuple(step + 1000 for step in late.steps))
-    found = difference(late, resumed)
-    assert found.others[0] == 1000
-    assert np.nanmax(np.abs(found.compute_ns)) == 0
+    found = subtract_compute_time(late, resumed)
+    assert found.other_steps[0] == 1000
+    assert np.nanmax(np.abs(found.difference_ns)) == 0
 
 
 def test_ranks_are_matched_by_their_number() -> None:
     """The order of the rows of a run plays no part."""
     late = slow().residuals
     turned = replace(late, ranks=late.ranks[::-1], compute_ns=late.compute_ns[::-1])
-    assert np.nanmax(np.abs(difference(late, turned).compute_ns)) == 0
+    assert np.nanmax(np.abs(subtract_compute_time(late, turned).difference_ns)) == 0
 
 
 def test_a_run_does_not_differ_from_itself() -> None:
     """Neither in any metric nor in its findings."""
-    run = Steps.from_run(slow().run)
+    run = RunMetrics.from_run(slow().run)
     comparison = compare([run], run)
-    assert [metric.change.delta for metric in comparison.metrics] == [0] * len(comparison.metrics)
-    assert not any(metric.clear for metric in comparison.metrics)
+    assert [metric.change.difference for metric in comparison.metrics] == [0] * len(
+        comparison.metrics
+    )
+    assert not any(metric.is_clear for metric in comparison.metrics)
     assert {row.state for row in comparison.findings} == {"both"}
 
 
@@ -95,15 +97,15 @@ def test_what_was_planted_is_what_changed(baselines: int) -> None:
     step, backprop = comparison.metric("step_time"), comparison.metric("phase:backprop")
     assert step
     assert backprop
-    assert step.clear
-    assert backprop.clear
-    assert backprop.change.share(backprop.change.delta) == pytest.approx(0.6, abs=0.03)
-    assert backprop.change.delta == pytest.approx(step.change.delta, rel=0.1)
+    assert step.is_clear
+    assert backprop.is_clear
+    assert backprop.change.as_share(backprop.change.difference) == pytest.approx(0.6, abs=0.03)
+    assert backprop.change.difference == pytest.approx(step.change.difference, rel=0.1)
     assert comparison.phases[0] is backprop
     for name in ("phase:data", "phase:forward", "phase:update"):
         unchanged = comparison.metric(name)
         assert unchanged
-        assert not unchanged.clear
+        assert not unchanged.is_clear
 
 
 def test_the_interval_holds_the_truth() -> None:
@@ -111,7 +113,7 @@ def test_the_interval_holds_the_truth() -> None:
     change = found_step(compare([steps(0), steps(1), steps(2)], slower()))
     assert change.low is not None
     assert change.high is not None
-    assert 0 < change.low < change.delta < change.high
+    assert 0 < change.low < change.difference < change.high
 
 
 def found_step(found: Comparison) -> Change:
@@ -125,21 +127,24 @@ def test_baselines_that_differ_widen_the_interval() -> None:
     noisy = [scale_metrics(steps(k), factor) for k, factor in enumerate((0.8, 1.0, 1.2))]
     new = scale_metrics(steps(5), 1.15)
     of_one_baseline, of_three_baselines = compare([steps(0)], new), compare(noisy, new)
-    assert found_step(of_one_baseline).between is None
-    assert (found_step(of_three_baselines).between or 0) > 0.15 * found_step(
+    assert found_step(of_one_baseline).deviation_of_baselines is None
+    assert (found_step(of_three_baselines).deviation_of_baselines or 0) > 0.15 * found_step(
         of_three_baselines
     ).before
-    assert of_one_baseline.metrics[0].clear
-    assert not of_three_baselines.metrics[0].clear
+    assert of_one_baseline.metrics[0].is_clear
+    assert not of_three_baselines.metrics[0].is_clear
 
 
-def scale_metrics(run: Steps, factor: float) -> Steps:
-    return replace(run, metrics={name: series * factor for name, series in run.metrics.items()})
+def scale_metrics(run: RunMetrics, factor: float) -> RunMetrics:
+    return replace(
+        run,
+        values_by_metric={name: series * factor for name, series in run.values_by_metric.items()},
+    )
 
 
 def test_a_run_without_steps_has_no_metrics() -> None:
     """Its findings are compared all the same."""
-    empty = replace(steps(), count=0, metrics={}, findings=(LATE,))
+    empty = replace(steps(), step_count=0, values_by_metric={}, findings=(LATE,))
     found = compare([steps()], empty)
     assert found.metrics == ()
     assert [row.state for row in found.findings] == ["new"]
@@ -148,8 +153,12 @@ def test_a_run_without_steps_has_no_metrics() -> None:
 def test_what_most_steps_lack_is_measured_by_its_mean() -> None:
     """A checkpoint in each tenth step has a median of nothing."""
     rare = np.where(np.arange(50) % 10 == 0, 5e6, 0.0)
-    before = replace(steps(), metrics={**steps().metrics, "phase:checkpoint": rare})
-    after = replace(steps(), metrics={**steps().metrics, "phase:checkpoint": 2 * rare})
+    before = replace(
+        steps(), values_by_metric={**steps().values_by_metric, "phase:checkpoint": rare}
+    )
+    after = replace(
+        steps(), values_by_metric={**steps().values_by_metric, "phase:checkpoint": 2 * rare}
+    )
     metric = compare([before], after).metric("phase:checkpoint")
     assert metric
     assert metric.statistic == "mean"
@@ -161,7 +170,7 @@ def test_findings_are_alike_by_what_they_are_and_what_they_name() -> None:
     again = replace(LATE, steps=(5, 9), saving=0.01)
     rows = found_in([(LATE,)], (again, HOT))
     assert [(row.finding, row.state) for row in rows] == [(HOT, "new"), (again, "both")]
-    assert (rows[1].before, rows[1].after) == (LATE.saving, 0.01)
+    assert (rows[1].saving_before, rows[1].saving_after) == (LATE.saving, 0.01)
     moved = found_in([(LATE,)], (replace(LATE, ranks=(3,)),))
     assert [row.state for row in moved] == ["new", "gone"]
 
@@ -169,4 +178,4 @@ def test_findings_are_alike_by_what_they_are_and_what_they_name() -> None:
 def test_a_finding_that_any_baseline_has_is_not_new() -> None:
     """How many have it is counted."""
     rows = found_in([(), (LATE,), ()], (LATE,))
-    assert [(row.state, row.baselines) for row in rows] == [("both", 1)]
+    assert [(row.state, row.baseline_count) for row in rows] == [("both", 1)]

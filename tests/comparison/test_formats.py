@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.web.stores import HOT, LATE
 
-from tracelens.comparison import Comparison, Steps, compare
+from tracelens.comparison import Comparison, RunMetrics, compare
 from tracelens.comparison.formats import COMPARISONS
 from tracelens.comparison.gates import judge, parse
 from tracelens.comparison.series import CATEGORY_OF
@@ -18,14 +18,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
 GATES = [parse(text) for text in ("step_time>+3%", "phase:data>+2ms", "straggler", "wait>+50%")]
 
 
-def run(factor: float, seed: int, findings: int = 0) -> Steps:
+def run(factor: float, seed: int, findings: int = 0) -> RunMetrics:
     """A run with all metrics, and many findings."""
     lengths = 1e7 * factor * np.exp(0.02 * np.random.default_rng(seed).standard_normal(100))
     metrics = {"step_time": lengths, "mean_step_time": lengths, "efficiency": np.full(100, 0.75)}
     lengths_by_category = {name: lengths / (2 + index) for index, name in enumerate(CATEGORY_OF)}
     named = tuple(replace(LATE, ranks=(rank,)) for rank in range(findings))
     name = f"/scratch/some/where/traces/2026-11-24T08-00-00/a-long-name-{seed}"
-    return Steps(name, 4, 0, 100, metrics | lengths_by_category, (*named, HOT))
+    return RunMetrics(name, 4, 0, 100, metrics | lengths_by_category, (*named, HOT))
 
 
 def compare_runs() -> Comparison:
@@ -50,13 +50,15 @@ def test_one_baseline_is_not_enough_to_know_noise() -> None:
 
 
 def test_other_numbers_of_ranks_are_named() -> None:
-    found = compare([run(1, 1)], replace(run(1.1, 0), ranks=8))
+    found = compare([run(1, 1)], replace(run(1.1, 0), rank_count=8))
     assert "4 and 8 ranks" in COMPARISONS["text"](found, ())
 
 
 def test_runs_without_steps_are_not_comparable() -> None:
     """In words; findings are listed."""
-    found = compare([run(1, 1)], replace(run(1, 0), count=0, metrics={}, name="empty"))
+    found = compare(
+        [run(1, 1)], replace(run(1, 0), step_count=0, values_by_metric={}, name="empty")
+    )
     text = COMPARISONS["text"](found, ())
     assert "NOT COMPARABLE: empty has no steps" in text
     assert "still there: Hot shard, PS 0" in text
@@ -79,14 +81,16 @@ def test_json_says_the_same() -> None:
     assert read["verdict"] == "slower"
     assert read["metrics"][0]["change"] == pytest.approx(0.1, abs=0.03)
     assert [gate["state"] for gate in read["gates"]] == ["failed", "passed", "failed", "passed"]
-    short = compare([replace(run(1, 1), count=9, metrics=metrics_of_nine_steps())], run(1, 0))
+    short = compare(
+        [replace(run(1, 1), step_count=9, values_by_metric=metrics_of_nine_steps())], run(1, 0)
+    )
     read = json.loads(COMPARISONS["json"](short, ()))
     assert read["metrics"][0]["interval"] is None
     assert read["metrics"][0]["probability"] is None
 
 
 def metrics_of_nine_steps() -> dict[str, np.ndarray]:
-    return {name: series[:9] for name, series in run(1, 1).metrics.items()}
+    return {name: series[:9] for name, series in run(1, 1).values_by_metric.items()}
 
 
 def test_every_field_and_metric_is_described() -> None:

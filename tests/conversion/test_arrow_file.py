@@ -11,9 +11,9 @@ import pytest
 from support.runs.segments import PROCESS, Slot
 
 from tracelens.conversion.arrow_file import GrowingFile, read_growing
-from tracelens.conversion.columns import SLOT, DeviceTimes, split_fields, to_batch
+from tracelens.conversion.columns import SLOT, DeviceTimes, make_batch, split_fields
 from tracelens.conversion.definitions import tabulate_definitions
-from tracelens.conversion.messages import END, LEAD, checksum_holds, footer_of
+from tracelens.conversion.messages import END, LEAD, checksum_holds, read_footer
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.schema.arrow import EVENT_SCHEMA, WRITE_OPTIONS
 from tracelens.schema.side import Definition, SideTables, Summary
@@ -29,7 +29,7 @@ def batch(definitions: tuple[Definition, ...], *ids: int) -> pa.RecordBatch:
     records = np.frombuffer(content, SLOT)
     meanings = tabulate_definitions(definitions)
     rows = meanings.find_rows(records["definition"])
-    return to_batch(
+    return make_batch(
         split_fields(records),
         rows,
         np.zeros(len(rows), np.int64),
@@ -42,7 +42,7 @@ def grow(path: Path, *, killed: bool) -> list[str]:
     """Write a file in two goes, between which words are added; return the names in it."""
     with GrowingFile(path, SIDE) as file:
         file.append(batch(FIRST, 1, 2, 1))
-        whole_bytes = file.length
+        whole_bytes = file.length_bytes
         if killed:
             file.append(batch(FIRST, 2, 2))  # not accounted for
     if killed:
@@ -77,14 +77,14 @@ def test_the_end_has_the_last_word(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     grow(path, killed=False)
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.dropped, recording.cut) == (
+    assert (recording.side.complete, recording.side.dropped, recording.is_cut) == (
         True,
         {"reason": 7},
         False,
     )
     path.write_bytes(path.read_bytes()[:-1])
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.process, recording.cut) == (
+    assert (recording.side.complete, recording.side.process, recording.is_cut) == (
         False,
         PROCESS,
         True,
@@ -99,7 +99,7 @@ def test_checksums_and_summary_of_a_file_in_two_goes(tmp_path: Path, *, killed: 
     grow(path, killed=killed)
     content = memoryview(path.read_bytes())
     begin_offset = len(LEAD)
-    for place in footer_of(content).batches:
+    for place in read_footer(content).batches:
         assert checksum_holds(content, begin_offset, place)
         begin_offset = place.end
     end = read_end(path)
@@ -145,7 +145,7 @@ def test_a_file_of_schema_1_goes_on_in_it(tmp_path: Path) -> None:
         assert list(reader.schema.metadata or {}) == [b"tracelens"]
     found = read_arrow(path)
     assert found.table["name"].to_pylist() == ["one", "two", "two"]
-    assert (found.side.complete, found.side.process.schema, found.cut) == (True, 1, False)
+    assert (found.side.complete, found.side.process.schema, found.is_cut) == (True, 1, False)
 
 
 @pytest.mark.parametrize("columns", [("start_ns",), ("value",), ("name", "kind", "seq")])
@@ -173,7 +173,7 @@ def test_only_what_is_whole_is_read(tmp_path: Path) -> None:
     assert read_growing(path, 0) == []
     with GrowingFile(path, SIDE) as file:
         file.append(batch(FIRST, 1))
-        whole = file.length
+        whole = file.length_bytes
         file.append(batch(FIRST, 2))
         (found,) = read_growing(path, whole)
     assert found["name"].to_pylist() == ["one"]

@@ -124,13 +124,17 @@ def test_consecutive_segments_are_one_stretch(numbers: list[int]) -> None:
     segments = [(number, records_of([Slot(number + 1)] * 2)) for number in numbers]
     found_stretches = join_consecutive(segments)
     assert [
-        n for stretch in found_stretches for n in range(stretch.first, stretch.last + 1)
+        n
+        for stretch in found_stretches
+        for n in range(stretch.first_segment, stretch.last_segment + 1)
     ] == numbers
     for stretch, following in itertools.pairwise(found_stretches):
-        assert stretch.last + 1 < following.first
+        assert stretch.last_segment + 1 < following.first_segment
     for stretch in found_stretches:
-        expected = [n + 1 for n in range(stretch.first, stretch.last + 1) for _ in range(2)]
+        expected = [
+            n + 1 for n in range(stretch.first_segment, stretch.last_segment + 1) for _ in range(2)
+        ]
         assert stretch.records["start_ns"].tolist() == expected
-    assert [stretch.gap_after for stretch in found_stretches] == [True] * (
+    assert [stretch.has_gap_after for stretch in found_stretches] == [True] * (
         len(found_stretches) - 1
     ) + [False] * bool(found_stretches)

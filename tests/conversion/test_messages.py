@@ -12,17 +12,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tracelens.conversion.flatbuffers import byte, field, follow, number, records, root, text
+from tracelens.conversion.flatbuffers import (
+    find_field,
+    find_root,
+    find_text,
+    follow_offset,
+    read_byte,
+    read_number,
+    read_structs,
+)
 from tracelens.conversion.layout import (
     MAX_GROWTH,
     STORED,
     ZSTD,
-    Growth,
-    absent_columns,
-    declared_bytes,
-    dictionary_ids,
-    dictionary_of,
-    layout_of,
+    GrowthLimit,
+    find_absent_columns,
+    read_dictionary_id,
+    read_dictionary_ids,
+    read_layout,
+    sum_declared_bytes,
 )
 from tracelens.conversion.messages import (
     BATCH,
@@ -35,9 +43,9 @@ from tracelens.conversion.messages import (
     add_blocks_to_footer,
     checksum_holds,
     fill_in_checksum,
-    footer_content,
-    footer_of,
-    messages,
+    get_footer,
+    iterate_messages,
+    read_footer,
 )
 from tracelens.errors import NotATrace
 
@@ -72,23 +80,23 @@ def write_file(
 
 WHOLE = bytes(write_file(SIGNED))
 VIEW = memoryview(WHOLE)
-FOUND = list(messages(VIEW))
+FOUND = list(iterate_messages(VIEW))
 
 
 def with_footer(found: list[Message]) -> memoryview:
     """Return the file with a footer that names these."""
-    footer = add_blocks_to_footer(bytes(footer_content(VIEW)), found)
-    body = WHOLE[: footer_of(VIEW).begin]
+    footer = add_blocks_to_footer(bytes(get_footer(VIEW)), found)
+    body = WHOLE[: read_footer(VIEW).begin]
     return memoryview(body + footer + struct.pack("<i", len(footer)) + b"ARROW1")
 
 
 def test_the_footer_names_what_is_there() -> None:
-    footer = footer_of(VIEW)
+    footer = read_footer(VIEW)
     places = {message.offset: message[2:] for message in FOUND}
     for named in (*footer.dictionaries, *footer.batches):
         assert places[named.offset] == named[2:]
     assert [m.kind for m in FOUND] == [1, DICTIONARY, DICTIONARY, BATCH, BATCH]
-    assert footer.begin == len(WHOLE) - 10 - len(footer_content(VIEW))
+    assert footer.begin == len(WHOLE) - 10 - len(get_footer(VIEW))
     assert WHOLE[FOUND[-1].end : footer.begin] == END
 
 
@@ -98,7 +106,7 @@ LIES: dict[str, dict[str, int]] = {
     "before the file": {"offset": -8},
     "no room for a header": {"header_bytes": 7},
     "negative body": {"body_bytes": -1, "header_bytes": 8},
-    "into the footer": {"body_bytes": footer_of(VIEW).begin - BATCH_PLACE.offset - 8 + 1},
+    "into the footer": {"body_bytes": read_footer(VIEW).begin - BATCH_PLACE.offset - 8 + 1},
 }
 
 
@@ -107,29 +115,29 @@ def test_a_footer_that_leads_elsewhere(lie: str) -> None:
     wrong = BATCH_PLACE._replace(**({"header_bytes": 8} | LIES[lie]))
     for named in ([wrong], [FOUND[-2], wrong]):
         with pytest.raises(struct.error, match="outside of the file"):
-            footer_of(with_footer([*FOUND[:3], *named]))
+            read_footer(with_footer([*FOUND[:3], *named]))
 
 
 def test_a_footer_that_leads_to_the_very_ends() -> None:
     """Places are right that begin with the first message or end where the footer begins."""
-    begin = footer_of(VIEW).begin
+    begin = read_footer(VIEW).begin
     edge = BATCH_PLACE._replace(offset=len(LEAD), header_bytes=8, body_bytes=begin - len(LEAD) - 8)
-    assert footer_of(with_footer([edge])).batches == [edge]
+    assert read_footer(with_footer([edge])).batches == [edge]
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"\0\0\0\0ARROW1", b"\1\0\0\0ARROW1"])
 def test_a_file_without_a_footer_is_refused(content: bytes) -> None:
     with pytest.raises(struct.error, match="footer"):
-        footer_of(memoryview(content))
+        read_footer(memoryview(content))
 
 
 def test_a_footer_as_long_as_the_file() -> None:
-    assert bytes(footer_content(memoryview(b"abc\3\0\0\0ARROW1"))) == b"abc"
+    assert bytes(get_footer(memoryview(b"abc\3\0\0\0ARROW1"))) == b"abc"
     for size in (4, 0, -1):
         with pytest.raises(struct.error, match="no footer"):
-            footer_content(memoryview(b"abc" + struct.pack("<i", size) + b"ARROW1"))
+            get_footer(memoryview(b"abc" + struct.pack("<i", size) + b"ARROW1"))
     with pytest.raises(struct.error, match="no footer"):
-        footer_content(memoryview(b"abc\3\0\0\0ARROW2"))
+        get_footer(memoryview(b"abc\3\0\0\0ARROW2"))
 
 
 def test_cut_off_anywhere() -> None:
@@ -138,7 +146,7 @@ def test_cut_off_anywhere() -> None:
     for length in range(len(LEAD), FOUND[-1].end + 1):
         whole_messages = []
         try:
-            for message in messages(VIEW[:length]):
+            for message in iterate_messages(VIEW[:length]):
                 whole_messages.append(message)  # noqa: PERF402 - what is whole counts
         except struct.error:
             assert length not in ends
@@ -152,7 +160,7 @@ def test_what_is_no_message() -> None:
     content = bytearray(WHOLE)
     content[FOUND[1].offset] = 0
     with pytest.raises(struct.error, match="does not begin as one"):
-        list(messages(memoryview(content)))
+        list(iterate_messages(memoryview(content)))
     content = bytearray(WHOLE)
     message = FOUND[1]
     header = bytes(message.header(VIEW))
@@ -161,7 +169,7 @@ def test_what_is_no_message() -> None:
     length_offset = message.offset + 8 + header.index(length)
     content[length_offset : length_offset + 8] = struct.pack("<q", -8)
     with pytest.raises(struct.error, match="cut off"):
-        list(messages(memoryview(content)))
+        list(iterate_messages(memoryview(content)))
 
 
 @pytest.mark.parametrize("size", range(9))
@@ -169,19 +177,19 @@ def test_vectors_are_aligned(size: int) -> None:
     """Places are structures of eight bytes each, which other readers read as such."""
     sink = io.BytesIO()
     pa.ipc.new_file(sink, TABLE.schema.with_metadata({"k": "v" * size})).close()
-    footer = add_blocks_to_footer(bytes(footer_content(memoryview(sink.getvalue()))), FOUND)
+    footer = add_blocks_to_footer(bytes(get_footer(memoryview(sink.getvalue()))), FOUND)
     view = memoryview(footer)
     for index, count in ((2, 2), (3, 2)):
-        at = field(view, root(view), index)
+        at = find_field(view, find_root(view), index)
         assert at is not None
-        vector = follow(view, at)
+        vector = follow_offset(view, at)
         assert (vector + 4) % 8 == 0
         assert struct.unpack_from("<I", view, vector) == (count,)
 
 
 def test_of_one_dictionary_the_last_counts() -> None:
     again = FOUND[1]._replace(offset=FOUND[2].offset)
-    found = footer_of(with_footer([*FOUND[:3], again, FOUND[4], FOUND[3]]))
+    found = read_footer(with_footer([*FOUND[:3], again, FOUND[4], FOUND[3]]))
     assert [place.offset for place in found.dictionaries] == [FOUND[2].offset] * 2
     assert [place.offset for place in found.batches] == [FOUND[4].offset, FOUND[3].offset]
 
@@ -219,7 +227,7 @@ def test_checksum_is_that_of_zlib() -> None:
 )
 def test_a_place_for_a_checksum(metadata: dict[bytes, bytes] | None, *, has: bool) -> None:
     content = write_file(metadata, batches=1)
-    found_messages = list(messages(memoryview(content)))
+    found_messages = list(iterate_messages(memoryview(content)))
     region = memoryview(content[len(LEAD) : found_messages[-1].end])
     if has:
         fill_in_checksum(region)
@@ -241,17 +249,17 @@ def test_only_batches_have_a_checksum() -> None:
 def looks(content: memoryview) -> list[Callable[[], Any]]:
     """Return all that is read of a file's places."""
     lookups: list[Callable[[], Any]] = [
-        partial(footer_of, content),
-        partial(dictionary_ids, content, (1, 3)),
-        lambda: list(messages(content)),
+        partial(read_footer, content),
+        partial(read_dictionary_ids, content, (1, 3)),
+        lambda: list(iterate_messages(content)),
     ]
     for message in FOUND:
         header = message.header(content)
         lookups += [
-            partial(layout_of, header),
-            partial(absent_columns, header, 4),
-            partial(dictionary_of, header),
-            partial(declared_bytes, header, message.body(content)),
+            partial(read_layout, header),
+            partial(find_absent_columns, header, 4),
+            partial(read_dictionary_id, header),
+            partial(sum_declared_bytes, header, message.body(content)),
             partial(checksum_holds, content, len(LEAD), message),
         ]
     return lookups
@@ -260,7 +268,7 @@ def looks(content: memoryview) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("wrong", [0x00, 0x7F, 0xFF])
 def test_wrong_distances_are_one_kind_of_error(wrong: int) -> None:
     """Whatever byte of headers or of the footer is wrong."""
-    footer_begin = footer_of(VIEW).begin
+    footer_begin = read_footer(VIEW).begin
     header_offsets = [at for m in FOUND[1:4] for at in range(m.offset, m.offset + m.header_bytes)]
     content = bytearray(WHOLE)
     view = memoryview(content)
@@ -287,55 +295,57 @@ PAIR = struct.Struct("<h")
 def test_lists_and_texts_that_are_cut_off() -> None:
     """To the byte; what is missing is empty."""
     view = memoryview(FLAT)
-    assert root(view) == TABLE_AT
-    assert records(view[:32], TABLE_AT, 0, PAIR) == [(5,), (6,)]
-    assert bytes(view[slice(*text(view, TABLE_AT, 1))]) == b"abc"
-    assert records(view, TABLE_AT, 2, PAIR) == []
-    assert text(view, TABLE_AT, 2) == (0, 0)
+    assert find_root(view) == TABLE_AT
+    assert read_structs(view[:32], TABLE_AT, 0, PAIR) == [(5,), (6,)]
+    assert bytes(view[slice(*find_text(view, TABLE_AT, 1))]) == b"abc"
+    assert read_structs(view, TABLE_AT, 2, PAIR) == []
+    assert find_text(view, TABLE_AT, 2) == (0, 0)
     with pytest.raises(struct.error, match="list is cut off"):
-        records(view[:31], TABLE_AT, 0, PAIR)
+        read_structs(view[:31], TABLE_AT, 0, PAIR)
     with pytest.raises(struct.error, match="text is cut off"):
-        text(view[:-1], TABLE_AT, 1)
+        find_text(view[:-1], TABLE_AT, 1)
 
 
 def test_missing_fields_of_a_table_have_no_offset() -> None:
     """One may be missing by being left out, or at the end; a header is never before the buffer."""
     view = memoryview(FLAT)
-    assert [field(view, TABLE_AT, index) for index in range(4)] == [16, 20, None, None]
+    assert [find_field(view, TABLE_AT, index) for index in range(4)] == [16, 20, None, None]
     left_out = bytearray(FLAT)
     left_out[8:10] = bytes(2)
-    assert field(memoryview(left_out), TABLE_AT, 0) is None
-    assert (number(memoryview(left_out), TABLE_AT, 0), byte(view, TABLE_AT, 3)) == (0, 0)
-    assert number(view, TABLE_AT, 0) == 8 + (12 << 32)
-    assert byte(view, TABLE_AT, 1) == 12
+    assert find_field(memoryview(left_out), TABLE_AT, 0) is None
+    assert (read_number(memoryview(left_out), TABLE_AT, 0), read_byte(view, TABLE_AT, 3)) == (0, 0)
+    assert read_number(view, TABLE_AT, 0) == 8 + (12 << 32)
+    assert read_byte(view, TABLE_AT, 1) == 12
     for back, right in ((TABLE_AT, True), (TABLE_AT + 1, False)):
         content = bytearray(FLAT)
         content[12:16] = struct.pack("<i", back)
         content[0:4] = struct.pack("<HH", 6, 0)
         if right:
-            assert field(memoryview(content), TABLE_AT, 0) == TABLE_AT + 8
+            assert find_field(memoryview(content), TABLE_AT, 0) == TABLE_AT + 8
         else:
             with pytest.raises(struct.error, match="before its header"):
-                field(memoryview(content), TABLE_AT, 0)
+                find_field(memoryview(content), TABLE_AT, 0)
 
 
 def headers(codec: Codec) -> list[tuple[memoryview, memoryview]]:
     content = memoryview(bytes(write_file(codec=codec)))
-    return [(message.header(content), message.body(content)) for message in messages(content)]
+    return [
+        (message.header(content), message.body(content)) for message in iterate_messages(content)
+    ]
 
 
 @pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
 def test_layout_gives_rows_nulls_and_buffers_of_each_column(codec: Codec) -> None:
     (schema, _), *dictionaries, (batch_header, _), _ = headers(codec)
-    layout = layout_of(batch_header)
+    layout = read_layout(batch_header)
     assert (layout.rows, layout.nodes) == (3, [(3, 1), (3, 0), (3, 3), (3, 2)])
     assert layout.codec == {None: None, "zstd": ZSTD, "lz4": 0}[codec]
     assert len(layout.buffers) == 8
-    assert [layout_of(header).rows for header, _ in dictionaries] == [2, 1]
+    assert [read_layout(header).rows for header, _ in dictionaries] == [2, 1]
     with pytest.raises(struct.error, match="no batch"):
-        layout_of(schema)
-    assert absent_columns(batch_header, 4) == {2}
-    assert absent_columns(batch_header, 3) == absent_columns(schema, 4) == set()
+        read_layout(schema)
+    assert find_absent_columns(batch_header, 4) == {2}
+    assert find_absent_columns(batch_header, 3) == find_absent_columns(schema, 4) == set()
 
 
 _CODECS: tuple[Codec, ...] = (None, "zstd")
@@ -343,46 +353,46 @@ _CODECS: tuple[Codec, ...] = (None, "zstd")
 
 def test_as_much_as_without_compression() -> None:
     """What a message claims to hold does not depend on how it was written; a schema holds nothing."""
-    plain, packed = ([declared_bytes(*one) for one in headers(codec)] for codec in _CODECS)
+    plain, packed = ([sum_declared_bytes(*one) for one in headers(codec)] for codec in _CODECS)
     assert plain == packed
     assert plain[0] == 0
     assert all(size > 0 for size in plain[1:])
     (header, body) = headers("zstd")[-1]
-    (at, length) = next(place for place in layout_of(header).buffers if place[1])
+    (at, length) = next(place for place in read_layout(header).buffers if place[1])
     assert struct.unpack_from("<q", body, at) in {(STORED,), (length - 8,), (24,), (1,)}
 
 
 def test_unpacked_bytes_are_limited_over_all_messages() -> None:
     """To the byte, over all messages of a file; a damaged one ends the count."""
-    total = sum(declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
+    total = sum(sum_declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
     for allowed, right in ((total, True), (total - 1, False)):
-        growth = Growth(0, min_allowance=allowed)
+        growth = GrowthLimit(0, min_allowance=allowed)
         if right:
-            growth.add_all(VIEW)
-            growth.add_all(VIEW[: FOUND[0].end + 4])
+            growth.count_stream(VIEW)
+            growth.count_stream(VIEW[: FOUND[0].end + 4])
             with pytest.raises(NotATrace):
-                growth.add_all(VIEW)
+                growth.count_stream(VIEW)
         else:
             with pytest.raises(NotATrace, match=f"0 bytes would become more than {allowed} "):
-                growth.add_all(VIEW)
+                growth.count_stream(VIEW)
 
 
 def test_growth_is_limited_in_proportion() -> None:
     """Of a file that is not tiny."""
-    total = sum(declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
-    Growth(total, min_allowance=0, max_growth=1).add_all(VIEW)
+    total = sum(sum_declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
+    GrowthLimit(total, min_allowance=0, max_growth=1).count_stream(VIEW)
     with pytest.raises(NotATrace):
-        Growth(total - 1, min_allowance=0, max_growth=1).add_all(VIEW)
+        GrowthLimit(total - 1, min_allowance=0, max_growth=1).count_stream(VIEW)
 
 
 def test_dictionaries_are_assigned_to_their_columns() -> None:
     """The footer says which column has which words; what only adds words is not all of them."""
-    ids = dictionary_ids(VIEW, (3, 1))
-    assert [message.dictionary for message in FOUND[1:3]] == sorted(ids)
-    assert [dictionary_of(message.header(VIEW)) for message in FOUND[1:3]] == sorted(ids)
+    ids = read_dictionary_ids(VIEW, (3, 1))
+    assert [message.dictionary_id for message in FOUND[1:3]] == sorted(ids)
+    assert [read_dictionary_id(message.header(VIEW)) for message in FOUND[1:3]] == sorted(ids)
     assert len({*ids}) == 2
     with pytest.raises(struct.error, match="no dictionary"):
-        dictionary_ids(VIEW, (0,))
+        read_dictionary_ids(VIEW, (0,))
     further_words = pa.DictionaryArray.from_arrays(
         pa.array([0, 2], pa.int32()), ["one", "two", "three"]
     )
@@ -393,8 +403,8 @@ def test_dictionaries_are_assigned_to_their_columns() -> None:
         stream.write_batch(batch)
         stream.write_batch(pa.record_batch({"word": further_words}))
     content = memoryview(sink.getvalue())
-    found = [m for m in messages(content, 0) if m.kind == DICTIONARY]
-    assert [dictionary_of(m.header(content)) for m in found] == [0, None]
+    found = [m for m in iterate_messages(content, 0) if m.kind == DICTIONARY]
+    assert [read_dictionary_id(m.header(content)) for m in found] == [0, None]
 
 
 def test_tiny_files_may_grow_more() -> None:
@@ -407,4 +417,4 @@ def test_tiny_files_may_grow_more() -> None:
         file.write_table(table)
     content = memoryview(sink.getvalue())
     assert len(content) * MAX_GROWTH < table.nbytes
-    Growth(len(content)).add_all(content)
+    GrowthLimit(len(content)).count_stream(content)

@@ -10,9 +10,9 @@ from tracelens.conversion.columns import (
     UNKNOWN_DEPTH,
     RecordChunk,
     Records,
-    join,
+    join_records,
     null_column,
-    pick,
+    pick_records,
     split_fields,
 )
 from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, tabulate_definitions
@@ -34,7 +34,7 @@ RECORDS = draw_records(6)
 def test_records_are_picked_by_index(where: list[int]) -> None:
     """In any order, more than once."""
     indices = np.array(where, np.intp)
-    assert pick(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
+    assert pick_records(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
     chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).take(indices)
     assert chunk.records.tobytes() == RECORDS[indices].tobytes()
     assert (chunk.origin.tolist(), chunk.depth.tolist()) == (
@@ -47,8 +47,8 @@ def test_records_are_picked_by_index(where: list[int]) -> None:
 def test_joined_records_keep_all_bytes(sizes: list[int]) -> None:
     chunks = [draw_records(size, seed) for seed, size in enumerate(sizes)]
     expected = b"".join(part.tobytes() for part in chunks)
-    assert join(chunks).tobytes() == expected
-    assert join(chunks).dtype == SLOT
+    assert join_records(chunks).tobytes() == expected
+    assert join_records(chunks).dtype == SLOT
     chunk = RecordChunk.concatenated([RecordChunk.new(p, np.arange(len(p))) for p in chunks])
     assert chunk.records.tobytes() == expected
     assert chunk.origin.tolist() == [n for size in sizes for n in range(size)]
@@ -71,11 +71,11 @@ def test_records_are_sorted_stably_by_start(starts: list[int]) -> None:
     """Those that begin together stay as they were; a mask leaves the order as it is."""
     records = np.zeros(len(starts), SLOT)
     records["start_ns"] = starts
-    in_order = RecordChunk.new(records, np.arange(len(starts))).sorted()
+    in_order = RecordChunk.new(records, np.arange(len(starts))).sort_by_start()
     order = sorted(range(len(starts)), key=lambda index: starts[index])
     assert in_order.origin.tolist() == order
     assert in_order.records["start_ns"].tolist() == sorted(starts)
-    positive = in_order.where(in_order.records["start_ns"] > 0)
+    positive = in_order.select(in_order.records["start_ns"] > 0)
     assert positive.origin.tolist() == [index for index in order if starts[index] > 0]
 
 
@@ -85,7 +85,7 @@ def test_slots_of_a_segment_are_in_use_or_free(definitions: list[int], number: i
     slots = np.zeros(len(definitions), SLOT)
     slots["definition"] = definitions
     segment = Segment(number, slots)
-    used, free = segment.used_records(), segment.free()
+    used, free = segment.used_records(), segment.compute_free_origins()
     assert used.records["definition"].tolist() == [d for d in definitions if d]
     origins = [*used.origin.tolist(), *free.tolist()]
     assert {origin >> 32 for origin in origins} <= {number}

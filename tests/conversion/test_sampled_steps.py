@@ -17,7 +17,7 @@ from tracelens.conversion.batches import ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, RecordChunk, Records
 from tracelens.conversion.segments import decode
 from tracelens.schema.record import TIMED_ON_DEVICE
-from tracelens.schema.side import Definition, Kept, Retention, Thread, to_line
+from tracelens.schema.side import Definition, Kept, Retention, Thread, format_line
 from tracelens.schema.vocabulary import OUTDATED
 
 STEP, FORWARD, PIECE, SUM, OTHER, MOMENT, DEVICE = range(1, 8)
@@ -128,8 +128,8 @@ def test_chunks_of_any_size_keep_and_count_each_event_once(cuts: list[int], live
     assert sorted(done.rows("start_ns", "thread")) == EXPECTED
     thinned = Counter(KINDS[slot.definition] for slot in SLOTS)
     thinned.subtract(KINDS[slot.definition] for n in range(STEPS) for slot in kept_of(n))
-    assert +done.conversion.thinned == +thinned
-    assert not +done.conversion.lost
+    assert +done.conversion.thinned_by_kind == +thinned
+    assert not +done.conversion.lost_by_reason
 
 
 NESTED = st.lists(
@@ -155,7 +155,7 @@ def test_depths_however_they_are_cut(
     at_once.afterwards(slots, [])
     columns = ("start_ns", "duration_ns", "thread", "depth")
     assert sorted(done.rows(*columns)) == sorted(at_once.rows(*columns))
-    assert done.conversion.sorted
+    assert done.conversion.is_sorted
 
 
 def test_rows_out_of_order_are_noticed() -> None:
@@ -164,11 +164,11 @@ def test_rows_out_of_order_are_noticed() -> None:
     feed = done.conversion.feed
     for start in (5, 5, 6):
         feed(chunk([Slot(start, 9)]), records_of(()), ChunkMode(holds_back=True))
-    assert (done.conversion.sorted, done.conversion.latest_ns) == (True, 6)
+    assert (done.conversion.is_sorted, done.conversion.latest_start_ns) == (True, 6)
     feed(chunk([Slot(5, 9)]), records_of(()), ChunkMode(holds_back=True))
-    assert (done.conversion.sorted, done.conversion.latest_ns) == (False, 6)
+    assert (done.conversion.is_sorted, done.conversion.latest_start_ns) == (False, 6)
     feed(chunk([Slot(7, 9)]), records_of(()), ChunkMode(holds_back=True))
-    assert (done.conversion.sorted, done.conversion.latest_ns) == (False, 7)
+    assert (done.conversion.is_sorted, done.conversion.latest_start_ns) == (False, 7)
 
 
 def test_what_may_come_later_waits() -> None:
@@ -183,7 +183,7 @@ def test_what_may_come_later_waits() -> None:
     assert done.rows("start_ns") == [(start,) for start in (4, 1, 5, 5, 6)]
     feed(chunk([Slot(0, 50)]), records_of([]), ChunkMode())
     assert done.rows("start_ns")[-1] == (0,)
-    assert not done.conversion.sorted
+    assert not done.conversion.is_sorted
 
 
 @pytest.mark.parametrize("count", range(1, 14))
@@ -240,8 +240,8 @@ def folder_of(
     place: Path, *segments: Sequence[Slot], retention: Retention, kept: Sequence[Kept] = ()
 ) -> Path:
     folder = write_folder(place, *segments, definitions=DEFINITIONS)
-    lines = [to_line("retention", retention), *(to_line("kept", row) for row in kept)]
-    lines += [to_line("threads", row) for row in THREADS[1:]]
+    lines = [format_line("retention", retention), *(format_line("kept", row) for row in kept)]
+    lines += [format_line("threads", row) for row in THREADS[1:]]
     with (folder / "side.jsonl").open("ab") as file:
         file.write(b"".join(lines))
     return folder

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs.segments import PROCESS, Slot
 
-from tracelens.conversion.columns import SLOT, DeviceTimes, split_fields, to_batch
+from tracelens.conversion.columns import SLOT, DeviceTimes, make_batch, split_fields
 from tracelens.conversion.definitions import tabulate_definitions
 from tracelens.conversion.tally import Tally
 from tracelens.schema.side import Definition, SideTables, Summary, Thread
@@ -58,7 +58,7 @@ def batch(given_slots: Sequence[Slot]) -> pa.RecordBatch:
     records = np.frombuffer(b"".join(slot.pack() for slot in given_slots), SLOT)
     meanings = tabulate_definitions(DEFINITIONS)
     rows = meanings.find_rows(records["definition"])
-    return to_batch(
+    return make_batch(
         split_fields(records),
         rows,
         np.zeros(len(rows), np.int64),

@@ -65,7 +65,7 @@ def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
 
 
 def kept_flags(*events: Event, **more: Any) -> list[bool]:
-    flags: list[bool] = thinned(events, **more).kept.tolist()
+    flags: list[bool] = thinned(events, **more).is_kept.tolist()
     return flags
 
 
@@ -97,11 +97,11 @@ def is_last(at: int, events: Sequence[Event], *alike: str) -> bool:
 def test_the_last_of_each_kind_in_each_step(events: list[Event]) -> None:
     """Of what is in flight; step 0 has its detail; a step, a kind and a thread each."""
     thinning = thinned(events)
-    assert thinning.kept.tolist() == [
+    assert thinning.is_kept.tolist() == [
         event.step == 0 or is_last(at, events, "thread", "group", "step")
         for at, event in enumerate(events)
     ]
-    assert not thinning.undecided.any()
+    assert not thinning.is_undecided.any()
 
 
 @given(FLYING.map(lambda events: in_order(sorted(events, key=lambda event: event.step))))
@@ -112,9 +112,9 @@ def test_the_newest_of_each_kind_waits_once(events: list[Event]) -> None:
         summarised = [other if other.step else other._replace(group=9) for other in events]
         newest = event.step != 0 and is_last(index, summarised, "thread", "group")
         lasts = is_last(index, events, "thread", "group", "step")
-        assert thinning.undecided[index] == (newest and not event.was_undecided)
-        assert thinning.kept[index] == (
-            event.step == 0 or (lasts and not thinning.undecided[index])
+        assert thinning.is_undecided[index] == (newest and not event.was_undecided)
+        assert thinning.is_kept[index] == (
+            event.step == 0 or (lasts and not thinning.is_undecided[index])
         )
 
 

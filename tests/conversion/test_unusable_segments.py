@@ -17,7 +17,7 @@ from tracelens.conversion.folder import (
 from tracelens.conversion.segments import decode
 from tracelens.errors import NewerVersion, NotATrace, TraceNotFound
 from tracelens.schema.record import BYTE_ORDER, RECORD_BYTES
-from tracelens.schema.side import Definition, dropped_line, to_line
+from tracelens.schema.side import Definition, format_dropped_line, format_line
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
 ONE = Slot(start_ns=10, end_ns=20)
@@ -83,14 +83,14 @@ def test_damaged_lines_cost_only_themselves(tmp_path: Path) -> None:
     """Lines that are torn, unknown or wrong are passed over."""
     folder = write_folder(tmp_path, end=False)
     lines = [
-        to_line("process", PROCESS),
+        format_line("process", PROCESS),
         b'{"table":"weather","rain":true}\n',
         b'{"table":"definitions","id":"one"}\n',
         b'{"table":"definitions"\n',
         b"\n",
-        dropped_line("reason", 2),
-        dropped_line("reason", 5),
-        to_line("definitions", Definition(1, "piece", "user"))[:-9],
+        format_dropped_line("reason", 2),
+        format_dropped_line("reason", 5),
+        format_line("definitions", Definition(1, "piece", "user"))[:-9],
     ]
     (folder / "side.jsonl").write_bytes(b"".join(lines))
     _, side = decode(folder)
@@ -102,7 +102,7 @@ def test_damaged_lines_cost_only_themselves(tmp_path: Path) -> None:
 def test_columns_of_a_later_minor_version_are_passed_over(tmp_path: Path) -> None:
     """Fields that this version does not know do not hinder reading."""
     folder = write_folder(tmp_path, [ONE])
-    row = json.loads(to_line("process", PROCESS)) | {"mood": "good"}
+    row = json.loads(format_line("process", PROCESS)) | {"mood": "good"}
     (folder / "side.jsonl").write_bytes(json.dumps(row).encode() + b"\n")
     assert decode(folder)[1].process == PROCESS
 
@@ -206,7 +206,7 @@ def test_type_of_a_later_version(tmp_path: Path) -> None:
 def test_definition_that_makes_no_sense(tmp_path: Path, damage: dict[str, object]) -> None:
     """It is as good as none, and the others are read."""
     folder = write_folder(tmp_path, [ONE, Slot(start_ns=30, end_ns=31, definition=2)])
-    row = json.loads(to_line("definitions", Definition(2, "b", "user"))) | damage
+    row = json.loads(format_line("definitions", Definition(2, "b", "user"))) | damage
     with (folder / "side.jsonl").open("ab") as file:
         file.write(json.dumps(row).encode() + b"\n")
     table, side = decode(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracelens_dashboard
-from tracelens.lod.colours import mixed, rgb
+from tracelens.lod.colours import mix, parse_rgb
 from tracelens.lod.lanes import CODES, FIRST_LEVEL, LABELS, LEVELS
 from tracelens_dashboard.theme import (
     DARK,
@@ -29,7 +29,7 @@ CULPRITS = ("data", "forward", "backprop", "update", "checkpoint", "gc", "transf
 def test_all_text_can_be_read(theme: Theme) -> None:
     """Primary, secondary and loss text have a contrast of at least 4.5 on a card."""
     for colour in (theme.text, theme.secondary, theme.loss):
-        assert contrast(rgb(colour), rgb(theme.surface)) >= 4.5
+        assert contrast(parse_rgb(colour), parse_rgb(theme.surface)) >= 4.5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -40,7 +40,7 @@ def test_what_verdicts_name_has_colours_of_its_own(scheme: str) -> None:
     assert [page[name] for name in names] == [report[name] for name in names]
     assert len({page[name] for name in names}) == len(names)
     for name in names:
-        assert contrast(rgb(page[name]), rgb(page["surface"])) >= 3
+        assert contrast(parse_rgb(page[name]), parse_rgb(page["surface"])) >= 3
 
 
 def _variables(file: Path) -> dict[str, dict[str, str]]:
@@ -55,18 +55,20 @@ def test_a_call_can_be_read_however_red_it_is(theme: Theme) -> None:
     """The text on it is light or dark, whichever is told from it better; black on white is 21."""
     assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     for tenth in range(11):
-        ground = mixed(theme.loss, theme.flame, tenth / 10)
-        assert contrast(rgb(readable(ground)), ground) >= 4.5
+        ground = mix(theme.loss, theme.flame, tenth / 10)
+        assert contrast(parse_rgb(readable(ground)), ground) >= 4.5
 
 
 @THEMES
 def test_culprits_stand_out_from_victims(theme: Theme) -> None:
     """Waiting contrasts less with the card than any work or transfer does."""
     pale = max(
-        contrast(rgb(theme.categories[name]), rgb(theme.surface)) for name in ("wait", "ps_queue")
+        contrast(parse_rgb(theme.colour_by_category[name]), parse_rgb(theme.surface))
+        for name in ("wait", "ps_queue")
     )
     assert pale < min(
-        contrast(rgb(theme.categories[name]), rgb(theme.surface)) for name in CULPRITS
+        contrast(parse_rgb(theme.colour_by_category[name]), parse_rgb(theme.surface))
+        for name in CULPRITS
     )
 
 
@@ -75,7 +77,7 @@ def test_categories_have_colours_of_their_own(theme: Theme) -> None:
     """No two categories of a worker share a colour, and each has a name in words."""
     names = [name for name in LABELS if name != "apply"]  # it is a weight update, too
     for first, second in combinations(names, 2):
-        assert theme.categories[first] != theme.categories[second]
+        assert theme.colour_by_category[first] != theme.colour_by_category[second]
     assert all(name_of(name) for name in LABELS)
 
 
@@ -85,17 +87,24 @@ def test_the_palette_gives_every_code_its_colour(theme: Theme) -> None:
     colours = palette(theme.name)
     assert len(colours) == FIRST_LEVEL + LEVELS
     for label, code in CODES.items():
-        assert colours[code] == rgb(theme.categories[label])
-    assert colours[FIRST_LEVEL] == rgb(theme.ramp[0])
-    assert colours[-1] == rgb(theme.ramp[-1])
+        assert colours[code] == parse_rgb(theme.colour_by_category[label])
+    assert colours[FIRST_LEVEL] == parse_rgb(theme.ramp_colours[0])
+    assert colours[-1] == parse_rgb(theme.ramp_colours[-1])
 
 
 @THEMES
 def test_a_colour_has_one_meaning(theme: Theme) -> None:
     """No category shares its colour with amounts of none, with groups, or with what is named."""
-    alone = (theme.accent, theme.loss, theme.slower, theme.faster, theme.quiet, *theme.series)
+    alone = (
+        theme.accent,
+        theme.loss,
+        theme.slower,
+        theme.faster,
+        theme.quiet,
+        *theme.series_colours,
+    )
     assert len(set(alone)) == len(alone)
-    assert set(alone) & set(theme.categories.values()) == set()
+    assert set(alone) & set(theme.colour_by_category.values()) == set()
 
 
 def test_no_figure_gives_a_category_s_colour_to_something_else() -> None:

@@ -30,7 +30,7 @@ def report(trace: Path, capsys: pytest.CaptureFixture[str], style: str = "json")
 def kept_folders(trace: Path) -> list[Path]:
     return [
         folder
-        for index_folder in places.index_places(trace)
+        for index_folder in places.list_index_directories(trace)
         for folder in index_folder.glob("report-*")
     ]
 
@@ -86,7 +86,7 @@ def test_code_that_changed(
 ) -> None:
     """What other code said is not shown."""
     report(trace, capsys)
-    monkeypatch.setattr(kept_report, "_code", lambda: "another")
+    monkeypatch.setattr(kept_report, "_digest_code", lambda: "another")
     assert kept_report.find(trace) is None
 
 
@@ -150,9 +150,9 @@ def test_of_parts_the_latest_few(trace: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.slow
 def test_a_part_that_is_shown_is_not_kept_as_the_run(trace: Path) -> None:
     """Neither its report nor its index is found when the trace is opened."""
-    opening.explained(tracelens.open(trace, steps="0-9"))
-    assert opening.indexed(trace) is None
+    opening.explain_trace(tracelens.open(trace, steps="0-9"))
+    assert opening.open_indexed(trace) is None
     assert kept_folders(trace) == []
-    opening.explained(tracelens.open(trace, steps="0-"))
-    assert opening.indexed(trace) is not None
+    opening.explain_trace(tracelens.open(trace, steps="0-"))
+    assert opening.open_indexed(trace) is not None
     assert kept_report.find(trace) is not None

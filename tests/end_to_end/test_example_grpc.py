@@ -14,7 +14,7 @@ from support.launch.examples import record_example, run_example
 from support.launch.recording import Recorded, read_all
 from support.turns import select_turn
 
-from tracelens.placement import STRATEGIES, loads
+from tracelens.placement import STRATEGIES, sum_shard_bytes
 
 if TYPE_CHECKING:
     Trained = Callable[[str], tuple[list[Recorded], str]]
@@ -88,7 +88,7 @@ def test_requests_match_one_to_one(mode: str, trained: Trained) -> None:
 def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Path) -> None:
     chosen = f"--placement={placement}"
     recorded = record_example(SCRIPT, WORKERS, tmp_path / "t", *SIZE, f"--steps={FEW}", chosen)
-    placed = loads(STRATEGIES[placement](SIZES, SHARDS), SHARDS)
+    placed = sum_shard_bytes(STRATEGIES[placement](SIZES, SHARDS), SHARDS)
     for op in ("push", "pull"):
         bytes_by_shard = [0] * SHARDS
         for process in recorded:

@@ -13,7 +13,7 @@ import pytest
 import tracelens as tl
 from tracelens import load, parallel
 from tracelens.executors import open_executor
-from tracelens.parallel import batch_size, map_in_order
+from tracelens.parallel import choose_batch_size, map_in_order
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Scenario, write
 
@@ -142,7 +142,7 @@ def test_several_small_files_at_once(tmp_path: Path) -> None:
     damaged = sorted(tmp_path.glob("*.arrow"))[3]
     damaged.write_bytes(b"")
     with ThreadPoolExecutor(1) as executor:
-        assert batch_size(MANY.ranks, executor) == 2
+        assert choose_batch_size(MANY.ranks, executor) == 2
         trace = load.open(tmp_path, executor=executor)
         report = to_json.render(tl.analyze(trace, executor=executor))
     assert any(damaged.name in note.file for note in trace.notes)
@@ -152,5 +152,11 @@ def test_several_small_files_at_once(tmp_path: Path) -> None:
 def test_every_worker_has_several_turns() -> None:
     """Else some would be idle at the end, while others still have much to do."""
     with ThreadPoolExecutor(4) as four:
-        assert [batch_size(count, four) for count in (1, 31, 64, 512, 10**6)] == [1, 1, 2, 16, 32]
-    assert batch_size(512, None) == 1
+        assert [choose_batch_size(count, four) for count in (1, 31, 64, 512, 10**6)] == [
+            1,
+            1,
+            2,
+            16,
+            32,
+        ]
+    assert choose_batch_size(512, None) == 1

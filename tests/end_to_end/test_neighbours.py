@@ -56,7 +56,7 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     report = tl.analyze(trace)
     assert [finding.sentence for finding in report.findings if finding.category == "fault"] == []
     stages = find_stages(trace)
-    assert (None if stages is None else stages.stage.tolist()) == (
+    assert (None if stages is None else stages.stage_of_column.tolist()) == (
         None if pattern == "halo" else [0, 1, 0, 1]
     )
 

@@ -47,7 +47,7 @@ def train_under_both(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
 def shares(trace: tl.Trace, *names: str) -> Floats:
     """Return the share of some categories in each rank's median step, by rank."""
     cut = phases.run(trace)
-    spent = cut.sum_time(*names) if names else cut.hidden_ns
+    spent = cut.sum_ns_by_window(*names) if names else cut.hidden_communication_ns
     lengths = (trace.steps["end_ns"] - trace.steps["start_ns"]).to_numpy()
     share = spent / lengths
     ranks = trace.steps["rank"].to_numpy()

@@ -103,7 +103,7 @@ def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: P
     trace = recorded(tmp_path / "t", torchrun_command(PIPELINE, RANKS, [fault]))
     stages = find_stages(trace)
     assert stages is not None
-    assert stages.stage.tolist() == [0, 1, 2]
+    assert stages.stage_of_column.tolist() == [0, 1, 2]
     report = tl.analyze(trace)
     assert [f.sentence for f in report.findings if f.category == "fault"] == []
     named = [f.ranks for f in report.findings if f.kind == "stage_imbalance"]

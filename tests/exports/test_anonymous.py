@@ -204,4 +204,4 @@ def test_an_anonymous_export_has_the_same_findings(name: str, tmp_path: Path) ->
 )
 def test_paths_hosts_and_words_are_told_apart(text: str, expected: str) -> None:
     """What is a path, a host or neither; the hosts are gpu-1.example and vm."""
-    assert Replacements(["gpu-1.example", "vm"], []).text(text) == expected
+    assert Replacements(["gpu-1.example", "vm"], []).replace_text(text) == expected

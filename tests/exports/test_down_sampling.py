@@ -28,7 +28,7 @@ QUICK_SAMPLES: Final = ("ddp-slow-backprop", "mpi-killed-rank", "easgd-async", "
 
 
 def sum_up_trace(trace: Trace, flagged: Flagged) -> Trace:
-    content = of_trace(trace, kept=flagged)
+    content = of_trace(trace, flagged=flagged)
     frames = [content.events(process) for process in trace.processes["process"]]
     return trace.with_(events=pl.concat(frames).sort("process", "start_ns", "depth").lazy())
 
@@ -85,7 +85,7 @@ def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
 def test_faults_are_found_again(name: str, tmp_path: Path) -> None:
     """What findings name is whole, so the same faults are found in what is left."""
     trace, report = sample_trace(name), sample_report(name)
-    native.save(of_trace(trace, kept=find_flagged(trace, report.findings)), tmp_path / "out")
+    native.save(of_trace(trace, flagged=find_flagged(trace, report.findings)), tmp_path / "out")
     report_of_summed = analyze(tracelens.open(tmp_path / "out"))
     faults = [
         [
@@ -136,14 +136,14 @@ def test_what_findings_name() -> None:
         finding = Finding(kind="straggler", category="fault", sentence="", **details)  # type: ignore[arg-type]
         return find_flagged(trace, [finding])
 
-    assert flag_finding(ranks=(1,), steps=(5, 9)).steps == {worker_1: ((4, 10),)}
-    assert set(flag_finding(ranks=(1,)).steps) == {worker_1}
-    assert flag_finding(ranks=(1,)).steps[worker_1][0][1] > 10**9
-    assert set(flag_finding(steps=(5, 9)).steps) == all_of
+    assert flag_finding(ranks=(1,), steps=(5, 9)).steps_by_owner == {worker_1: ((4, 10),)}
+    assert set(flag_finding(ranks=(1,)).steps_by_owner) == {worker_1}
+    assert flag_finding(ranks=(1,)).steps_by_owner[worker_1][0][1] > 10**9
+    assert set(flag_finding(steps=(5, 9)).steps_by_owner) == all_of
     assert (
-        flag_finding().steps
-        == flag_finding(ranks=(0, 1, 2, 3)).steps
-        == flag_finding(steps=(0, 99)).steps
+        flag_finding().steps_by_owner
+        == flag_finding(ranks=(0, 1, 2, 3)).steps_by_owner
+        == flag_finding(steps=(0, 99)).steps_by_owner
         == {}
     )
     assert "no finding names" in flag_finding().sentence
@@ -324,7 +324,7 @@ def _cut_to_nest(rows: list[dict[str, object]], start: int, end: int) -> int:
 def test_every_format_holds_the_sums(to: str, tmp_path: Path) -> None:
     """The same selection in all of them, and its count is reported."""
     trace = sample_trace("fsdp-healthy")
-    saved = EXPORTS[to].save(of_trace(trace, kept=NOTHING), tmp_path / "out")
+    saved = EXPORTS[to].save(of_trace(trace, flagged=NOTHING), tmp_path / "out")
     assert saved.summed_up > 1000
     assert saved.events < 700
     assert saved.sums < 500

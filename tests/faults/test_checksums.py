@@ -17,8 +17,8 @@ from tracelens.conversion.messages import (
     LEAD,
     add_blocks_to_footer,
     fill_in_checksum,
-    footer_of,
-    messages,
+    iterate_messages,
+    read_footer,
 )
 from tracelens.errors import NotATrace
 from tracelens.readers.native.arrow_file import read_arrow
@@ -45,12 +45,12 @@ def test_a_flipped_bit_costs_at_most_the_batches_after_it(seed: int, tmp_path: P
     victim = small_batches(tmp_path)
     sound_table = read_arrow(victim).table
     content, draw = bytearray(victim.read_bytes()), Random(seed)
-    begin = next(messages(memoryview(content))).end  # after the schema
-    place = draw.randrange(begin, footer_of(memoryview(content)).batches[-1].end)
+    begin = next(iterate_messages(memoryview(content))).end  # after the schema
+    place = draw.randrange(begin, read_footer(memoryview(content)).batches[-1].end)
     content[place] ^= 1 << draw.randrange(8)
     victim.write_bytes(content)
     damaged = read_arrow(victim)
-    assert damaged.cut
+    assert damaged.is_cut
     assert damaged.table.num_rows < sound_table.num_rows
     assert damaged.table.num_rows % ROWS == 0
     assert damaged.table.equals(sound_table.slice(0, damaged.table.num_rows))
@@ -61,7 +61,7 @@ def test_damage_in_a_file_without_its_end(kept: int, tmp_path: Path) -> None:
     """Checksums are stored with the batches, so they protect a file that was cut off as well."""
     victim = small_batches(tmp_path)
     content = bytearray(victim.read_bytes())
-    second = footer_of(memoryview(content)).batches[1]
+    second = read_footer(memoryview(content)).batches[1]
     content[second.end - 9] ^= 1
     victim.write_bytes(content[: second.end + kept])
     assert read_arrow(victim).table.num_rows == ROWS
@@ -109,7 +109,7 @@ def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> Non
     content = bytearray(victim.read_bytes())
     buffer_offset = next(
         m.end - m.body_bytes
-        for m in messages(memoryview(content))
+        for m in iterate_messages(memoryview(content))
         if WORD.encode() in bytes(m.body(memoryview(content)))
     )
     offset = content.index(struct.pack("<ii", 0, len(WORD)), buffer_offset)
@@ -122,7 +122,7 @@ def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> Non
 
 def signed(content: bytearray) -> bytes:
     """Return a file of one batch with the right checksum."""
-    end = next(m.end for m in messages(memoryview(content)) if m.kind == BATCH)
+    end = next(m.end for m in iterate_messages(memoryview(content)) if m.kind == BATCH)
     region = content[len(LEAD) : end]
     fill_in_checksum(memoryview(region))
     return bytes(content[: len(LEAD)] + region + content[end:])
@@ -154,7 +154,7 @@ def test_more_rows_than_there_are(rows: int, tmp_path: Path) -> None:
         table = reader.read_all()
     content = bytearray(checked_file(table, NONE, None))
     view = memoryview(content)
-    (batch,) = [message for message in messages(view) if message.kind == BATCH]
+    (batch,) = [message for message in iterate_messages(view) if message.kind == BATCH]
     header = bytes(batch.header(view))
     lying = header.replace(struct.pack("<q", table.num_rows), struct.pack("<q", rows))
     assert lying != header
@@ -171,7 +171,7 @@ def test_a_footer_that_lies(lie: str, tmp_path: Path, capsys: pytest.CaptureFixt
     victim = small_batches(tmp_path)
     sound_table = read_arrow(victim).table
     content = victim.read_bytes()
-    file_messages = list(messages(memoryview(content)))
+    file_messages = list(iterate_messages(memoryview(content)))
     first_batch = next(message for message in file_messages if message.kind == BATCH)
     blocks_by_lie = {
         "twice": [*file_messages, first_batch],

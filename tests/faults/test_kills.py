@@ -156,8 +156,8 @@ def test_while_a_run_is_indexed(tmp_path: Path) -> None:
         trace = tmp_path / f"trace-{turn}"
         shutil.copytree(tmp_path / "trace", trace)
         killed(trace)
-        assert opening.explained(tl.open(trace)).report.findings == findings
-        found = opening.indexed(trace)
+        assert opening.explain_trace(tl.open(trace)).report.findings == findings
+        found = opening.open_indexed(trace)
         assert found is not None
         assert found.report.findings == findings
         shutil.rmtree(trace)

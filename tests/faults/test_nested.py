@@ -12,7 +12,7 @@ from tracelens.conversion.folder import PROGRESS_FILE, load_progress
 from tracelens.errors import NotATrace
 from tracelens.lod import run_data
 from tracelens.schema.json_text import loads
-from tracelens.schema.side import METADATA_KEY, from_lines
+from tracelens.schema.side import METADATA_KEY, parse_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SIDE_FILE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_nested_metadata_is_refused(tmp_path: Path) -> None:
 
 def test_a_nested_line_of_a_side_file_is_left_out() -> None:
     """A line of a side file is left out, as one that was cut off."""
-    side = from_lines([DEEP + b"\n", PROCESS])
+    side = parse_lines([DEEP + b"\n", PROCESS])
     assert side.process.rank == 9
 
 

@@ -11,7 +11,7 @@ from support.runs.segments import write_folder
 from tracelens import load
 from tracelens.conversion.segments import convert
 from tracelens.errors import EmptyTrace
-from tracelens.schema.side import dropped_line
+from tracelens.schema.side import format_dropped_line
 from tracelens.schema.vocabulary import NO_ROOM, SIDE_FILE
 from tracelens.simulator.synthetic import write
 
@@ -46,7 +46,7 @@ def test_no_room_from_the_beginning(ended: bool, tmp_path: Path) -> None:  # noq
     """The cause is named, with how much was lost, and what to do."""
     segments_folder = write_folder(tmp_path, [])
     with (segments_folder / SIDE_FILE).open("ab") as side:
-        side.write(dropped_line(NO_ROOM, 4200))
+        side.write(format_dropped_line(NO_ROOM, 4200))
     if ended:
         convert(segments_folder)
     with pytest.raises(EmptyTrace, match=r"the disk was full .*\(4,200 events lost.*--out\.$"):

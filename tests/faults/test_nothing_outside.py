@@ -95,7 +95,7 @@ def test_an_index_that_came_with_the_trace_is_not_believed(trace: Path, tmp_path
     assert places.fingerprint(copied) == made_of
     assert (copied / places.INDEX_FOLDER / MARKER_FILE).exists()
     assert index.find(copied) is None
-    assert opening.indexed(trace)
+    assert opening.open_indexed(trace)
 
 
 def dead_segments(trace: Path) -> Path:

@@ -112,4 +112,4 @@ def test_complete_messages_all_count(one_host: bool) -> None:  # noqa: FBT001
     rows = pipeline(one_host=one_host)
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
     analyze(trace)
-    assert list_messages(trace).height == trace.exchanged.height > 0
+    assert list_messages(trace).height == trace.matched_messages.height > 0

@@ -56,7 +56,7 @@ def test_nothing_is_left_of_it(tmp_path: Path) -> None:
 
 def test_spans_of_a_run_that_went(folder: Path) -> None:
     """What was opened by its index is asked for spans of files that are no more."""
-    store = Store.indexed(folder / "goes")
+    store = Store.from_index(folder / "goes")
     assert store is not None
     shutil.rmtree(folder / "goes")
     with pytest.raises(TraceNotFound, match="moved or removed since"):
@@ -66,7 +66,7 @@ def test_spans_of_a_run_that_went(folder: Path) -> None:
 def test_pages_of_a_vanished_run_say_so(folder: Path) -> None:
     """Its pages say it in a sentence; those of the other run are as before."""
     runs = Runs([folder])
-    vanishing, staying = sorted(runs.look(), key=lambda entry: entry.name)
+    vanishing, staying = sorted(runs.list_entries(), key=lambda entry: entry.name)
     app = create_app(runs)
     assert runs.open(vanishing, LIMIT_S) is not None
     wait_until(lambda: removed(folder / "goes"))  # its index may still be refined
@@ -79,9 +79,9 @@ def test_pages_of_a_vanished_run_say_so(folder: Path) -> None:
 def test_a_run_that_vanishes_before_it_is_opened_fails(folder: Path) -> None:
     """A run that went after it was listed keeps one sentence; the list goes on without it."""
     runs = Runs([folder])
-    vanishing, _ = sorted(runs.look(), key=lambda entry: entry.name)
+    vanishing, _ = sorted(runs.list_entries(), key=lambda entry: entry.name)
     shutil.rmtree(folder / "goes")
     assert runs.open(vanishing, LIMIT_S) is None
     assert vanishing.stage.kind == "failed"
-    assert "There is no 'goes'" in vanishing.stage.what
-    assert [entry.name for entry in runs.look()] == ["stays"]
+    assert "There is no 'goes'" in vanishing.stage.failure
+    assert [entry.name for entry in runs.list_entries()] == ["stays"]

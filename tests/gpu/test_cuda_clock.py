@@ -29,7 +29,7 @@ def test_an_event_is_over_when_the_stream_has_come_to_it() -> None:
     clock = cuda.CudaClock(torch.cuda.current_device())
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)
-    recorded = clock.record()
+    recorded = clock.record_event()
     assert recorded is not None
     assert not clock.is_over(recorded[0])
     await_event(clock, recorded[0])
@@ -40,9 +40,9 @@ def test_time_between_events_is_the_devices() -> None:
     clock = cuda.CudaClock(torch.cuda.current_device())
     torch.cuda.synchronize()
     began = time.monotonic_ns()
-    first_event = clock.record()
+    first_event = clock.record_event()
     torch.cuda._sleep(CYCLES)
-    second_event = clock.record()
+    second_event = clock.record_event()
     queued = time.monotonic_ns() - began
     assert first_event is not None
     assert second_event is not None
@@ -55,12 +55,12 @@ def test_time_between_events_is_the_devices() -> None:
 def test_a_stream_apart_does_not_wait_for_the_others() -> None:
     """So that an anchor's window stays narrow while the device computes."""
     clock = cuda.CudaClock(torch.cuda.current_device())
-    await_event(clock, clock.record_apart())
+    await_event(clock, clock.record_event_apart())
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)
-    busy = clock.record()
+    busy = clock.record_event()
     assert busy is not None
-    await_event(clock, clock.record_apart())
+    await_event(clock, clock.record_event_apart())
     assert not clock.is_over(busy[0])
     torch.cuda.synchronize()
 
@@ -68,9 +68,9 @@ def test_a_stream_apart_does_not_wait_for_the_others() -> None:
 def test_streams_are_told_apart() -> None:
     """By the numbers that PyTorch gives them."""
     clock = cuda.CudaClock(torch.cuda.current_device())
-    current_event = clock.record()
+    current_event = clock.record_event()
     with torch.cuda.stream(torch.cuda.Stream()):
-        side_event = clock.record()
+        side_event = clock.record_event()
     assert current_event is not None
     assert side_event is not None
     assert current_event[1] != side_event[1]
@@ -84,10 +84,10 @@ def test_streams_are_told_apart() -> None:
 def test_events_are_used_again() -> None:
     """What was given back is recorded anew."""
     clock = cuda.CudaClock(torch.cuda.current_device())
-    event = clock.record_apart()
+    event = clock.record_event_apart()
     await_event(clock, event)
     clock.reuse(event)
-    assert clock.record_apart() is event
+    assert clock.record_event_apart() is event
     torch.cuda.synchronize()
 
 
@@ -99,9 +99,9 @@ def test_a_capture_is_left_alone() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         values += 1
-        assert clock.record() is None
-        assert not clock.may_ask()
+        assert clock.record_event() is None
+        assert not clock.can_query()
     graph.replay()
     torch.cuda.synchronize()
     assert values.tolist() == [1.0] * 8
-    assert clock.may_ask()
+    assert clock.can_query()

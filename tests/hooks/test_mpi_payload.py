@@ -15,10 +15,9 @@ def test_in_place_each_rank_has_its_share() -> None:
         from tracelens_instrument.hooks.mpi.table import Collective
         for instead in (MPI.IN_PLACE, None):
             values = {"sendbuf": instead, "recvbuf": np.zeros(12)}
-            shared = Collective(
-                "all_gather", payload="sendbuf", in_place_payload="recvbuf", holds_all=True
-            )
-            whole = Collective("allreduce", payload="sendbuf", in_place_payload="recvbuf")
+            buffers = {"payload_parameter": "sendbuf", "in_place_parameter": "recvbuf"}
+            shared = Collective("all_gather", **buffers, in_place_holds_all=True)
+            whole = Collective("allreduce", **buffers)
             assert of_call(shared, values, 4) == 24
             assert of_call(whole, values, 4) == 96
             assert of_call(shared, {**values, "recvbuf": object()}, 4) == NO_BYTES

@@ -7,12 +7,12 @@ from tracelens_instrument.hooks.tensorflow.spans import Event, ProfiledSpan, Run
 
 WORKER, SHARD = 3, 1
 PLAN = Plan(
-    pulls={"w/read": Transfer("w", SHARD, 4096)},
-    pushes={"gradients/mul": Transfer("w", SHARD, None, "AccumulatorApply", "aggregate")},
+    pull_by_tensor={"w/read": Transfer("w", SHARD, 4096)},
+    push_by_tensor={"gradients/mul": Transfer("w", SHARD, None, "AccumulatorApply", "aggregate")},
     begin_ns=0,
     end_ns=10**9,
-    applied={"update_w/ApplyGradientDescent": Transfer("w", SHARD, 4096)},
-    tokens=["sync_token_q_Dequeue"],
+    server_updates={"update_w/ApplyGradientDescent": Transfer("w", SHARD, 4096)},
+    token_operations=["sync_token_q_Dequeue"],
 )
 RUNS = (Run(0, 1_000_000, 41), Run(1_100_000, 2_000_000, 42))
 KEY = "/job:ps/replica:0/task:1/device:CPU:0;1;/job:worker/replica:0/task:3/device:CPU:0;edge;0:0"

@@ -8,7 +8,7 @@ import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment, read
 
-from tracelens.readers.native.recordings import recordings
+from tracelens.readers.native.recordings import list_recordings
 from tracelens.schema.endings import Ending
 from tracelens.schema.side import SideTables
 
@@ -46,7 +46,7 @@ def run(folder: Path, end: str, before: str = "") -> tuple[int, str, SideTables]
         timeout=PATIENCE_S,
         check=False,
     )
-    (recording,) = recordings(folder)
+    (recording,) = list_recordings(folder)
     return done.returncode, done.stdout + done.stderr, read(recording).side
 
 
@@ -136,7 +136,7 @@ def test_process_of_multiprocessing_notes_what_ends_it(tmp_path: Path) -> None:
         timeout=PATIENCE_S,
         check=True,
     )
-    (recording,) = recordings(tmp_path)
+    (recording,) = list_recordings(tmp_path)
     assert done.stdout.strip() == "1"
     assert only(read(recording).side).cause == "ZeroDivisionError"
 
@@ -149,6 +149,6 @@ def test_rank_that_fails_before_its_first_event_leaves_a_recording(tmp_path: Pat
         timeout=PATIENCE_S,
         check=False,
     )
-    (recording,) = recordings(tmp_path)
+    (recording,) = list_recordings(tmp_path)
     side = read(recording).side
     assert (side.process.rank, only(side).cause, only(side).message) == (1, "ImportError", "flash")

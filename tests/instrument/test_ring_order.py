@@ -15,36 +15,36 @@ def test_a_segment_stays_while_it_may_hold_the_first_of_the_last_steps(
 ) -> None:
     """Step 5 was going on when the second came into use: with 8 over, the last three begin with it."""
     ring = Ring(3)
-    ring.take(FIRST, 0)
-    ring.take(SECOND, 5)
-    assert list(ring.outdated(over)) == gone
+    ring.add(FIRST, 0)
+    ring.add(SECOND, 5)
+    assert list(ring.drop_outdated(over)) == gone
 
 
 def test_several_go_at_once_but_never_the_one_in_use() -> None:
     """However many steps were over since, the last segment stays."""
     ring = Ring(1)
     for path, steps in ((FIRST, 0), (SECOND, 2), (THIRD, 4)):
-        ring.take(path, steps)
-    assert list(ring.outdated(100)) == [FIRST, SECOND]
-    assert list(ring.outdated(1000)) == []
-    assert ring.oldest() is None
+        ring.add(path, steps)
+    assert list(ring.drop_outdated(100)) == [FIRST, SECOND]
+    assert list(ring.drop_outdated(1000)) == []
+    assert ring.drop_oldest() is None
 
 
 def test_the_oldest_goes_first() -> None:
     """If room is short, the oldest segment is dropped."""
     ring = Ring(100)
     for path in (FIRST, SECOND):
-        ring.take(path, 0)
-    assert ring.oldest() == FIRST
-    assert ring.oldest() is None
+        ring.add(path, 0)
+    assert ring.drop_oldest() == FIRST
+    assert ring.drop_oldest() is None
 
 
 def test_what_is_frozen_stays() -> None:
     """Neither steps nor room make it go, the segment in use included."""
     ring = Ring(1)
     for path in (FIRST, SECOND):
-        ring.take(path, 0)
+        ring.add(path, 0)
     ring.freeze()
-    ring.take(THIRD, 5)
-    assert ring.oldest() is None
-    assert list(ring.outdated(100)) == []
+    ring.add(THIRD, 5)
+    assert ring.drop_oldest() is None
+    assert list(ring.drop_outdated(100)) == []

@@ -34,7 +34,7 @@ def sums_by_hand(spans: list[tuple[int, int, int]], bins: Bins) -> np.ndarray:
 def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], width: int) -> None:
     """For any spans, in any order, overlapping or not."""
     bins = Bins.over(ORIGIN, ORIGIN + 1300, width)
-    present, sums = pyramid.busy_time(*arrays(spans), bins)
+    present, sums = pyramid.sum_busy_time(*arrays(spans), bins)
     assert (sums == sums_by_hand(spans, bins)[present]).all()
     assert sums.sum() == sum(length for _, length, _ in spans)
 
@@ -57,7 +57,7 @@ def test_every_level_shows_the_code_with_most_time(spans: list[tuple[int, int, i
 
 def test_a_ladder_covers_the_run_with_twos() -> None:
     """Each level is twice as coarse as the one before and covers the run, from fine to 512 bins."""
-    ladder = pyramid.ladder_over(5, 5 + 10**12, 100_000)
+    ladder = pyramid.choose_levels_over(5, 5 + 10**12, 100_000)
     assert all(b.width_ns == 2 * a.width_ns for a, b in pairwise(ladder))
     assert all(b.count * b.width_ns >= 10**12 > (b.count - 1) * b.width_ns for b in ladder)
     assert ladder[0].count <= 100_000 / pyramid.SPANS_A_BIN

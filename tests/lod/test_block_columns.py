@@ -13,7 +13,7 @@ from tracelens.lod.block_columns import BlockColumn
 from tracelens.lod.lanes import Lane, Lanes
 
 SMALL = 5  # items of a block, so that few items are many blocks
-COLUMNS = ("starts", "ends", "codes", "steps", "names")
+COLUMNS = ("starts_ns", "ends_ns", "codes", "steps", "word_indices")
 ROWS = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 1 << 40)), max_size=30),
     min_size=1,
@@ -73,7 +73,7 @@ def test_decoded_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     before = opened.codes[SMALL : 2 * SMALL]
     monkeypatch.setattr(lane_files._Blocks, "_read", None)
     assert opened.codes[SMALL : 2 * SMALL].tolist() == before.tolist()
-    assert opened.starts[SMALL] == 7 * SMALL
+    assert opened.starts_ns[SMALL] == 7 * SMALL
 
 
 def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_lanes_come_back(rows: list[list[tuple[int, int]]], part: int, seed: int
     lanes = lanes_of(rows, seed)
     with tempfile.TemporaryDirectory() as folder:
         opened = save_and_open(lanes, part, Path(folder))
-        for name in ("offsets", *COLUMNS):
+        for name in ("item_offsets", *COLUMNS):
             assert np.array_equal(getattr(opened, name), getattr(lanes, name))
         assert opened.words == lanes.words
 
@@ -118,15 +118,17 @@ def test_lanes_on_disk_find_what_lanes_in_memory_find(
 ) -> None:
     """For any lanes and window: the same items, also of one lane."""
     lanes = lanes_of(rows, 0)
-    end = int(lanes.ends[:].max(initial=1))
+    end = int(lanes.ends_ns[:].max(initial=1))
     start = int(begin * end)
     window = start, start + max(int(length * end), 1)
     with tempfile.TemporaryDirectory() as folder:
         opened = save_and_open(lanes, 1, Path(folder))
-        for on_disk, plain in zip(opened.bounds(*window), lanes.bounds(*window), strict=True):
+        for on_disk, plain in zip(
+            opened.find_items(*window), lanes.find_items(*window), strict=True
+        ):
             assert on_disk.tolist() == plain.tolist()
-        assert opened.items_between(0, *window) == lanes.items_between(0, *window)
-        assert opened.count(*window) == lanes.count(*window)
+        assert opened.find_items_of_lane(0, *window) == lanes.find_items_of_lane(0, *window)
+        assert opened.count_items(*window) == lanes.count_items(*window)
 
 
 def lanes_of(rows: list[list[tuple[int, int]]], seed: int) -> Lanes:
@@ -136,12 +138,12 @@ def lanes_of(rows: list[list[tuple[int, int]]], seed: int) -> Lanes:
     edges = [np.cumsum([edge for item in row for edge in item], dtype=np.int64) for row in rows]
     return Lanes(
         lanes=tuple(Lane(rank, "worker", rank) for rank in range(len(rows))),
-        offsets=np.cumsum([0, *map(len, rows)]),
-        starts=np.concatenate([row[0::2] for row in edges]),
-        ends=np.concatenate([row[1::2] for row in edges]),
+        item_offsets=np.cumsum([0, *map(len, rows)]),
+        starts_ns=np.concatenate([row[0::2] for row in edges]),
+        ends_ns=np.concatenate([row[1::2] for row in edges]),
         codes=draw.integers(0, 255, count).astype(np.uint8),
         steps=draw.integers(-1, 1 << 30, count).astype(np.int32),
-        names=draw.integers(0, 3, count).astype(np.int32),
+        word_indices=draw.integers(0, 3, count).astype(np.int32),
         words=("", "forward", "backprop"),
     )
 
@@ -153,15 +155,16 @@ def save_and_open(lanes: Lanes, per_part: int, folder: Path) -> Lanes:
     offsets, saved_words = lane_files.save_lanes(
         (part_of(lanes, first, last) for first, last in bounds), folder, "spans"
     )
-    assert offsets.tolist() == lanes.offsets.tolist()
+    assert offsets.tolist() == lanes.item_offsets.tolist()
     return lane_files.load_lanes(folder, "spans", lanes.lanes, saved_words)
 
 
 def part_of(lanes: Lanes, first_lane: int, last_lane: int) -> Lanes:
-    items = slice(int(lanes.offsets[first_lane]), int(lanes.offsets[last_lane]))
+    items = slice(int(lanes.item_offsets[first_lane]), int(lanes.item_offsets[last_lane]))
     return Lanes(
         lanes=lanes.lanes[first_lane:last_lane],
-        offsets=lanes.offsets[first_lane : last_lane + 1] - lanes.offsets[first_lane],
+        item_offsets=lanes.item_offsets[first_lane : last_lane + 1]
+        - lanes.item_offsets[first_lane],
         words=lanes.words,
         **{name: getattr(lanes, name)[items] for name in COLUMNS},
     )

@@ -39,7 +39,7 @@ def test_a_run_with_an_empty_axis_is_indexed(name: str, tmp_path: Path) -> None:
     assert main(["convert", str(table), "--to", "native", "--out", str(folder)]) == 0
     assert main(["index", str(folder)]) == 0
     assert main(["compare", str(folder), str(folder)]) == 0
-    opened = opening.indexed(folder)
+    opened = opening.open_indexed(folder)
     assert opened is not None
     trace = tl.open(folder)
     for run in (opened, run_data.with_pyramid(run_data.Run.from_trace(trace, analyze(trace)))):
@@ -87,12 +87,12 @@ def test_the_time_of_many_ranks_does_not_wrap(tmp_path: Path) -> None:
 def _look_at(run: Run) -> None:
     times = run.times
     shape = (len(times.categories), len(times.steps))
-    assert times.mean.shape == times.shares().shape == shape
+    assert times.mean_ns.shape == times.share_of_categories().shape == shape
     assert StepGrid.from_times(times, times.categories, 9, 9).cells_ns.size == len(
         times.ranks
     ) * len(times.steps)
     assert len(StepTimes.from_times(times, times.categories).longest_ns) == len(times.steps)
-    assert run.residuals.levels.shape == (len(times.ranks), len(times.steps))
+    assert run.residuals.palette_indices.shape == (len(times.ranks), len(times.steps))
 
 
 @pytest.mark.parametrize("largest", [5, 2**62])

@@ -39,7 +39,7 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     opened = load.open(trace)
     fresh_run = with_pyramid(Run.from_trace(opened, analyze(opened)))
     explained(trace)
-    indexed_run = opening.indexed(trace)
+    indexed_run = opening.open_indexed(trace)
     assert indexed_run
     reports = (indexed_run.report, fresh_run.report)
     was, now = (asdict(replace(report, findings=(), results={})) for report in reports)
@@ -60,12 +60,14 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     ):
         assert indexed_lanes.lanes == fresh_lanes.lanes
         assert indexed_lanes.words == fresh_lanes.words
-        for name in ("offsets", "starts", "ends", "codes", "steps", "names"):
+        for name in ("item_offsets", "starts_ns", "ends_ns", "codes", "steps", "word_indices"):
             assert np.array_equal(getattr(indexed_lanes, name), getattr(fresh_lanes, name))
     assert indexed_run.scene.pyramid
-    assert indexed_run.scene.pyramid.complete
-    plan, window = viewport.plan(indexed_run.scene.lanes), indexed_run.scene.whole
-    first, second = (query.look(run.scene, window, plan).pixels for run in (indexed_run, fresh_run))
+    assert indexed_run.scene.pyramid.is_complete
+    plan, window = viewport.plan_rows(indexed_run.scene.lanes), indexed_run.scene.run_window
+    first, second = (
+        query.draw_picture(run.scene, window, plan).pixels for run in (indexed_run, fresh_run)
+    )
     assert np.array_equal(first, second)
 
 
@@ -89,9 +91,9 @@ def test_an_index_without_a_table_that_pages_need_is_made_anew(
     """A table more in the list, and what was kept before does not open; the next one has it."""
     explained(trace)
     monkeypatch.setitem(run_data.KEPT_TABLES, "one_more", "critical_path.slack")
-    assert opening.indexed(trace) is None
+    assert opening.open_indexed(trace) is None
     explained(trace)
-    again = opening.indexed(trace)
+    again = opening.open_indexed(trace)
     assert again
     assert again.tables["one_more"].equals(again.tables["slack"])
 
@@ -99,7 +101,7 @@ def test_an_index_without_a_table_that_pages_need_is_made_anew(
 def test_tables_do_not_grow_with_events(trace: Path) -> None:
     """Of a table with too many rows the first are kept."""
     report = analyze(load.open(trace))
-    assert {table.height for table in run_data.tables_of(report, 2).values()} == {0, 1, 2}
+    assert {table.height for table in run_data.select_tables(report, 2).values()} == {0, 1, 2}
 
 
 @pytest.mark.slow
@@ -156,25 +158,25 @@ def test_a_killed_build_leaves_nothing_that_is_found(
     with monkeypatch.context() as dying:
         dying.setattr(files, "_save_calls", _kill_build)
         with pytest.raises(KeyboardInterrupt):
-            opening.explained(load.open(trace))
+            opening.explain_trace(load.open(trace))
     assert index.find(trace) is None
     with monkeypatch.context() as dying:
         dying.setattr(index, "_add_levels", _kill_build)
         with pytest.raises(KeyboardInterrupt):
-            opening.explained(load.open(trace))
+            opening.explain_trace(load.open(trace))
     assert levels_of(trace) == []
-    opening.explained(load.open(trace))
-    indexed_run = opening.indexed(trace)
+    opening.explain_trace(load.open(trace))
+    indexed_run = opening.open_indexed(trace)
     assert indexed_run
     assert indexed_run.scene.pyramid
     with monkeypatch.context() as dying:
         dying.setattr(np.memmap, "flush", _kill_build)
         with pytest.raises(KeyboardInterrupt):
-            opening.refined(indexed_run)
+            opening.refine_index(indexed_run)
     assert levels_of(trace) == [275]
-    again = opening.indexed(trace)
+    again = opening.open_indexed(trace)
     assert again
-    opening.refined(again)
+    opening.refine_index(again)
     assert len(levels_of(trace)) > 1
     entries = [entry for entry in (trace / places.INDEX_FOLDER).iterdir() if entry.is_dir()]
     assert [entry for entry in entries if not entry.name.startswith("report-")] == [
@@ -198,13 +200,13 @@ def test_coarse_levels_serve_while_finer_ones_are_made(
 ) -> None:
     """Before refinement the whole run can be drawn, and a narrow window by its spans."""
     monkeypatch.setattr(index, "COARSE_BINS", 300)
-    run = opening.explained(load.open(long_trace))
+    run = opening.explain_trace(load.open(long_trace))
     assert run.scene.pyramid
-    assert not run.scene.pyramid.complete
-    plan, whole = viewport.plan(run.scene.lanes), run.scene.whole
+    assert not run.scene.pyramid.is_complete
+    plan, whole = viewport.plan_rows(run.scene.lanes), run.scene.run_window
     narrow = Window(whole.start_ns, whole.start_ns + whole.width_ns // 15)
     for seen in (whole, narrow):
-        assert query.look(run.scene, seen, plan).pixels.any()
+        assert query.draw_picture(run.scene, seen, plan).pixels.any()
 
 
 def test_a_read_only_trace_is_indexed_in_the_cache(
@@ -228,7 +230,7 @@ def test_without_any_place_the_run_is_in_memory(
     run = explained(trace)
     assert index.find(trace) is None
     assert run.scene.pyramid
-    assert run.scene.pyramid.complete
+    assert run.scene.pyramid.is_complete
 
 
 def test_a_damaged_index_is_made_anew(trace: Path) -> None:
@@ -237,9 +239,9 @@ def test_a_damaged_index_is_made_anew(trace: Path) -> None:
     found = index.find(trace)
     assert found
     (found / "run.json").write_text(json.dumps({"whole": 3}))
-    assert opening.indexed(trace) is None
+    assert opening.open_indexed(trace) is None
     explained(trace)
-    assert opening.indexed(trace)
+    assert opening.open_indexed(trace)
 
 
 @pytest.mark.slow
@@ -264,9 +266,9 @@ def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
     assert found
     file = found / "spans.arrow"
     file.write_bytes(file.read_bytes()[:-1])
-    assert opening.indexed(trace) is None
+    assert opening.open_indexed(trace) is None
     explained(trace)
-    assert opening.indexed(trace)
+    assert opening.open_indexed(trace)
 
 
 def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
@@ -284,7 +286,7 @@ def test_an_index_opens_without_what_made_it(trace: Path) -> None:
         "from tracelens_dashboard.pages import overview\n"
         "from tracelens_dashboard.runs.store import Store\n"
         "from tracelens_dashboard.view.state import ViewState\n"
-        "store = Store.indexed(Path(sys.argv[1]))\n"
+        "store = Store.from_index(Path(sys.argv[1]))\n"
         "create_app(store); overview.layout(store, ViewState())\n"
         "print(*sorted({'scipy', 'tracelens.analyses'} & set(sys.modules)))"
     )

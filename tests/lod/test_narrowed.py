@@ -24,7 +24,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Each run, opened by its index, so that its columns are decoded where they are looked at."""
     folder = recorded(tmp_path_factory.mktemp("narrowed") / "run", request.param)
     explained(folder)
-    indexed = opening.indexed(folder)
+    indexed = opening.open_indexed(folder)
     assert indexed
     return indexed
 
@@ -32,11 +32,13 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.slow
 def test_ranks_take_what_they_took(run: Run) -> None:
     """Times, residuals against all peers, and the rows of the timeline."""
-    narrowed_run = narrowed.of_ranks(run, CHOSEN)
+    narrowed_run = narrowed.select_ranks(run, CHOSEN)
     assert narrowed_run.times.ranks == narrowed_run.residuals.ranks == (1, 2)
     categories = run.times.categories
     assert np.array_equal(
-        narrowed_run.times.time_in(categories), run.times.time_in(categories)[1:3], equal_nan=True
+        narrowed_run.times.sum_time_ns(categories),
+        run.times.sum_time_ns(categories)[1:3],
+        equal_nan=True,
     )
     assert np.array_equal(narrowed_run.residuals.residual_ns, run.residuals.residual_ns[1:3])
     for lanes, run_lanes in (
@@ -46,7 +48,7 @@ def test_ranks_take_what_they_took(run: Run) -> None:
         for row, lane in enumerate(lanes.lanes):
             run_row = run_lanes.lanes.index(lane)
             narrowed_values, run_values = (
-                lanes_of.starts[slice(*lanes_of.offsets[lane_row : lane_row + 2].tolist())]
+                lanes_of.starts_ns[slice(*lanes_of.item_offsets[lane_row : lane_row + 2].tolist())]
                 for lanes_of, lane_row in ((lanes, row), (run_lanes, run_row))
             )
             assert np.array_equal(narrowed_values, run_values)
@@ -61,7 +63,7 @@ def test_ranks_take_what_they_took(run: Run) -> None:
 @pytest.mark.slow
 def test_tables_hold_the_ranks_alone(run: Run) -> None:
     """Those that are not about ranks are as they were."""
-    part = narrowed.of_ranks(run, CHOSEN)
+    part = narrowed.select_ranks(run, CHOSEN)
     for name, table in part.tables.items():
         if "rank" in table.columns:
             assert set(table["rank"].drop_nulls()) <= {1, 2}, name
@@ -71,15 +73,15 @@ def test_tables_hold_the_ranks_alone(run: Run) -> None:
 
 def test_all_ranks_are_the_run_itself(run: Run) -> None:
     """Nothing is copied then; ranks that the run lacks are refused."""
-    assert narrowed.of_ranks(run, Choice.parse("0-")) is run
+    assert narrowed.select_ranks(run, Choice.parse("0-")) is run
     with pytest.raises(InvalidArgument, match="it has ranks 0-3"):
-        narrowed.of_ranks(run, Choice.parse("7"))
+        narrowed.select_ranks(run, Choice.parse("7"))
 
 
 def test_steps_are_analyzed_alone(tmp_path: Path) -> None:
     """A rank that is slow in other steps is no finding of these."""
     trace = load.open(recorded(tmp_path / "run", SERVED))
-    narrowed_run = opening.explained(narrowed.of_steps(trace, Choice.parse("0", "40-59")))
+    narrowed_run = opening.explain_trace(narrowed.select_steps(trace, Choice.parse("0", "40-59")))
     assert narrowed_run.windows["step"].to_list() == list(range(40, 60))
     assert [
         finding.ranks for finding in narrowed_run.report.findings if finding.kind == "straggler"

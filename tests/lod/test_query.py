@@ -6,7 +6,7 @@ from support.runs.frames import MS, scene_of
 
 from tracelens.lod import viewport
 from tracelens.lod.lanes import CODES, FIRST_LEVEL
-from tracelens.lod.query import MOST_BARS, look
+from tracelens.lod.query import MOST_BARS, draw_picture
 from tracelens.lod.viewport import Window
 
 STEP = 15 * MS
@@ -15,7 +15,7 @@ STEP = 15 * MS
 def test_narrow_steps_show_lateness() -> None:
     """400 steps in 1,200 columns: three pixels a step, so colours mean lateness, not categories."""
     scene = scene_of(8, 400)
-    picture = look(scene, scene.whole, viewport.plan(scene.lanes))
+    picture = draw_picture(scene, scene.run_window, viewport.plan_rows(scene.lanes))
     assert picture.level == "residuals"
     assert picture.pixels.max() == FIRST_LEVEL
 
@@ -24,10 +24,10 @@ def test_narrow_steps_show_lateness() -> None:
 def test_wide_steps_show_categories() -> None:
     """20 steps of 64 ranks: categories, sampled, since the spans are too many for shapes."""
     scene = scene_of(64, 400)
-    picture = look(scene, Window(0, 20 * STEP), viewport.plan(scene.lanes))
+    picture = draw_picture(scene, Window(0, 20 * STEP), viewport.plan_rows(scene.lanes))
     assert picture.level == "sampled"
     assert picture.bars is None
-    assert picture.spans == 64 * 20 * 4
+    assert picture.span_count == 64 * 20 * 4
     assert set(np.unique(picture.pixels)) == {
         0,
         *(CODES[c] for c in ("data", "forward", "backprop", "update")),
@@ -37,20 +37,20 @@ def test_wide_steps_show_categories() -> None:
 def test_few_spans_are_drawn_as_spans() -> None:
     """Two steps of eight ranks: every span in what is drawn becomes a shape."""
     scene = scene_of(8, 400)
-    plan = viewport.plan(scene.lanes)
-    picture = look(scene, Window(100 * STEP, 102 * STEP), plan)
+    plan = viewport.plan_rows(scene.lanes)
+    picture = draw_picture(scene, Window(100 * STEP, 102 * STEP), plan)
     assert picture.level == "spans"
     assert picture.bars is not None
     assert set(picture.bars.bands) == set(range(8))
     assert len(picture.bars.items) <= MOST_BARS
-    assert picture.hidden == 0
+    assert picture.hidden_count == 0
 
 
 def test_pinned_rows_get_shapes_where_the_others_are_too_many() -> None:
     """One step of 512 ranks: the pinned rank's spans are shapes, all others are sampled."""
     scene = scene_of(512, 20)
-    plan = viewport.plan(scene.lanes, pinned=[41])
-    picture = look(scene, Window(5 * STEP, 6 * STEP), plan)
+    plan = viewport.plan_rows(scene.lanes, pinned=[41])
+    picture = draw_picture(scene, Window(5 * STEP, 6 * STEP), plan)
     assert picture.level == "sampled"
     assert picture.bars is not None
     assert set(picture.bars.bands) == {0}
@@ -60,8 +60,8 @@ def test_pinned_rows_get_shapes_where_the_others_are_too_many() -> None:
 def test_bars_lie_in_the_band_of_their_lane() -> None:
     """Every shape belongs to the lane whose band it is drawn in."""
     scene = scene_of(4, 10)
-    plan = viewport.plan(scene.lanes, pinned=[2])
-    bars = look(scene, Window(0, 2 * STEP), plan).bars
+    plan = viewport.plan_rows(scene.lanes, pinned=[2])
+    bars = draw_picture(scene, Window(0, 2 * STEP), plan).bars
     assert bars is not None
-    lanes = np.searchsorted(scene.lanes.offsets, bars.items, side="right") - 1
+    lanes = np.searchsorted(scene.lanes.item_offsets, bars.items, side="right") - 1
     assert [plan.bands[band].lanes for band in bars.bands] == [(lane,) for lane in lanes]

@@ -21,11 +21,11 @@ def test_a_slow_third_is_found(steps: int) -> None:
     first_slow, last_slow = steps // 3, 2 * steps // 3
     series[first_slow:last_slow] *= 1.25
     series[:: max(steps // 40, 7)] *= 3
-    levels = regimes.find(series)
+    levels = regimes.find_regimes(series)
     assert len(levels) == 3
-    assert levels[1].first == pytest.approx(first_slow, abs=max(3, steps // 200))
-    assert levels[1].last == pytest.approx(last_slow, abs=max(3, steps // 200))
-    assert levels[1].level / levels[0].level == pytest.approx(1.25, abs=0.05)
+    assert levels[1].first_index == pytest.approx(first_slow, abs=max(3, steps // 200))
+    assert levels[1].last_index == pytest.approx(last_slow, abs=max(3, steps // 200))
+    assert levels[1].median / levels[0].median == pytest.approx(1.25, abs=0.05)
 
 
 def test_noise_and_spikes_are_no_regime() -> None:
@@ -34,14 +34,14 @@ def test_noise_and_spikes_are_no_regime() -> None:
     for seed in range(40):
         series = noisy(400, seed)
         series[np.random.default_rng(seed).integers(0, 400, 8)] *= 4
-        divided += len(regimes.find(series)) > 1
+        divided += len(regimes.find_regimes(series)) > 1
     assert divided <= 2
 
 
 def test_regimes_cover_the_series() -> None:
     """They touch, from the first to the last step; unknown steps and empty series do no harm."""
     series = np.concatenate([np.full(40, 1e6), [np.nan], np.full(40, 2e6)])
-    found = regimes.find(series)
-    assert [(part.first, part.last) for part in found] == [(0, 39), (41, 80)]
-    assert regimes.find(np.zeros(0)) == []
-    assert len(regimes.find(np.full(3, 5.0))) == 1
+    found = regimes.find_regimes(series)
+    assert [(part.first_index, part.last_index) for part in found] == [(0, 39), (41, 80)]
+    assert regimes.find_regimes(np.zeros(0)) == []
+    assert len(regimes.find_regimes(np.full(3, 5.0))) == 1

@@ -14,7 +14,7 @@ def test_the_late_rank_and_step_hold_the_excess() -> None:
     late = residuals.measure(times_of(run.times, range(5)))
     assert late.residual_ns[3, 6] == 30 * MS
     assert np.count_nonzero(late.residual_ns) == 1
-    assert late.total_ns.argmax() == 3
+    assert late.total_delay_ns.argmax() == 3
 
 
 def test_waiting_for_a_late_rank_is_not_lateness() -> None:
@@ -61,14 +61,14 @@ def test_a_rank_that_was_not_there_is_blank() -> None:
     run = run_of(4, 6, {(2, 5): 20})
     gone = (pl.col("rank") == 1) & (pl.col("step") >= 3)
     late = residuals.measure(times_of(run.times.filter(~gone), range(4)))
-    assert (late.levels[1, 3:] == BLANK).all()
-    assert late.levels[2, 5] == FIRST_LEVEL + LEVELS - 1
+    assert (late.palette_indices[1, 3:] == BLANK).all()
+    assert late.palette_indices[2, 5] == FIRST_LEVEL + LEVELS - 1
 
 
 def test_noise_of_a_healthy_run_stays_pale() -> None:
     """Differences of one percent do not use the strong end of the ramp."""
     own = 100 + np.random.default_rng(0).normal(0, 1, (8, 50))
-    levels = residuals.compare(own, tuple(range(8)), tuple(range(50))).levels
+    levels = residuals.compare(own, tuple(range(8)), tuple(range(50))).palette_indices
     assert levels.max() < FIRST_LEVEL + LEVELS // 2
 
 
@@ -77,5 +77,5 @@ def test_one_slow_first_step_does_not_use_up_the_ramp() -> None:
     compute_ns = np.full((4, 200), 100.0)
     compute_ns[1, 0] = 5000.0
     compute_ns[2, 50:80] = 150.0
-    levels = residuals.compare(compute_ns, tuple(range(4)), tuple(range(200))).levels
+    levels = residuals.compare(compute_ns, tuple(range(4)), tuple(range(200))).palette_indices
     assert levels[2, 60] == FIRST_LEVEL + LEVELS - 1

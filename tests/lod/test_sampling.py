@@ -21,7 +21,7 @@ def lanes_of(edges: list[int], codes: list[int]) -> Lanes:
 def test_each_column_shows_what_runs_at_its_centre() -> None:
     """Gaps stay blank, spans keep their code, a span between two centres is counted as hidden."""
     lanes = lanes_of([0, 20, 30, 40, 41, 44, 50, 100], [1, 2, 3, 4])
-    pixels, hidden = raster.sample(lanes, [0], Grid(0, 10, 10))
+    pixels, hidden = raster.draw_samples(lanes, [0], Grid(0, 10, 10))
     assert pixels.tolist() == [[1, 1, BLANK, 2, BLANK, 4, 4, 4, 4, 4]]
     assert hidden == 1
 
@@ -39,9 +39,9 @@ def test_sampling_agrees_with_looking_at_every_span(
     edges = sorted(edges)[: len(edges) // 2 * 2]
     lanes = lanes_of(edges, list(range(1, 41)))
     grid = Grid(start, step, 25)
-    pixels, _ = raster.sample(lanes, [0], grid)
-    for column, centre in enumerate(grid.edges[:-1] + grid.step_ns // 2):
-        inside = (lanes.starts <= centre) & (centre < lanes.ends)
+    pixels, _ = raster.draw_samples(lanes, [0], grid)
+    for column, centre in enumerate(grid.edges_ns[:-1] + grid.column_ns // 2):
+        inside = (lanes.starts_ns <= centre) & (centre < lanes.ends_ns)
         expected = lanes.codes[inside][0] if inside.any() else BLANK
         assert pixels[0, column] == expected
 
@@ -60,7 +60,7 @@ def test_highest_never_loses_a_span(
     edges = sorted(edges)[: len(edges) // 2 * 2]
     lanes = lanes_of(edges, codes)
     grid = Grid(start, step, 25)
-    pixels = raster.highest(lanes, [0], grid)
-    for column, (left, right) in enumerate(zip(grid.edges, grid.edges[1:], strict=False)):
-        touching = (lanes.starts < right) & (left < lanes.ends)
+    pixels = raster.draw_highest(lanes, [0], grid)
+    for column, (left, right) in enumerate(zip(grid.edges_ns, grid.edges_ns[1:], strict=False)):
+        touching = (lanes.starts_ns < right) & (left < lanes.ends_ns)
         assert pixels[0, column] == lanes.codes[touching].max(initial=BLANK)

@@ -19,8 +19,8 @@ def codes_between(folder: Path, steps: str) -> tuple[set[int], set[int]]:
     between_codes: set[int] = set()
     for row, lane in enumerate(lanes.lanes):
         own_steps = trace.steps.filter(process=lane.process).sort("start_ns")
-        span_items = slice(lanes.offsets[row], lanes.offsets[row + 1])
-        starts, codes = lanes.starts[span_items], lanes.codes[span_items]
+        span_items = slice(lanes.item_offsets[row], lanes.item_offsets[row + 1])
+        starts, codes = lanes.starts_ns[span_items], lanes.codes[span_items]
         step = np.searchsorted(own_steps["start_ns"], starts, side="right") - 1
         is_inside = starts < own_steps["end_ns"].to_numpy()[step]
         within_codes |= {*codes[is_inside].tolist()}

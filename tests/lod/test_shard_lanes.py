@@ -15,17 +15,17 @@ def spans_of(rows: list[tuple[int, str, int, int]]) -> pl.DataFrame:
 def test_received_and_served_are_two_rows() -> None:
     """Each operation lands in its row under its own colour; requests of workers do not."""
     spans = spans_of([(7, "receive", 0, 10), (7, "aggregate", 10, 30), (7, "push", 0, 40)])
-    shard_lanes = lanes.from_shards(spans, [(7, 0)])
+    shard_lanes = lanes.make_shard_lanes(spans, [(7, 0)])
     assert [lane.part for lane in shard_lanes.lanes] == ["serve", "receive"]
     assert shard_lanes.codes[:].tolist() == [CODES["aggregate"], CODES["receive"]]
-    assert shard_lanes.offsets.tolist() == [0, 1, 2]
+    assert shard_lanes.item_offsets.tolist() == [0, 1, 2]
 
 
 def test_receptions_that_overlap_are_cut() -> None:
     """Of three parallel receptions, each keeps the time after all earlier ones have ended."""
     spans = spans_of([(1, "receive", 0, 10), (1, "receive", 4, 16), (1, "receive", 5, 9)])
-    found = lanes.from_shards(spans, [(1, 0)])
-    assert list(zip(found.starts[:], found.ends[:], strict=True)) == [(0, 10), (10, 16)]
+    found = lanes.make_shard_lanes(spans, [(1, 0)])
+    assert list(zip(found.starts_ns[:], found.ends_ns[:], strict=True)) == [(0, 10), (10, 16)]
 
 
 def test_the_busiest_shard_is_the_late_one() -> None:
@@ -42,8 +42,8 @@ def test_the_busiest_shard_is_the_late_one() -> None:
             "end_ns": range(100, 600, 100),
         }
     )
-    detail = lanes.from_shards(spans_of(rows), [(p, p) for p in range(3)])
-    coarse = residuals.shard_lanes(detail, windows)
+    detail = lanes.make_shard_lanes(spans_of(rows), [(p, p) for p in range(3)])
+    coarse = residuals.make_usage_lanes(detail, windows)
     serve = [row for row, lane in enumerate(coarse.lanes) if lane.part == "serve"]
     levels = coarse.codes[:].reshape(len(coarse), 5)[serve]
     assert (levels[2] == FIRST_LEVEL + LEVELS - 1).all()

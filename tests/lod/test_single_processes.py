@@ -21,7 +21,7 @@ def test_alone_as_together(scenario: Scenario, tmp_path: Path) -> None:
     """Begins, ends, times on devices and all else agree, for every process of an indexed trace."""
     folder = recorded(tmp_path / "run", scenario)
     explained(folder)
-    run = opening.indexed(folder)
+    run = opening.open_indexed(folder)
     assert run
     trace = load.open(folder)
     read = RecordedSpans(run, folder)

@@ -26,29 +26,29 @@ def times(ranks: int = RANKS, steps: int = STEPS) -> Times:
 def test_one_late_rank_in_one_step_survives() -> None:
     """However small the picture, its largest cell is the one longest step, and says whose it was."""
     block = times()
-    assert isinstance(block.ns, np.ndarray)
-    block.ns[0, 434, 211] = 5000
+    assert isinstance(block.matrices_ns, np.ndarray)
+    block.matrices_ns[0, 434, 211] = 5000
     grid = StepGrid.from_times(block, ("backprop",), 16, 20)
     row, column = np.unravel_index(grid.cells_ns.argmax(), grid.cells_ns.shape)
     assert grid.cells_ns.shape == (16, 20)
     assert grid.cells_ns.max() == 5000
-    assert grid.longest(int(row), int(column)) == (211, 1434)
-    rank, step = grid.rows[int(row)].start, 1000 + grid.columns[int(column)].start
-    assert grid.shown_at(rank, step) == (211, 1434)
+    assert grid.find_longest(int(row), int(column)) == (211, 1434)
+    rank, step = grid.rank_slices[int(row)].start, 1000 + grid.step_slices[int(column)].start
+    assert grid.find_longest_from(rank, step) == (211, 1434)
 
 
 def test_it_is_the_maximum_of_all() -> None:
     """Without reduction it is the block itself; with it, each cell is the maximum of its part."""
     block = times()
-    times_ns = block.time_in(("backprop", "wait"))
+    times_ns = block.sum_time_ns(("backprop", "wait"))
     assert np.array_equal(
         StepGrid.from_times(block, block.categories, 10**6, 10**6).cells_ns, times_ns
     )
     small = StepGrid.from_times(block, block.categories, 7, 11)
-    for row, ranks in enumerate(small.rows):
-        for column, steps in enumerate(small.columns):
+    for row, ranks in enumerate(small.rank_slices):
+        for column, steps in enumerate(small.step_slices):
             assert small.cells_ns[row, column] == times_ns[ranks, steps].max()
-    pieces = list(step_times.chunks(block, 1000))
+    pieces = list(step_times.iterate_chunks(block, 1000))
     assert [part.start for part in pieces[1:]] == [part.stop for part in pieces[:-1]]
     assert len(pieces) > 100
 
@@ -56,9 +56,9 @@ def test_it_is_the_maximum_of_all() -> None:
 def test_who_was_not_there_is_no_cell() -> None:
     """Cells without a rank are empty; a present rank counts even if others are missing."""
     block = times(4, 6)
-    assert isinstance(block.there, np.ndarray)
-    block.there[5] = False
-    block.there[4, :3] = False
+    assert isinstance(block.is_present, np.ndarray)
+    block.is_present[5] = False
+    block.is_present[4, :3] = False
     cells = StepGrid.from_times(block, ("wait",), 2, 6).cells_ns
     assert np.isnan(cells[:, 5]).all()
     assert np.isnan(cells[0, 4])

@@ -7,7 +7,7 @@ from support.runs.frames import scene_of
 
 from tracelens.lod import viewport
 from tracelens.lod.lanes import FIRST_LEVEL, LEVELS
-from tracelens.lod.query import look
+from tracelens.lod.query import draw_picture
 from tracelens.lod.viewport import Window
 
 WORST = FIRST_LEVEL + LEVELS - 1
@@ -20,14 +20,14 @@ def test_one_late_step_is_painted(ranks: int, steps: int) -> None:
     """The one late step is drawn in its rank's row and its columns only."""
     rank, step = ranks - 50, steps // 2
     scene = scene_of(ranks, steps, {(rank, step): 100})
-    plan = viewport.plan(scene.lanes)
-    picture = look(scene, scene.whole, plan)
+    plan = viewport.plan_rows(scene.lanes)
+    picture = draw_picture(scene, scene.run_window, plan)
     assert picture.level == "residuals"
     red = np.argwhere(picture.pixels == WORST)
-    row = plan.section("workers")[rank]
-    assert set(red[:, 0]) == {*range(row.top, row.top + row.height)}
-    begin = scene.steps.starts[scene.steps.offsets[rank] + step]
-    columns = (begin - picture.grid.start_ns) // picture.grid.step_ns
+    row = plan.bands_of("workers")[rank]
+    assert set(red[:, 0]) == {*range(row.top_px, row.top_px + row.height_px)}
+    begin = scene.steps.starts_ns[scene.steps.item_offsets[rank] + step]
+    columns = (begin - picture.grid.start_ns) // picture.grid.column_ns
     assert red[:, 1].min() == columns
 
 
@@ -35,9 +35,9 @@ def test_one_late_step_is_painted(ranks: int, steps: int) -> None:
 def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
     """With 4,096 ranks in 512 rows and 2.5 steps to a pixel, the late one is still drawn."""
     scene = crowd(4096, 3000, 4095, 1776).scene
-    plan = viewport.plan(scene.lanes)
-    picture = look(scene, scene.whole, plan)
-    assert plan.height == viewport.WORKERS_PX
+    plan = viewport.plan_rows(scene.lanes)
+    picture = draw_picture(scene, scene.run_window, plan)
+    assert plan.height_px == viewport.WORKERS_PX
     red = np.argwhere(picture.pixels == WORST)
     assert red.tolist() == [[511, 710]]
 
@@ -45,10 +45,10 @@ def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
 def test_worst_rank_stands_for_its_group_when_spans_are_sampled() -> None:
     """Zoomed in to one step, a row of eight ranks shows the late rank's spans."""
     scene = scene_of(1024, 3, {(9, 1): 100})
-    plan = viewport.plan(scene.lanes)
+    plan = viewport.plan_rows(scene.lanes)
     second = Window(15 * 1_000_000, 130 * 1_000_000)
-    picture = look(scene, second, plan)
+    picture = draw_picture(scene, second, plan)
     assert picture.level == "sampled"
     shown = picture.pixels[4]  # ranks 8 and 9
-    alone = look(scene, second, viewport.plan(scene.lanes, pinned=[9])).pixels[0]
+    alone = draw_picture(scene, second, viewport.plan_rows(scene.lanes, pinned=[9])).pixels[0]
     assert (shown == alone).all()

@@ -21,7 +21,7 @@ def columns_of(spans: list[tuple[str, str, int, int]]) -> Columns:
         orient="row",
     )
     begun_ns, thread = pl.col("begun"), {name: number for number, name in NAMES.items()}
-    return Columns.of_frame(
+    return Columns.from_frame(
         table.select(
             "type",
             "kind",
@@ -45,7 +45,7 @@ def test_each_stream_is_a_row() -> None:
             (REDUCTIONS, "reduction", 20, 40),
         ]
     )
-    stream_lanes = lanes.from_streams(3, 0, spans, NAMES)
+    stream_lanes = lanes.make_stream_lanes(3, 0, spans, NAMES)
     assert [(lane.role, lane.part) for lane in stream_lanes.lanes] == [
         ("device", REDUCTIONS),
         ("device", STREAM),
@@ -55,8 +55,8 @@ def test_each_stream_is_a_row() -> None:
         CODES["forward"],
         CODES["backprop"],
     ]
-    assert stream_lanes.offsets.tolist() == [0, 1, 3]
-    assert [stream_lanes.words[name] for name in stream_lanes.names[:]] == [
+    assert stream_lanes.item_offsets.tolist() == [0, 1, 3]
+    assert [stream_lanes.words[name] for name in stream_lanes.word_indices[:]] == [
         "reduction",
         "forward",
         "backprop",
@@ -68,16 +68,16 @@ def test_buckets_that_are_ready_early_are_drawn_one_after_another() -> None:
     """Each keeps the part in which no earlier one still ran."""
     ready = [(4, 16), (0, 10), (3, 9)]  # the last one is over before it is its turn
     spans = columns_of([(REDUCTIONS, "reduction", *times) for times in ready])
-    found = lanes.from_streams(1, 1, spans, NAMES)
-    assert list(zip(found.starts[:], found.ends[:], strict=True)) == [(0, 10), (10, 16)]
+    found = lanes.make_stream_lanes(1, 1, spans, NAMES)
+    assert list(zip(found.starts_ns[:], found.ends_ns[:], strict=True)) == [(0, 10), (10, 16)]
 
 
 def test_streams_stand_below_the_workers() -> None:
     """In a section of their own, in the given order."""
     workers = scene_of(2, 3).lanes
     spans = columns_of([(STREAM, "forward", 0, 10)])
-    streams = [lanes.from_streams(rank, rank, spans, NAMES) for rank in range(2)]
+    streams = [lanes.make_stream_lanes(rank, rank, spans, NAMES) for rank in range(2)]
     both = lanes.join_lanes([workers, *streams])
-    plan = viewport.plan(both)
-    assert [band.lanes for band in plan.section("streams")] == [(2,), (3,)]
-    assert plan.section("streams")[0].top > plan.section("workers")[-1].top
+    plan = viewport.plan_rows(both)
+    assert [band.lanes for band in plan.bands_of("streams")] == [(2,), (3,)]
+    assert plan.bands_of("streams")[0].top_px > plan.bands_of("workers")[-1].top_px

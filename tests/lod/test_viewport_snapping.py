@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.lod.viewport import SMALLEST_NS, Window, snap
+from tracelens.lod.viewport import SMALLEST_NS, Window, snap_to_grid
 
 WHOLE = Window(1_000_000, 91_000_000)
 
@@ -20,19 +20,19 @@ def test_any_window_is_clamped_into_the_run_and_covered(
     window = Window(start, start + width).clamp(WHOLE)
     assert WHOLE.start_ns <= window.start_ns < window.end_ns <= WHOLE.end_ns
     assert window.width_ns >= SMALLEST_NS
-    grid = snap(window, WHOLE, columns)
+    grid = snap_to_grid(window, WHOLE, columns)
     assert grid.start_ns <= window.start_ns
     assert window.end_ns <= grid.end_ns
-    assert grid.columns <= 2 * columns + 2
+    assert grid.column_count <= 2 * columns + 2
 
 
 @given(shift=st.integers(0, 10**7))
 def test_panning_keeps_the_columns_in_place(shift: int) -> None:
     """Two windows of one width share their column borders."""
-    grid = snap(Window(20_000_000, 30_000_000), WHOLE, 1200)
-    moved_grid = snap(Window(20_000_000 + shift, 30_000_000 + shift), WHOLE, 1200)
-    assert grid.step_ns == moved_grid.step_ns
-    assert (grid.start_ns - moved_grid.start_ns) % grid.step_ns == 0
+    grid = snap_to_grid(Window(20_000_000, 30_000_000), WHOLE, 1200)
+    moved_grid = snap_to_grid(Window(20_000_000 + shift, 30_000_000 + shift), WHOLE, 1200)
+    assert grid.column_ns == moved_grid.column_ns
+    assert (grid.start_ns - moved_grid.start_ns) % grid.column_ns == 0
 
 
 def test_a_window_inside_keeps_its_width() -> None:

@@ -9,10 +9,10 @@ from tracelens.errors import InvalidArgument
 from tracelens.model.choice import (
     EVERYTHING,
     Choice,
-    described,
+    describe_choice,
     find_empty_range,
     format_ranges,
-    ranges_of,
+    to_ranges,
 )
 
 S = 1_000_000_000
@@ -32,8 +32,8 @@ def test_ranges_of_numbers_are_inclusive(text: str, wanted: set[int]) -> None:
     """Ranges are inclusive, may touch and overlap, and the last may have no end."""
     choice = Choice.parse(ranks=text, steps=text)
     assert {rank for rank in range(20) if choice.has_rank(rank)} == wanted
-    assert {*np.flatnonzero(choice.of_steps(np.arange(20))).tolist()} == wanted
-    assert not choice.of_steps(np.array([-1])).any()
+    assert {*np.flatnonzero(choice.flag_chosen_steps(np.arange(20))).tolist()} == wanted
+    assert not choice.flag_chosen_steps(np.array([-1])).any()
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_ranges_of_numbers_are_inclusive(text: str, wanted: set[int]) -> None:
 )
 def test_times_have_units(text: str, begin: float, end: float) -> None:
     """Seconds, or with units; one that only the end has is that of both."""
-    assert Choice.parse(time=text).time == (round(begin * S), round(end * S))
+    assert Choice.parse(time=text).time_ns == (round(begin * S), round(end * S))
 
 
 def test_a_time_without_an_end() -> None:
     choice = Choice.parse(time="30-")
-    assert choice.time is not None
-    assert choice.time[0] == 30 * S
+    assert choice.time_ns is not None
+    assert choice.time_ns[0] == 30 * S
     assert choice.description == "times from 30 s on"
 
 
@@ -97,23 +97,23 @@ def test_what_is_written_is_read_again(begins_and_lengths: list[tuple[int, int]]
         f"{first_number}-{first_number + further}" for first_number, further in begins_and_lengths
     )
     choice = Choice.parse(ranks=text)
-    assert Choice.parse(ranks=choice.texts["ranks"]) == choice
+    assert Choice.parse(ranks=choice.text_by_option["ranks"]) == choice
     numbers = {
         number
         for first_number, further in begins_and_lengths
         for number in range(first_number, first_number + further + 1)
     }
     assert {rank for rank in range(400) if choice.has_rank(rank)} == numbers
-    assert choice.ranks == ranges_of(numbers)
+    assert choice.ranks == to_ranges(numbers)
 
 
 def test_a_choice_is_named_in_words() -> None:
     """Sentences and reports name what is chosen."""
     choice = Choice.parse("0-7,12", "200-", "10s-70s")
-    assert choice.texts == {"ranks": "0-7,12", "steps": "200-", "time": "10-70"}
+    assert choice.text_by_option == {"ranks": "0-7,12", "steps": "200-", "time": "10-70"}
     assert choice.description == "ranks 0-7,12, steps 200- and times 10-70 s"
-    assert described(choice.texts) == choice.description
-    assert EVERYTHING.is_all
+    assert describe_choice(choice.text_by_option) == choice.description
+    assert EVERYTHING.is_whole_run
     assert EVERYTHING.description == ""
 
 

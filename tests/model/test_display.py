@@ -91,7 +91,7 @@ def test_notebooks_show_every_result(analysis: object) -> None:
     for run in ("slow rank", "hot shard", "alone"):
         result = report(RUNS[run][0]).results[analysis.name]  # type: ignore[attr-defined]  # an Analysis
         tags = check_part(result._repr_html_())  # type: ignore[attr-defined]  # of `DisplayMixin`
-        filled = [frame for frame in display.frames_of(result).values() if frame.height]
+        filled = [frame for frame in display.find_frames(result).values() if frame.height]
         assert tags.count("table") == len(filled)
 
 
@@ -115,8 +115,8 @@ def test_the_picture_shows_the_slow_rank() -> None:
     lanes = timeline_page._make_lanes(trace(SLOW))
     code = CODES["forward"]
     compute_ns = [
-        int(np.sum((lanes.ends[part] - lanes.starts[part])[lanes.codes[part] == code]))
-        for part in (slice(*lanes.offsets[i : i + 2]) for i in range(4))
+        int(np.sum((lanes.ends_ns[part] - lanes.starts_ns[part])[lanes.codes[part] == code]))
+        for part in (slice(*lanes.item_offsets[i : i + 2]) for i in range(4))
     ]
     assert compute_ns.index(max(compute_ns)) == 2
     for word in ("forward", "backprop", "wait for other ranks"):

@@ -10,15 +10,15 @@ from typing import get_args
 import pytest
 
 from tracelens.accounting.categories import CATEGORIES
-from tracelens.model.finding_entries import Category, FindingKind, Group, fields_of
+from tracelens.model.finding_entries import Category, FindingKind, Group, find_field_names
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import (
     PREDICTION_ERROR,
     Details,
     Finding,
-    predicted,
-    subject,
-    suppressed,
+    is_suppressed,
+    name_subject,
+    widen_by_prediction_error,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -49,15 +49,15 @@ def test_an_entry_has_all_fields(kind: FindingKind) -> None:
     assert kind.title[:1].isupper()
     assert kind.group in get_args(Group)
     assert kind.category in {None, *get_args(Category)}
-    assert kind.worst_of in {None, *CATEGORIES}
-    assert kind.suppressed is None or set(kind.suppressed.by) <= set(KINDS) - {kind.kind}
+    assert kind.worst_step_category in {None, *CATEGORIES}
+    assert kind.suppression is None or set(kind.suppression.kinds) <= set(KINDS) - {kind.kind}
 
 
 @kinds
 def test_templates_have_plain_fields(kind: FindingKind) -> None:
     """Each is filled in with text alone, by names."""
     for template in (kind.sentence, *kind.cases.values()):
-        names = fields_of(template)
+        names = find_field_names(template)
         assert names
         assert all(re.fullmatch(r"[a-z]+", name) for name in names)
         assert template.format(**{name: name for name in names})
@@ -114,7 +114,7 @@ def test_a_sentence_is_filled_in() -> None:
         "Transfers are slow for all ranks, steps 3 to 9: they take 2.5x"
     )
     assert finding.sentence.endswith("by 7.0 % (95 % CI 5.7\N{EN DASH}8.3).")
-    low, high = predicted(0.07, (0.068, 0.073))
+    low, high = widen_by_prediction_error(0.07, (0.068, 0.073))
     error = 1.96 * PREDICTION_ERROR * 0.07
     assert (low, high) == pytest.approx((0.07 - hypot(0.002, error), 0.07 + hypot(0.003, error)))
     assert finding.interval == (low, high)
@@ -139,35 +139,39 @@ def finding_of(kind: str, saving: float | None = None, ranks: tuple[int, ...] = 
 def test_one_finding_must_explain_half_of_the_exposed_communication() -> None:
     """Two that explain a third each do not."""
     exposed = finding_of("exposed_communication", 0.3)
-    assert suppressed(exposed, [exposed, finding_of("slow_link", 0.15)])
-    assert not suppressed(
+    assert is_suppressed(exposed, [exposed, finding_of("slow_link", 0.15)])
+    assert not is_suppressed(
         exposed, [exposed, finding_of("slow_link", 0.1), finding_of("congestion", 0.1)]
     )
-    assert not suppressed(exposed, [exposed, finding_of("data_stall", 0.3)])
+    assert not is_suppressed(exposed, [exposed, finding_of("data_stall", 0.3)])
 
 
 def test_stragglers_explain_an_imbalance_together() -> None:
     """Two that explain a third each do."""
     uneven = finding_of("load_imbalance", 0.3)
-    assert suppressed(uneven, [uneven, finding_of("straggler", 0.1), finding_of("gc_stall", 0.1)])
-    assert not suppressed(uneven, [uneven, finding_of("straggler", 0.1)])
+    assert is_suppressed(
+        uneven, [uneven, finding_of("straggler", 0.1), finding_of("gc_stall", 0.1)]
+    )
+    assert not is_suppressed(uneven, [uneven, finding_of("straggler", 0.1)])
 
 
 def test_a_stale_worker_is_no_straggler_as_well() -> None:
     """If it is the same rank."""
-    assert suppressed(finding_of("straggler", 0.3, (2,)), [finding_of("stale_worker", 0.0, (1, 2))])
-    assert not suppressed(
+    assert is_suppressed(
+        finding_of("straggler", 0.3, (2,)), [finding_of("stale_worker", 0.0, (1, 2))]
+    )
+    assert not is_suppressed(
         finding_of("straggler", 0.3, (2, 3)), [finding_of("stale_worker", 0.0, (2,))]
     )
-    assert not suppressed(finding_of("straggler", 0.3), [finding_of("stale_worker", 0.0, (2,))])
+    assert not is_suppressed(finding_of("straggler", 0.3), [finding_of("stale_worker", 0.0, (2,))])
 
 
 def test_whom_a_finding_is_about() -> None:
     """Ranks, hosts or shards; nothing where it is about the whole job."""
-    assert subject(finding_of("straggler", 0.3, (2, 3))) == "ranks 2 and 3"
+    assert name_subject(finding_of("straggler", 0.3, (2, 3))) == "ranks 2 and 3"
     host = replace(finding_of("slow_host", 0.3, (2, 3)), hosts=("node7",))
-    assert subject(host) == "host node7"
-    assert subject(replace(finding_of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
+    assert name_subject(host) == "host node7"
+    assert name_subject(replace(finding_of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
     wandering = replace(finding_of("straggler", 0.3, (1, 2, 3)), pattern="migrating")
-    assert subject(wandering) == "3 ranks at different times"
-    assert not subject(finding_of("slow_all", 0.3, (0, 1)))
+    assert name_subject(wandering) == "3 ranks at different times"
+    assert not name_subject(finding_of("slow_all", 0.3, (0, 1)))

@@ -43,7 +43,7 @@ def test_small_shares_keep_a_decimal() -> None:
     """Small shares keep a decimal; in a column all have as many."""
     assert (fmt.percent(0.614), fmt.percent(0.004)) == ("61 %", "0.4 %")
     assert (fmt.percent(0.614, 1), fmt.percent(0, 1)) == ("61.4 %", "0.0 %")
-    assert fmt.points(0.614) == "61"
+    assert fmt.percent_number(0.614) == "61"
 
 
 def test_sizes_and_bandwidths() -> None:

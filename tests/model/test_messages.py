@@ -24,7 +24,7 @@ def run(*rows: dict[str, Any], ranks: int = 2) -> Trace:
 
 
 def awaited_rows(trace: Trace) -> list[tuple[Any, ...]]:
-    return trace.awaited.select("process", "start_ns", "end_ns", "rank").rows()
+    return trace.message_waits.select("process", "start_ns", "end_ns", "rank").rows()
 
 
 def test_a_receive_waits_until_the_message_is_sent() -> None:
@@ -111,5 +111,5 @@ def test_hops_of_a_collective_are_no_messages_of_the_program() -> None:
         message("send", 1, 0, 60, 65),
     ]
     trace = run(*rows)
-    assert trace.sent.is_empty()
+    assert trace.program_messages.is_empty()
     assert awaited_rows(trace) == []

@@ -43,25 +43,28 @@ def are_equal(columns: Columns, other_columns: Columns) -> bool:
     """Return True if both hold the same numbers in the same types."""
     return (
         columns.height == other_columns.height
-        and columns.numbers.keys() == other_columns.numbers.keys()
+        and columns.number_columns.keys() == other_columns.number_columns.keys()
         and all(
-            columns.numbers[name].dtype == other_columns.numbers[name].dtype
-            for name in columns.numbers
+            columns.number_columns[name].dtype == other_columns.number_columns[name].dtype
+            for name in columns.number_columns
         )
         and all(
-            np.array_equal(columns.numbers[name], other_columns.numbers[name])
-            for name in columns.numbers
+            np.array_equal(columns.number_columns[name], other_columns.number_columns[name])
+            for name in columns.number_columns
         )
         and all(
-            np.array_equal(columns.words[n].codes, other_columns.words[n].codes)
-            for n in columns.words
+            np.array_equal(columns.word_columns[n].codes, other_columns.word_columns[n].codes)
+            for n in columns.word_columns
         )
         and all(
-            columns.words[name].known == other_columns.words[name].known for name in columns.words
+            columns.word_columns[name].vocabulary == other_columns.word_columns[name].vocabulary
+            for name in columns.word_columns
         )
         and all(
-            np.array_equal(columns.values[name], other_columns.values[name], equal_nan=True)
-            for name in columns.values
+            np.array_equal(
+                columns.value_columns[name], other_columns.value_columns[name], equal_nan=True
+            )
+            for name in columns.value_columns
         )
     )
 
@@ -71,9 +74,9 @@ def are_equal(columns: Columns, other_columns: Columns) -> bool:
 def test_they_come_back_as_they_were(one: Columns, other: Columns) -> None:
     """Also those that share arrays with another process's."""
     packed = PackedColumns.from_columns(one, NAMES)
-    assert are_equal(packed.restored(BoundedCache()), one)
-    shared = PackedColumns.from_columns(other, NAMES).sharing(packed)
-    assert are_equal(shared.restored(BoundedCache()), other)
+    assert are_equal(packed.restore(BoundedCache()), one)
+    shared = PackedColumns.from_columns(other, NAMES).share_arrays_of(packed)
+    assert are_equal(shared.restore(BoundedCache()), other)
 
 
 def test_equal_columns_are_held_once() -> None:
@@ -88,6 +91,8 @@ def test_equal_columns_are_held_once() -> None:
         Columns(1_000, numbers, {}, {}), ("start_ns", "end_ns", "step")
     )
     late = {**numbers, "start_ns": start + np.arange(1_000), "end_ns": start + 2_000}
-    shared = PackedColumns.from_columns(Columns(1_000, late, {}, {}), packed.names).sharing(packed)
-    assert shared.arrays["step"] is packed.arrays["step"]
-    assert shared.bytes_beside(packed) < packed.bytes_beside(None)
+    shared = PackedColumns.from_columns(Columns(1_000, late, {}, {}), packed.names).share_arrays_of(
+        packed
+    )
+    assert shared.array_by_name["step"] is packed.array_by_name["step"]
+    assert shared.count_unshared_bytes(packed) < packed.count_unshared_bytes(None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InvalidArgument
-from tracelens.placement import STRATEGIES, chunked, largest_first, loads
+from tracelens.placement import STRATEGIES, chunked, largest_first, sum_shard_bytes
 
 SIZES = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
 SHARDS = st.integers(1, 12)
@@ -28,9 +28,9 @@ def test_every_byte_has_one_shard(name: str, sizes: list[int], shards: int) -> N
 def test_largest_first_is_near_the_best(sizes: list[int], shards: int) -> None:
     """Graham's bound, against a load that no placement can be below."""
     least = max([*sizes, -(-sum(sizes) // shards)])
-    assert max(loads(largest_first(sizes, shards), shards)) <= 2 * least
+    assert max(sum_shard_bytes(largest_first(sizes, shards), shards)) <= 2 * least
     if shards >= len(sizes):
-        assert max(loads(largest_first(sizes, shards), shards)) == max(sizes)
+        assert max(sum_shard_bytes(largest_first(sizes, shards), shards)) == max(sizes)
 
 
 @given(sizes=SIZES, shards=SHARDS, chunk=st.integers(1000, 10**6))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.placement import Piece, chunked, greedy, largest_first, loads, round_robin
+from tracelens.placement import Piece, chunked, greedy, largest_first, round_robin, sum_shard_bytes
 
 HERE = Path(__file__).parent
 STRATEGIES: dict[str, Callable[[Sequence[int], int], list[Piece]]] = {
@@ -39,7 +39,7 @@ def _traffic(row: dict[str, str]) -> list[int]:
     )
     shards = int(row["ps_tasks"])
     pieces = STRATEGIES[row["strategy"]]([size for size, _ in placed], shards)
-    return loads([piece for piece in pieces if placed[piece.variable][1]], shards)
+    return sum_shard_bytes([piece for piece in pieces if placed[piece.variable][1]], shards)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tracelens.errors import NotATrace, UnusableInput
 from tracelens.readers.base import Reading
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 
 MAGIC = b"toy"
 
@@ -23,16 +23,16 @@ class ToyReader(FilesReader[ReadFile]):
     advice_if_cut = "Write all of it."
 
     def is_format(self, file: Path, /) -> bool:
-        return contents(file).startswith(MAGIC)
+        return read_contents(file).startswith(MAGIC)
 
     def read_file(self, file: Path, /) -> ReadFile:
-        count = contents(file).removeprefix(MAGIC).strip()
+        count = read_contents(file).removeprefix(MAGIC).strip()
         if not count.isdigit():
             raise NotATrace("it has no number")
         start_ns = [10 * index for index in range(int(count))]
         rows = pl.DataFrame({"start_ns": start_ns, "end_ns": [start + 5 for start in start_ns]})
         rows = rows.with_columns(kind=pl.lit("forward"), name=pl.lit("play"))
-        return ReadFile(rows=rows, cut=count == b"3", damage="it is short")
+        return ReadFile(rows=rows, is_cut=count == b"3", damage_reason="it is short")
 
     def facts(self, run: FileSet[ReadFile]) -> Iterator[tuple[str, str]]:
         yield "kinds", ", ".join(run.kinds)
@@ -49,7 +49,7 @@ def test_a_file_alone_is_rank_0_of_an_unknown_world(tmp_path: Path) -> None:
     assert trace.processes.select("rank", "events").rows() == [(0, 4)]
     assert trace.recognition
     assert trace.recognition.format == "toy"
-    assert ("kinds", "forward") in trace.recognition.found
+    assert ("kinds", "forward") in trace.recognition.facts
     assert "does not say of which rank" in trace.recognition.gaps[0].missing
     assert "assumed" in {note.kind for note in trace.notes}
 

@@ -23,8 +23,8 @@ from tracelens.exports.repair import repair
 from tracelens.memory import BoundedCache
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.plain_columns import read_usable, usable
-from tracelens.readers.native.summary import summaries
+from tracelens.readers.native.plain_columns import read_usable, select_usable
+from tracelens.readers.native.summary import read_summaries
 from tracelens.schema import side
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.rules import LONGEST_NS, RULES
@@ -42,14 +42,14 @@ LAST = 2**63 - 1
 def rows_lost() -> Iterator[Case]:
     """List a value below and above each bound, and null, where it costs the row; with the reason."""
     for name, rule in RULES.items():
-        if not rule.nullable:
+        if not rule.is_nullable:
             yield name, None, f"no {name}"
-        if rule.words:
+        if rule.allowed_words:
             yield name, "nonsense", f"unknown {name}"
-        if rule.drops and rule.most is not None and rule.least is not None:
+        if rule.drops_row and rule.maximum is not None and rule.minimum is not None:
             below = "negative duration" if name == "duration_ns" else f"{name} out of range"
-            yield name, rule.least - 1, below
-            yield name, rule.most + 1, f"{name} out of range"
+            yield name, rule.minimum - 1, below
+            yield name, rule.maximum + 1, f"{name} out of range"
             yield name, LAST, f"{name} out of range"
 
 
@@ -57,15 +57,15 @@ def cells_lost() -> Iterator[Case]:
     """List a value outside of each bound, where it costs the cell; `communicator` has its own test."""
     for name, rule in RULES.items():
         kind = EVENT_SCHEMA.field(name).type
-        if rule.finite:
+        if rule.must_be_finite:
             yield name, math.inf, ""
             yield name, -math.inf, ""
         signed = pa.types.is_signed_integer(kind) and name != "communicator"
-        if rule.least is not None and not rule.drops and signed:
-            yield name, rule.least - 1, ""
+        if rule.minimum is not None and not rule.drops_row and signed:
+            yield name, rule.minimum - 1, ""
             yield name, -(2**31) + 1, ""
-        if rule.most is not None and not rule.drops:
-            yield name, rule.most + 1, ""
+        if rule.maximum is not None and not rule.drops_row:
+            yield name, rule.maximum + 1, ""
 
 
 def as_we_write(table: pa.Table, folder: Path) -> Path:
@@ -104,7 +104,7 @@ def as_it_grows(table: pa.Table, folder: Path) -> Path:
     with GrowingFile(segments_folder / UNFINISHED_FILE, side_of(segments_folder)) as file:
         for batch in table.combine_chunks().to_batches():
             file.append(batch)
-        save_progress(segments_folder, Progress(length=file.length, next=1))
+        save_progress(segments_folder, Progress(length=file.length_bytes, next=1))
     return folder
 
 
@@ -143,7 +143,11 @@ def test_a_row_is_left_out_and_counted(case: Case, way: str, tmp_path: Path) -> 
     mine = trace.processes.filter(pl.col("dropped") > 0)
     assert mine["events"].to_list() == [ROWS - 1]
     if way == "as_others_write":
-        lost = [facts.lost for facts in summaries(tmp_path / "run")[0] if facts.lost]
+        lost = [
+            facts.lost_by_reason
+            for facts in read_summaries(tmp_path / "run")[0]
+            if facts.lost_by_reason
+        ]
         assert lost == [{reason: 1}]
 
 
@@ -156,9 +160,9 @@ def test_a_cell_is_left_out(case: Case, way: str, tmp_path: Path) -> None:
     trace = load.open(FORMATS[way](with_value(table, column, value), tmp_path / "run"))
     assert trace.dropped == {}
     rule, values = RULES[column], trace.events.collect()[column].drop_nulls()
-    assert rule.least is None or (values >= rule.least).all()
-    assert rule.most is None or (values <= rule.most).all()
-    assert not rule.finite or values.is_finite().all()
+    assert rule.minimum is None or (values >= rule.minimum).all()
+    assert rule.maximum is None or (values <= rule.maximum).all()
+    assert not rule.must_be_finite or values.is_finite().all()
 
 
 @pytest.mark.parametrize("case", [*cells_lost()], ids=case_id)
@@ -174,15 +178,17 @@ def test_arrays_and_frames_agree(case: Case, tmp_path: Path) -> None:
     as_we_write(wrong, own_file.parent)
     as_others_write(mixed, other_file.parent)
     plain = read_usable(own_file, names, BoundedCache()).columns
-    arrow = usable(read_arrow(own_file, names)).columns
-    frame = usable(read_arrow(other_file, names)).columns
-    plain_values = {name: plain.number(name).tolist() for name in plain.numbers}
-    assert {name: arrow.number(name).tolist() for name in arrow.numbers} == plain_values
-    assert {name: frame.number(name).tolist() for name in plain.numbers} == {
+    arrow = select_usable(read_arrow(own_file, names)).columns
+    frame = select_usable(read_arrow(other_file, names)).columns
+    plain_values = {name: plain.number_column(name).tolist() for name in plain.number_columns}
+    assert {
+        name: arrow.number_column(name).tolist() for name in arrow.number_columns
+    } == plain_values
+    assert {name: frame.number_column(name).tolist() for name in plain.number_columns} == {
         name: values[:-1] for name, values in plain_values.items()
     }
-    value_texts = [str(columns.values["value"][:-1].tolist()) for columns in (plain, arrow)]
-    assert {*value_texts, str(frame.values["value"].tolist())} == {value_texts[0]}
+    value_texts = [str(columns.value_columns["value"][:-1].tolist()) for columns in (plain, arrow)]
+    assert {*value_texts, str(frame.value_columns["value"].tolist())} == {value_texts[0]}
 
 
 TIMES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
@@ -204,7 +210,7 @@ def test_tables_drop_times_for_the_same_reasons(name: str) -> None:
     assert trace.dropped == lost
 
 
-@pytest.mark.parametrize("column", [name for name, rule in RULES.items() if not rule.nullable])
+@pytest.mark.parametrize("column", [name for name, rule in RULES.items() if not rule.is_nullable])
 def test_tables_have_what_every_row_has(column: str) -> None:
     """What a table does not say is filled in, or costs the row: no null is left."""
     row: dict[str, Any] = {"rank": 0, "end_ns": 9, "start_ns": 1, "kind": "data", "name": "x"}
@@ -215,6 +221,6 @@ def test_tables_have_what_every_row_has(column: str) -> None:
 
 def test_every_column_has_its_rule() -> None:
     assert {field.name: field.nullable for field in EVENT_SCHEMA} == {
-        name: rule.nullable for name, rule in RULES.items()
+        name: rule.is_nullable for name, rule in RULES.items()
     }
     assert RULES.keys() - {"duration_ns"} <= EVENT_COLUMNS.keys()

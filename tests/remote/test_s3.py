@@ -52,16 +52,16 @@ def test_the_report_is_that_of_the_local_run(
 def test_nothing_is_fetched_twice(bucket: Bucket, slow_run: Path, cache: Path) -> None:
     """Only what changed is fetched again, and what is gone there goes here."""
     address = bucket.put(slow_run, "run")
-    mirror.fetched(address)
+    mirror.fetch_copy(address)
     first_copies = copies(cache)
     assert len(first_copies) == 4
-    mirror.fetched(address)
+    mirror.fetch_copy(address)
     assert copies(cache) == first_copies
 
     names = sorted(first_copies)
     bucket.put(slow_run / names[1], f"run/{names[0]}")
     bucket.remove(f"run/{names[3]}")
-    mirror.fetched(address)
+    mirror.fetch_copy(address)
     second_copies = copies(cache)
     assert second_copies.keys() == {*names[:3]}
     assert {name for name in second_copies if second_copies[name] != first_copies[name]} == {
@@ -76,13 +76,13 @@ def test_the_report_of_a_bucket_is_kept_in_the_cache(
     """In the user's cache, and only as long as the run in the bucket is as it was."""
     address = bucket.put(slow_run, "run")
     first_report = output_of(capsys, "analyze", address)
-    assert kept_report.find(mirror.fetched(address)) is not None
+    assert kept_report.find(mirror.fetch_copy(address)) is not None
     fetched = copies(cache)
     assert output_of(capsys, "analyze", address) == first_report
     output_of(capsys, "analyze", address, "--again")
     assert copies(cache) == fetched
     bucket.remove(f"run/{sorted(slow_run.glob('*.arrow'))[3].name}")
-    assert kept_report.find(mirror.fetched(address)) is None
+    assert kept_report.find(mirror.fetch_copy(address)) is None
 
 
 def test_info_reads_the_ends_of_files(
@@ -193,7 +193,7 @@ def test_a_cache_that_was_moved(
 ) -> None:
     """What TraceLens did not make here is not written to: a sentence says what to remove."""
     address = bucket.put(slow_run, "run")
-    mirror.fetched(address)
+    mirror.fetch_copy(address)
     (cache_folder,) = cache.iterdir()
     (cache_folder / MARKER_FILE).write_text("tracelens.folder/1 1 0\n")
     assert main(["analyze", address]) == 3

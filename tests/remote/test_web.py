@@ -112,7 +112,7 @@ def test_names_that_lead_elsewhere(web: Web, slow_run: Path, cache: Path, tmp_pa
     ]
     behaviour.page = "".join(f'<a href="{link}">x</a>' for link in links)
     files_before = {file for file in tmp_path.rglob("*") if not file.is_relative_to(cache)}
-    copy = mirror.fetched(f"{address}/run")
+    copy = mirror.fetch_copy(f"{address}/run")
     assert [file.name for file in copy.iterdir()] == [sound_file.name]
     files_after = {file for file in tmp_path.rglob("*") if not file.is_relative_to(cache)}
     assert files_after - files_before <= {*cache.parents}
@@ -153,4 +153,4 @@ def test_a_disk_that_is_too_small(
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
     with pytest.raises(UnusableInput, match="XDG_CACHE_HOME"):
-        mirror.fetched(f"{address}/run")
+        mirror.fetch_copy(f"{address}/run")

@@ -33,7 +33,9 @@ def saved_share(with_it: Scenario, without: Scenario) -> float:
 
 def price(total: Floats, effect: Floats, wait: Floats, job_ns: float) -> Price:
     """Price an effect on ranks that compute all the time, without a replay."""
-    own: Any = SimpleNamespace(total=total, length=total, wait=wait, parted=False)
+    own: Any = SimpleNamespace(
+        total_compute_ns=total, step_length_ns=total, wait_ns=wait, leaves_out_ranks=False
+    )
     return price_delay(own, WorkFix(np.arange(len(total)), ((("backprop",), effect),)), job_ns)
 
 
@@ -108,10 +110,10 @@ def test_without_waiting_only_the_end_moves() -> None:
     effect = np.zeros_like(total)
     effect[10:20, 1] = 4.0
     apart = price(total + effect, effect, np.zeros_like(total), 540.0)
-    assert apart.saving == pytest.approx(40 / 540)
+    assert apart.saving_share == pytest.approx(40 / 540)
     ahead = price(total + effect - 2 * effect.any(axis=0), effect, np.zeros_like(total), 540.0)
-    assert ahead.saving == 0.0
-    assert (apart.waiting, apart.cost) == (0, 0.0)
+    assert ahead.saving_share == 0.0
+    assert (apart.waiting_rank_count, apart.cost_share) == (0, 0.0)
 
 
 def test_cost_is_what_the_others_waited() -> None:
@@ -122,10 +124,12 @@ def test_cost_is_what_the_others_waited() -> None:
     wait = (total + effect).max(axis=1, keepdims=True) - (total + effect)
     wait[:, 3] = 0.0
     delay_price = price(total + effect, effect, wait, 540.0)
-    assert delay_price.saving == pytest.approx(40 / 540)
-    assert delay_price.waiting == 2
-    assert delay_price.cost == pytest.approx(2 * 40 / (4 * 540))
-    assert delay_price.interval[0] <= delay_price.saving <= delay_price.interval[1]
+    assert delay_price.saving_share == pytest.approx(40 / 540)
+    assert delay_price.waiting_rank_count == 2
+    assert delay_price.cost_share == pytest.approx(2 * 40 / (4 * 540))
+    assert (
+        delay_price.saving_interval[0] <= delay_price.saving_share <= delay_price.saving_interval[1]
+    )
 
 
 def test_what_cost_nothing_may_still_cost_something() -> None:
@@ -135,8 +139,8 @@ def test_what_cost_nothing_may_still_cost_something() -> None:
     effect = np.zeros_like(total)
     effect[:, 1] = 4.0
     delay_price = price(total + effect, effect, 20.0 - total, 2000.0)
-    assert delay_price.saving == delay_price.interval[0] == 0.0
-    assert delay_price.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
+    assert delay_price.saving_share == delay_price.saving_interval[0] == 0.0
+    assert delay_price.saving_interval[1] == pytest.approx(3 * 4.0 / 2000.0)
 
 
 def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited() -> None:
@@ -148,5 +152,5 @@ def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited
     wait[10:20, [0, 2]] = 4.0
     wait[20, 1] = 40.0
     delay_price = price(total + effect, effect, wait, 540.0)
-    assert delay_price.waiting == 2
-    assert delay_price.cost == pytest.approx(2 * 40 / (3 * 540))
+    assert delay_price.waiting_rank_count == 2
+    assert delay_price.cost_share == pytest.approx(2 * 40 / (3 * 540))

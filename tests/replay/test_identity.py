@@ -28,8 +28,8 @@ def test_a_replay_without_edits_takes_as_long_as_the_run(name: str) -> None:
     graph = EventGraph.from_trace(trace, phases.run(trace))
     assert graph is not None
     recorded, replayed = (
-        graph.measure_steps_ns(graph.recorded_ns),
-        graph.measure_steps_ns(graph.baseline_ns),
+        graph.measure_steps_ns(graph.recorded_times_ns),
+        graph.measure_steps_ns(graph.baseline_times_ns),
     )
     error = np.abs(replayed / recorded - 1)
     most = OTHERS if any(word in name for word in AT_THEIR_OWN_PACE) else SYNCHRONOUS
@@ -37,7 +37,7 @@ def test_a_replay_without_edits_takes_as_long_as_the_run(name: str) -> None:
     assert abs(replayed.sum() / recorded.sum() - 1) <= most
     own = graph.threads.event_count
     follows = np.unique(graph.edges.target[graph.edges.target < own])
-    assert len(follows) == own - len(graph.threads), "a moment within a run follows nothing"
+    assert len(follows) == own - graph.threads.worker_count, "a moment within a run follows nothing"
 
 
 def test_blocked_time_is_replayed_from_its_causes() -> None:
@@ -46,10 +46,10 @@ def test_blocked_time_is_replayed_from_its_causes() -> None:
     graph = EventGraph.from_trace(trace, phases.run(trace))
     assert graph is not None
     late = graph.ranks.index(2)
-    mine = np.flatnonzero(graph.threads.owners == late)
+    mine = np.flatnonzero(graph.threads.interval_workers == late)
     lag = graph.edges.lag_ns.copy()
     lag[mine] /= 2
-    blocked_ns = graph.measure_blocked_ns(graph.baseline_ns, graph.edges.lag_ns)
+    blocked_ns = graph.measure_blocked_ns(graph.baseline_times_ns, graph.edges.lag_ns)
     replayed_ns = graph.measure_blocked_ns(graph.replay(lag), lag)
     others = [rank for rank in range(len(graph.ranks)) if rank != late]
     assert (replayed_ns[others] < blocked_ns[others]).all()

@@ -69,7 +69,7 @@ def implicit_groups(trace: Trace) -> set[tuple[int, ...]]:
     """Return the ranks of each implicit collective."""
     graph = EventGraph.from_trace(trace, phases.run(trace))
     assert graph
-    return {tuple(call.worker.tolist()) for call in graph.calls if call.communicator == "implicit"}
+    return {tuple(call.workers.tolist()) for call in graph.calls if call.communicator == "implicit"}
 
 
 @pytest.mark.parametrize("covered", [True, False])
@@ -81,7 +81,7 @@ def test_a_hidden_wait_is_none_without_the_slow_rank(together: int, *, covered: 
     first = range(0, RANKS, together)
     assert implicit_groups(trace) == {tuple(range(at, at + together)) for at in first}
     result = whatif(trace, f"rank:{SLOW},phase:forward/1.5")
-    assert result.identity.reliable
+    assert result.identity.is_reliable
     lengths = [np.sum(work.max(axis=1) + UPDATE + MS) for work in (slow, alike)]
     assert result.answers[0].saving == pytest.approx(1 - lengths[1] / lengths[0], abs=0.005)
 

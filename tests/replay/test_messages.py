@@ -30,7 +30,7 @@ def replay_run(trace: Trace) -> tuple[EventGraph, Floats]:
     graph = EventGraph.from_trace(trace, spent)
     assert graph
     assert graph.steps.tolist() == compute_time.steps.tolist()
-    return graph, np.nan_to_num(compute_time.total)
+    return graph, np.nan_to_num(compute_time.total_compute_ns)
 
 
 def test_moments_follow_the_last_that_they_wait_for() -> None:
@@ -60,7 +60,7 @@ def test_the_unchanged_replay_is_the_run() -> None:
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
     graph, total = replay_run(trace)
     assert graph.layered_graph.replay(graph.layered_graph.lag_ns) == pytest.approx(
-        graph.layered_graph.recorded_ns, abs=1
+        graph.layered_graph.recorded_times_ns, abs=1
     )
     unchanged = Variant(graph)
     unchanged.reduce_work(("forward", "backprop"), np.zeros_like(total))
@@ -115,7 +115,7 @@ def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None
     for less_ms, gained_ms in ((10.0, 10.0), (50.0, 45.0)):
         effect = np.zeros_like(total)
         effect[0, 0] = less_ms * MS
-        ends = graph.layered_graph.replay(_lags_without(graph, effect))[graph.step_ends[0]]
+        ends = graph.layered_graph.replay(_lags_without(graph, effect))[graph.step_end_events[0]]
         assert (100 * MS - ends).tolist() == [less_ms * MS, gained_ms * MS]
 
 
@@ -154,7 +154,7 @@ def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     """The others' messages, noted with it, were there before: no call waits for them."""
     graph, total = replay_run(exchange_together())
     assert graph.layered_graph.replay(graph.layered_graph.lag_ns) == pytest.approx(
-        graph.layered_graph.recorded_ns, abs=1
+        graph.layered_graph.recorded_times_ns, abs=1
     )
     effect = np.zeros_like(total)
     effect[:, 1] = 30 * MS
@@ -205,5 +205,5 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     effect[0, 2] = 20 * MS
     variant = Variant(graph)
     variant.reduce_work(("backprop",), effect)
-    ends = variant.replay()[graph.step_ends[0]]
+    ends = variant.replay()[graph.step_end_events[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)

@@ -11,7 +11,7 @@ from support.tiers import mark_slow
 from tracelens.accounting import phases
 from tracelens.replay.calls import select_complete_calls
 from tracelens.replay.event_graph import EventGraph
-from tracelens.replay.readiness import find_queued_cells
+from tracelens.replay.readiness import find_queued_entries
 from tracelens.replay.timeline import Timeline
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
@@ -51,7 +51,7 @@ def test_a_faster_network_saves_what_it_really_does(name: str) -> None:
         scenario
     )
     answer = whatif(prepare_stream_run(scenario), "bandwidth*2")
-    assert abs(answer.identity.whole) < 1e-3
+    assert abs(answer.identity.run_error_share) < 1e-3
     assert answer.answers[0].saving == pytest.approx(truth, rel=0.06, abs=0.002)
 
 
@@ -82,6 +82,6 @@ def test_calls_with_recorded_readiness_are_left_alone(*, overlap: bool) -> None:
     first, last = (trace.steps[name].to_numpy() for name in ("start_ns", "end_ns"))
     bounds = np.full(4, first.min()), np.full(4, last.max())
     pieces = phases.run(trace).pieces
-    timeline = Timeline.from_pieces([pieces.of_worker(worker) for worker in range(4)])
+    timeline = Timeline.from_pieces([pieces.unpack_worker(worker) for worker in range(4)])
     calls = [*select_complete_calls(trace, *bounds)]
-    assert find_queued_cells(calls, timeline).is_empty()
+    assert find_queued_entries(calls, timeline).is_empty()

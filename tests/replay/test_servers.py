@@ -95,7 +95,7 @@ def test_savings_are_the_true_ones(name: str) -> None:
     """Each edit saves what the run saves in which it is really so."""
     scenario = SCENARIOS[name]
     replay = Replay.from_trace(run(scenario))
-    assert abs(replay.identity.whole) < NOISE
+    assert abs(replay.identity.run_error_share) < NOISE
     before = duration_ns(scenario)
     savings = {edit: replay.answer(edit).answers[0].saving for edit in edits_of(scenario)}
     truths = {edit: 1 - duration_ns(after) / before for edit, after in edits_of(scenario).items()}
@@ -200,13 +200,15 @@ def test_a_stalled_message_is_not_taken_for_work_of_its_link() -> None:
         Replay.from_trace(run(HOT)),
         Replay.from_trace(prepare(stall_pushes(run(HOT), period_steps))),
     )
-    assert abs(stalled.identity.whole) < NOISE
+    assert abs(stalled.identity.run_error_share) < NOISE
     work_ns, answers = [], []
     for replay in (clean, stalled):
         variant = apply_edits(replay.graph, ["placement=chunked"], ())
         assert variant.tasks is not None
-        on_link = variant.tasks.server == 0
-        work_ns.append((variant.lag_ns[variant.tasks.edge] * variant.tasks.share)[on_link].sum())
+        on_link = variant.tasks.server_index == 0
+        work_ns.append(
+            (variant.lag_ns[variant.tasks.edge] * variant.tasks.work_share)[on_link].sum()
+        )
         answers.append(replay.answer("placement=chunked").answers[0])
     assert work_ns[1] == pytest.approx(work_ns[0], rel=0.02)
     allowed = STALL_NS / period_steps / answers[0].before_ns

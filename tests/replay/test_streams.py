@@ -52,7 +52,7 @@ def test_a_faster_stage_shortens_the_steps(thread: str, noted_later_ns: int) -> 
     """By half of its computation: the other stage waits meanwhile."""
     rows = pl.DataFrame(list(two_stages(thread, noted_later_ns)), infer_schema_length=None)
     result = whatif(Trace.from_table(rows, one_clock=True), "rank:1/2")
-    assert result.identity.reliable
+    assert result.identity.is_reliable
     saved = result.answers[0].saving * STEP
     assert saved == pytest.approx((FORWARD + BACKPROP) / 2, rel=0.02)
 

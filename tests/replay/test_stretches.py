@@ -25,12 +25,14 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
     """They lie one after the other without a gap, and what ranks work is what their moments say."""
     graph = replay(name).graph
     rows = [
-        Stretches.from_replay(graph, graph.baseline_ns, graph.edges.lag_ns, row)
+        Stretches.from_replay(graph, graph.baseline_times_ns, graph.edges.lag_ns, row)
         for row in range(len(graph.steps))
     ]
     for worker, rank in enumerate(graph.ranks):
-        inside = np.flatnonzero((graph.step_rows >= 0) & (graph.threads.owners == worker))
-        lasts = np.diff(graph.baseline_ns)[graph.threads.sources[inside]]
+        inside = np.flatnonzero(
+            (graph.interval_step_rows >= 0) & (graph.threads.interval_workers == worker)
+        )
+        lasts = np.diff(graph.baseline_times_ns)[graph.threads.interval_begins[inside]]
         worked = np.minimum(graph.edges.lag_ns[inside], lasts)
         own_rows = [(row.rank == rank) for row in rows]
         spent_ns = sum(
@@ -49,7 +51,9 @@ def test_a_step_ends_when_its_last_rank_does() -> None:
     """Which is its length, from when the step before was over."""
     graph = replay(SAMPLE).graph
     baseline, edited = replay(SAMPLE).replay_step(40, "rank:1=median")
-    assert baseline.end_ns.max() == pytest.approx(graph.measure_steps_ns(graph.baseline_ns)[40])
+    assert baseline.end_ns.max() == pytest.approx(
+        graph.measure_steps_ns(graph.baseline_times_ns)[40]
+    )
     saved = replay(SAMPLE).measure_savings_ns("rank:1=median")[40]
     assert baseline.end_ns.max() - edited.end_ns.max() == pytest.approx(saved)
     assert saved > 40e6

@@ -129,9 +129,9 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
     graph = EventGraph.from_trace(trace, phases.run(trace))
     assert graph
     identity = Identity.from_graph(graph)
-    assert identity.whole == pytest.approx(0.0, abs=1e-3)
-    assert identity.rigid == pytest.approx(wait_ms / step_ms, abs=0.01)
-    assert identity.reliable == (wait_ms < 10)
+    assert identity.run_error_share == pytest.approx(0.0, abs=1e-3)
+    assert identity.rigid_share == pytest.approx(wait_ms / step_ms, abs=0.01)
+    assert identity.is_reliable == (wait_ms < 10)
     said = "Not reliable: " in whatif(trace, "phase:backprop/2").trust
     assert said == (wait_ms == 10)
 
@@ -139,10 +139,10 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
 def test_an_edit_after_which_unknown_waits_are_critical_is_doubted() -> None:
     trace = wait_before_meeting()
     result = whatif(trace, "phase:backprop=0")
-    assert result.identity.reliable
+    assert result.identity.is_reliable
     assert result.answers[0].doubt is not None
     price = price_edits(windows_of(trace), "phase:backprop=0")
-    assert price.saving is None
+    assert price.saving_share is None
     assert price.refusal == result.answers[0].doubt
 
 
@@ -165,8 +165,8 @@ def test_calls_are_joined_as_long_as_no_unknown_wait_is_critical() -> None:
     replay = windows_of(wait_beside_calls())
     joined = price_joined_calls(replay, PAIR, "allreduce", cost, min_saving_ns=0.0)
     assert joined is not None
-    assert joined.messages == 4
-    assert joined.replay.identity.reliable
+    assert joined.messages_per_step == 4
+    assert joined.replay.identity.is_reliable
     least_ns = float(joined.saved_ns.sum()) + 1
     assert price_joined_calls(replay, PAIR, "allreduce", cost, min_saving_ns=least_ns) is None
 
@@ -184,7 +184,9 @@ def test_stages_that_unknown_waits_make_unequal_are_not_priced() -> None:
 
 def test_the_interval_holds_what_rigid_time_may_save() -> None:
     """Waits without a known reason may get shorter as the rest does, up to where it is refused."""
-    identity = Identity(whole=0.0, median_step=0.0, kept=0.2, rigid=0.2)
+    identity = Identity(
+        run_error_share=0.0, median_step_error_share=0.0, unexplained_share=0.2, rigid_share=0.2
+    )
     assert identity.widen((0.4, 0.6)) == pytest.approx((0.4, 0.75))
     assert identity.widen((-0.4, 0.6)) == pytest.approx((-0.5, 0.75))
 
@@ -193,4 +195,4 @@ def test_a_run_whose_waits_have_reasons_is_not_rigid() -> None:
     trace = run(Scenario(ranks=4, steps=40, transfer_ms=4, noise=0.1))
     graph = EventGraph.from_trace(trace, phases.run(trace))
     assert graph
-    assert Identity.from_graph(graph).rigid < 0.01
+    assert Identity.from_graph(graph).rigid_share < 0.01

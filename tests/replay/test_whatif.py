@@ -19,7 +19,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
 from tracelens.model.trace import Trace
-from tracelens.simulator.algorithms import transfer
+from tracelens.simulator.algorithms import count_messages_and_payloads
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
 
@@ -47,7 +47,7 @@ def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
 
 def scenario_by(algorithm: str, ranks: int, *, overlap: bool = True) -> Scenario:
     """Return a run whose allreduces send the messages of an algorithm."""
-    messages, payloads = transfer(algorithm, ranks)
+    messages, payloads = count_messages_and_payloads(algorithm, ranks)
     sent = {"transfer_ms": payloads * 1.0, "message_ms": messages * 0.05}
     return replace(BASE, ranks=ranks, overlap=overlap, **sent)  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_saving_is_the_true_one(case: str) -> None:
     truth = 1 - duration_ns(after) / duration_ns(before)
     result = whatif(recorded, *edits)
     (answer,) = result.answers
-    assert result.identity.reliable
+    assert result.identity.is_reliable
     assert answer.saving == pytest.approx(truth, rel=CLOSE, abs=NOISE)
     assert answer.interval[0] <= answer.saving <= answer.interval[1]
 
@@ -364,7 +364,7 @@ def test_without_barriers_nobody_waits_for_the_slowest_of_each_step() -> None:
     """What differs from step to step evens out: who works longest in all ends the run."""
     recorded = run(UNEVEN)
     own = phases.run(recorded)
-    worked = own.by_worker(own.sum_time(*OWN_CATEGORIES)).max()
+    worked = own.sum_by_worker(own.sum_ns_by_window(*OWN_CATEGORIES)).max()
     alone = replace(UNEVEN, ranks=1, noise=0.0, spread=0.0, steps=10)
     computed = alone.data_ms + alone.forward_ms + alone.backprop_ms
     exchange_ns = duration_ns(alone) / alone.steps - computed * 1e6
@@ -380,7 +380,7 @@ def test_each_gradient_applied_costs_a_slow_server_more() -> None:
     recorded = run(slow)
     (answer,) = whatif(recorded, "async=on").answers
     own = phases.run(recorded)
-    worked = own.by_worker(own.sum_time(*OWN_CATEGORIES)).max() / slow.steps
+    worked = own.sum_by_worker(own.sum_ns_by_window(*OWN_CATEGORIES)).max() / slow.steps
     added_up = 4 * slow.shard_bytes[0] / slow.aggregate_gbytes_per_s
     assert answer.after_ns > 4 * 20e6 + added_up
     assert answer.after_ns < 4 * 20e6 + added_up + worked + 10e6
@@ -390,7 +390,7 @@ def test_a_master_that_serves_who_waits() -> None:
     """Of workers that were served in turn, who works longest sets the pace, on a real run."""
     recorded = sample_trace("easgd-original")
     own = phases.run(recorded)
-    worked = own.by_worker(own.sum_time(*OWN_CATEGORIES)).max() / 40
+    worked = own.sum_by_worker(own.sum_ns_by_window(*OWN_CATEGORIES)).max() / 40
     served = recorded.requests.filter(pl.col("process").is_in(recorded.shards["process"].implode()))
     serving = served.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() / 40
     (answer,) = whatif(recorded, "async=on").answers

@@ -32,8 +32,8 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
     trace = run(scenario)
     partition = phases.run(trace)
     compute_time = measure_compute_time(trace, partition)
-    own_backprop = compute_time.own[compute_time.phases.index("backprop")]
-    effect = np.zeros(compute_time.total.shape)
+    own_backprop = compute_time.compute_ns[compute_time.phases.index("backprop")]
+    effect = np.zeros(compute_time.total_compute_ns.shape)
     first_step, last_step = fault.steps or (0, scenario.steps - 1)
     touched = np.arange(first_step, last_step + 1, fault.every)
     others = np.median(np.delete(own_backprop, 2, axis=1), axis=1)
@@ -42,8 +42,8 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
         WorkFix(compute_time.steps, ((("backprop",), effect),))
     )
     assert measured is not None
-    assert measured.in_flight
-    assert not measured.inferred
+    assert measured.has_calls_in_flight
+    assert not measured.has_inferred_calls
     return measured.saved_ns, effect.max(axis=1)
 
 
@@ -78,10 +78,16 @@ def test_a_run_whose_waits_have_no_reason_is_not_replayed() -> None:
 
 def test_an_interval_holds_what_ranks_lack_cores_for() -> None:
     """Of the replayed steps a fifth of the saving is lost to that, and so of all steps."""
-    identity = Identity(whole=0.0, median_step=0.0, kept=0.0, rigid=0.0)
-    replay: Any = SimpleNamespace(
-        identity=identity, saved_ns=np.full(10, 10.0), shortage=CoreShortage(4, 2.0, delay_ns=20.0)
+    identity = Identity(
+        run_error_share=0.0, median_step_error_share=0.0, unexplained_share=0.0, rigid_share=0.0
     )
-    savings = Savings(np.full(50, 10.0), in_flight=False, inferred=False, replays=(replay,))
+    replay: Any = SimpleNamespace(
+        identity=identity,
+        saved_ns=np.full(10, 10.0),
+        core_shortage=CoreShortage(4, 2.0, delay_ns=20.0),
+    )
+    savings = Savings(
+        np.full(50, 10.0), has_calls_in_flight=False, has_inferred_calls=False, replays=(replay,)
+    )
     assert savings.widen((0.4, 0.6), job_ns=1000.0) == pytest.approx((0.3, 0.6))
     assert savings.widen((0.05, 0.6), job_ns=1000.0) == (0.0, 0.6)

@@ -41,7 +41,7 @@ def test_numbers_and_names_are_those_of_prometheus(run: str) -> None:
     run_report = report(RUNS[run][0])
     expected = {
         (f"tracelens_{gauge.name}", frozenset(gauge.labels)): gauge.value
-        for gauge in to_prometheus.gauges(run_report)
+        for gauge in to_prometheus.list_gauges(run_report)
     }
     assert parse_points(run_report) == expected
 

@@ -28,7 +28,7 @@ def parse_samples(found: Report) -> dict[tuple[str, Labels], float]:
 def test_the_client_reads_every_run(run: str) -> None:
     run_report = report(RUNS[run][0])
     values = parse_samples(run_report)
-    assert len(values) == len(list(to_prometheus.gauges(run_report)))
+    assert len(values) == len(list(to_prometheus.list_gauges(run_report)))
     states = {dict(k)["state"]: v for (n, k), v in values.items() if n == "tracelens_verdict"}
     assert [state for state, value in states.items() if value] == [run_report.verdict.state]
     assert values["tracelens_ranks", frozenset()] == run_report.summary.ranks_seen

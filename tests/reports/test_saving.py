@@ -10,7 +10,7 @@ from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
 from tracelens.reports import REPORTS, report_format, schema, to_otlp
-from tracelens.reports.saving import FORMATS, frames
+from tracelens.reports.saving import FORMATS, list_tables
 
 SLOW = RUNS["slow rank"][0]
 
@@ -37,7 +37,7 @@ def test_what_is_saved_is_the_report(tmp_path: Path) -> None:
     report(SLOW).save(tmp_path / "a.json")
     report(SLOW).save(str(tmp_path / "a.md"))
     loaded = json.loads((tmp_path / "a.json").read_text())
-    assert schema.problems(loaded) == []
+    assert schema.find_problems(loaded) == []
     assert loaded == json.loads(json.dumps(report(SLOW).to_dict()))
     assert (tmp_path / "a.md").read_text().rstrip() == report(SLOW).to_markdown().rstrip()
 
@@ -69,9 +69,9 @@ def test_tables_are_csv(run: str, tmp_path: Path) -> None:
     """Each table of any run with its rows and columns; findings among them."""
     run_report = report(RUNS[run][0])
     names = run_report.save_tables(tmp_path / "tables")
-    assert names == [f"{name}.csv" for name in frames(run_report)]
+    assert names == [f"{name}.csv" for name in list_tables(run_report)]
     assert {path.name for path in (tmp_path / "tables").iterdir()} == set(names)
-    for name, frame in frames(run_report).items():
+    for name, frame in list_tables(run_report).items():
         read = pl.read_csv(tmp_path / "tables" / f"{name}.csv", infer_schema=False)
         assert read.columns == frame.columns
         assert read.height == frame.height

@@ -65,7 +65,7 @@ def test_reports_of_simulated_runs_are_sound(name: str) -> None:
 @pytest.mark.parametrize("runs", few_or_many(4, 25))
 def test_reports_of_random_runs_are_sound(runs: int) -> None:
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
-        clocks = random_clocks(scenario.hosts) if skewed else ()
+        clocks = random_clocks(scenario.host_count) if skewed else ()
         found = analyze(prepare(generate(replace(scenario, clocks=clocks))))
         check_durations(found)
         check_ledger(found)

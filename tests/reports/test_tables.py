@@ -6,7 +6,7 @@ from pathlib import Path
 from support.runs.analysed import RUNS, report
 
 from tracelens.reports import to_markdown, to_text
-from tracelens.reports.tables import SHOWN, sections
+from tracelens.reports.tables import SHOWN, make_sections
 from tracelens.simulator.synthetic import Scenario
 
 PAGE = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
@@ -22,7 +22,7 @@ def test_every_value_has_its_unit() -> None:
 
 def test_empty_tables_are_left_out() -> None:
     """A single rank has no collectives to speak of."""
-    titles = {section.title for section in sections(report(RUNS["alone"][0]).tables)}
+    titles = {section.title for section in make_sections(report(RUNS["alone"][0]).tables)}
     assert not titles & {SHOWN[name][0] for name in ("bandwidths", "links", "shards", "epochs")}
 
 

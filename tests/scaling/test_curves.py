@@ -28,11 +28,11 @@ def point(
         step_ns=step_ms * MS,
         useful_ns=useful_ms * MS,
         work_ns=useful_ms * MS,
-        slowest_ns=useful_ms * MS,
+        slowest_work_ns=useful_ms * MS,
         communication_ns=0.0,
-        hidden_ns=0.0,
+        hidden_communication_ns=0.0,
         backprop_ns=0.0,
-        factors=all_factors | {"transfer": transfer},
+        share_by_factor=all_factors | {"transfer": transfer},
     )
 
 
@@ -46,10 +46,10 @@ def test_efficiency_of_weak_scaling() -> None:
     """Ranks keep their work: a step twice as long is half as efficient, and transfer took it."""
     curve = single_curve([point(8, 20, 9), point(2, 10, 9)])
     assert curve.kind == "weak"
-    assert curve.clear
+    assert curve.is_kind_clear
     assert [row.size for row in curve.rows] == [2, 8]
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
-    assert curve.rows[-1].lost_in == "transfer"
+    assert curve.rows[-1].main_loss_factor == "transfer"
     assert curve.rows[-1].loss_share == pytest.approx(1)
 
 
@@ -58,14 +58,14 @@ def test_efficiency_of_strong_scaling() -> None:
     curve = single_curve([point(2, 12, 12), point(8, 6, 3)])
     assert curve.kind == "strong"
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
-    assert curve.rows[-1].ratios["computation"] == pytest.approx(1)
+    assert curve.rows[-1].ratio_by_factor["computation"] == pytest.approx(1)
 
 
 def test_what_is_between_is_not_clear() -> None:
     """Work that halves over four times the ranks is neither; who says which is believed."""
     points = [point(2, 10, 8), point(8, 10, 4)]
-    assert not single_curve(points).clear
-    assert single_curve(points, kind="strong").clear
+    assert not single_curve(points).is_kind_clear
+    assert single_curve(points, kind="strong").is_kind_clear
     text = SCALINGS["text"](curves(points))
     assert "say --weak or --strong" in " ".join(text.split())
 
@@ -92,7 +92,7 @@ def test_ratios_multiply_up(sizes: list[tuple[int, float, float, float, float]])
     ]
     for kind in ("weak", "strong"):
         for row in single_curve(points, kind=kind).rows:
-            assert prod(row.ratios.values()) == pytest.approx(row.efficiency)
+            assert prod(row.ratio_by_factor.values()) == pytest.approx(row.efficiency)
 
 
 def test_several_runs_of_a_size() -> None:
@@ -100,8 +100,8 @@ def test_several_runs_of_a_size() -> None:
     runs = [point(2, 10, 9), point(4, 14, 9), point(4, 12, 9), point(4, 13, 9)]
     row = single_curve(runs).rows[-1]
     assert row.point.step_ns == 13 * MS
-    assert row.runs == 3
-    assert row.spread == pytest.approx(2 / 13)
+    assert row.run_count == 3
+    assert row.step_spread_share == pytest.approx(2 / 13)
 
 
 def test_systems_side_by_side() -> None:
@@ -109,7 +109,7 @@ def test_systems_side_by_side() -> None:
     servers = [point(2, 10, 5, shards=1), point(4, 30, 5, shards=1), point(8, 60, 5, shards=1)]
     scaling = curves([*servers, point(2, 20, 5), point(4, 20, 5)])
     assert [curve.system for curve in scaling.curves] == ["parameter servers", "collectives"]
-    assert [size for size, _ in scaling.shared_sizes] == [2, 4]
+    assert [size for size, _ in scaling.rows_by_shared_size] == [2, 4]
     text = SCALINGS["text"](scaling)
     assert "parameter servers, 2 x" in text
     assert "collectives, 1.5 x" in text

@@ -14,7 +14,7 @@ from tracelens.load import prepare
 from tracelens.lod.run_data import Run
 from tracelens.scaling import Point, curves
 from tracelens.simulator import synthetic
-from tracelens.simulator.scenario_file import scenario
+from tracelens.simulator.scenario_file import make_scenario
 from tracelens.simulator.synthetic import duration_ns
 from tracelens.verdicts.report import analyze
 from tracelens.verdicts.whatif import whatif
@@ -36,7 +36,7 @@ def of_size(system: str, workers: int) -> dict[str, Any]:
 
 @cache
 def measure_point(system: str, workers: int) -> Point:
-    trace = prepare(synthetic.generate(scenario(of_size(system, workers))))
+    trace = prepare(synthetic.generate(make_scenario(of_size(system, workers))))
     return Point.from_run(Run.from_trace(trace, analyze(trace)), f"{workers} workers")
 
 
@@ -50,17 +50,17 @@ def test_forecasts_hold_the_larger_runs(system: str, largest: int) -> None:
     assert curve.kind == "weak"
     assert curve.rows[-1].efficiency < (0.6 if largest == SIZES[-1] else 0.7)
     for forecast in curve.forecasts[:2]:
-        larger = scenario(of_size(system, forecast.ranks))
+        larger = make_scenario(of_size(system, forecast.ranks))
         assert forecast.step_ns == pytest.approx(duration_ns(larger) / larger.steps, rel=0.05)
-        assert forecast.interval[0] < forecast.step_ns < forecast.interval[1]
-    assert [forecast.validated for forecast in curve.forecasts] == [True, True, False]
+        assert forecast.interval_ns[0] < forecast.step_ns < forecast.interval_ns[1]
+    assert [forecast.is_validated for forecast in curve.forecasts] == [True, True, False]
 
 
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two sizes by a pattern, as JSON: the larger one lost in transfer; and what is no set of sizes."""
     for workers in (2, 8):
-        synthetic.write(scenario(of_size("ring", workers)), tmp_path / f"run-{workers}")
+        synthetic.write(make_scenario(of_size("ring", workers)), tmp_path / f"run-{workers}")
     assert main(["scaling", f"{tmp_path}/run-*", "--format", "json"]) == 0
     read = json.loads(capsys.readouterr().out)
     assert read["format"] == "tracelens.scaling/1"
@@ -80,7 +80,7 @@ def test_servers_are_forecast_as_the_replay_says(
     servers = {"shards": 3, "variables": [3_000_000] * 6}
     changes = {"servers": servers, "compute": {"noise": 0.02}}
     for workers in (2, 4):
-        run = scenario(of_size("servers", workers) | changes)
+        run = make_scenario(of_size("servers", workers) | changes)
         synthetic.write(run, tmp_path / f"run-{workers}")
     command = ["scaling", f"{tmp_path}/run-*", "--forecast", "16", "--format", "json"]
     assert main(command) == 0
@@ -90,5 +90,5 @@ def test_servers_are_forecast_as_the_replay_says(
     (answer,) = whatif(load.open(tmp_path / "run-4"), "ranks=16").answers
     usual = curve["sizes"][-1]["step_ns"] / answer.before_ns
     assert forecast["step_ns"] == pytest.approx(usual * answer.after_ns, rel=1e-6)
-    larger = scenario(of_size("servers", 16) | changes)
+    larger = make_scenario(of_size("servers", 16) | changes)
     assert forecast["step_ns"] == pytest.approx(duration_ns(larger) / larger.steps, rel=0.03)

@@ -14,10 +14,10 @@ from tracelens.scaling.sweep import Axis, Cell, make_scenarios, measure_cells, p
 NT3 = Path("nt3")
 
 
-def cell(*values: str, throughput: float, workers: int = 1, shards: int = 0) -> Cell:
+def cell(*values: str, samples_per_s: float, workers: int = 1, shards: int = 0) -> Cell:
     """A measured run."""
     factors = {"load_balance": 0.9, "serialisation": 0.8, "transfer": 0.7}
-    return Cell(values, workers, shards, 5e6, throughput, 0.5, factors)
+    return Cell(values, workers, shards, 5e6, samples_per_s, 0.5, factors)
 
 
 def test_a_sweep_has_every_combination_of_its_axes() -> None:
@@ -40,8 +40,12 @@ def test_more_workers_have_a_higher_throughput() -> None:
     axes = [parse_axis("workers=2,4")]
     two, four = measure_cells(make_scenarios(NT3, axes, ["run.steps=5"]))
     assert (two.workers, four.workers) == (2, 4)
-    assert 1.5 < four.throughput / two.throughput < 2.05
-    shares = four.factors["load_balance"] * four.factors["serialisation"] * four.factors["transfer"]
+    assert 1.5 < four.samples_per_s / two.samples_per_s < 2.05
+    shares = (
+        four.share_by_factor["load_balance"]
+        * four.share_by_factor["serialisation"]
+        * four.share_by_factor["transfer"]
+    )
     assert shares == pytest.approx(four.efficiency)
 
 
@@ -49,7 +53,7 @@ def test_the_last_two_axes_span_each_map() -> None:
     """The last two axes are down and across, the others have a map each; blocks show how much."""
     axes = [Axis("a", ("x", "y")), Axis("workers", ("1", "2")), Axis("ps", ("1", "2"))]
     cells = [
-        cell(a, w, p, throughput=100 * i, workers=int(w), shards=int(p))
+        cell(a, w, p, samples_per_s=100 * i, workers=int(w), shards=int(p))
         for i, (a, w, p) in enumerate([(a, w, p) for a in "xy" for w in "12" for p in "12"], 1)
     ]
     text = heat_maps.to_text(cells, axes, "throughput")
@@ -68,7 +72,7 @@ def test_the_last_two_axes_span_each_map() -> None:
 def test_the_smallest_that_does_nearly_as_much() -> None:
     """It is named next to the best."""
     axes = [Axis("workers", ("8", "32"))]
-    cells = [cell("8", throughput=97, workers=8), cell("32", throughput=100, workers=32)]
+    cells = [cell("8", samples_per_s=97, workers=8), cell("32", samples_per_s=100, workers=32)]
     assert heat_maps.headline(cells, axes).endswith("workers 8 does 97 % of it.")
 
 

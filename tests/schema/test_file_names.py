@@ -8,8 +8,8 @@ from tracelens.schema.vocabulary import (
     ROLES,
     SEGMENTS_SUFFIX,
     TRACE_SUFFIX,
+    make_stem,
     parse_stem,
-    stem,
 )
 
 
@@ -20,13 +20,13 @@ from tracelens.schema.vocabulary import (
     st.sampled_from(["", TRACE_SUFFIX, SEGMENTS_SUFFIX]),
 )
 def test_a_file_name_gives_role_number_and_pid(role: str, rank: int, pid: int, suffix: str) -> None:
-    assert parse_stem(stem(role, rank, pid) + suffix) == (role, rank, pid)
+    assert parse_stem(make_stem(role, rank, pid) + suffix) == (role, rank, pid)
 
 
 def test_names_sort_by_rank() -> None:
     """As the page on the format shows."""
-    assert stem("worker", 3, 41237) == "worker-00003-41237"
-    names = [stem("worker", rank, 1) for rank in (0, 9, 10, 99_999)]
+    assert make_stem("worker", 3, 41237) == "worker-00003-41237"
+    names = [make_stem("worker", rank, 1) for rank in (0, 9, 10, 99_999)]
     assert names == sorted(names)
 
 

@@ -85,7 +85,7 @@ def test_a_file_is_opened_unbuffered(tmp_path: Path) -> None:
         assert not os.get_inheritable(file.fileno())
         assert not file.writable()
         assert file.read(2) == b"ab"
-    assert gate.contents(path, "side") == b"abc"
+    assert gate.read_contents(path, "side") == b"abc"
 
 
 def test_of_a_file_beyond_its_limit_nothing_stays_open(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_of_a_file_beyond_its_limit_nothing_stays_open(tmp_path: Path) -> None:
     with pytest.raises(NotATrace, match="it has 4 bytes, more than the limit of 3"):
         gate.open_regular(path, "side")
     assert descriptors() == descriptors_before
-    assert gate.contents(path) == b"abcd"
+    assert gate.read_contents(path) == b"abcd"
 
 
 def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(NotATrace, match=rf"^it is {kind}, expected a regular file$"):
             gate.open_regular(path)
     with pytest.raises(NotATrace, match="it is a device, expected"):
-        gate.contents(Path("/dev/zero"))
+        gate.read_contents(Path("/dev/zero"))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         with pytest.raises(OSError, match="No such device or address"):
@@ -131,14 +131,14 @@ def test_devices_and_sockets_are_refused(
 
 
 def test_what_is_left_out_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containment, "reason_of", lambda path: f"of {path.name}")
+    monkeypatch.setattr(containment, "find_reason_left_out", lambda path: f"of {path.name}")
     with pytest.raises(NotATrace, match=r"^of absent$"):
         gate.open_regular(tmp_path / "absent")
 
 
 def test_larger_files_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prolonged: list[tuple[int, int]] = []
-    monkeypatch.setattr(containment, "prolong", lambda *given: prolonged.append(given))
+    monkeypatch.setattr(containment, "allow_more_cpu", lambda *given: prolonged.append(given))
     path = tmp_path / "file"
     path.write_bytes(b"abcd")
     gate.raise_limit("cpu", 9)
@@ -161,7 +161,7 @@ def test_contents_come_in_pieces(
             return super().read(size if self.tell() else min(size or 0, piece))
 
     monkeypatch.setattr(io, "FileIO", Slow)
-    assert gate.contents(path) == b"abcde"
+    assert gate.read_contents(path) == b"abcde"
 
 
 def test_a_file_that_shrinks_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_file_that_shrinks_ends_early(tmp_path: Path, monkeypatch: pytest.Monk
             return super().read(size)
 
     monkeypatch.setattr(io, "FileIO", Shrinking)
-    assert gate.contents(path) == b"ab"
+    assert gate.read_contents(path) == b"ab"
 
 
 def descriptors() -> int:

@@ -17,20 +17,20 @@ def test_times_end_in_2100_and_nothing_lasts_more_than_a_year() -> None:
     assert int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND == LATEST_NS
     assert timedelta(days=366).total_seconds() * SECOND == LONGEST_NS
     for name in ("start_ns", "device_start_ns"):
-        assert (RULES[name].least, RULES[name].most) == (0, LATEST_NS)
+        assert (RULES[name].minimum, RULES[name].maximum) == (0, LATEST_NS)
     for name in ("duration_ns", "device_duration_ns"):
-        assert (RULES[name].least, RULES[name].most) == (0, LONGEST_NS)
+        assert (RULES[name].minimum, RULES[name].maximum) == (0, LONGEST_NS)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_what_is_said_of_a_column(name: str) -> None:
     """Only steps may be -1, only times and bytes too large; only what is never null drops."""
     rule = RULES[name]
-    assert rule.least in {None, -1 if name == "step" else 0}
-    assert (rule.most is not None) is (name.endswith("_ns") or name == "bytes")
-    assert rule.drops is (name in {"start_ns", "duration_ns", "type", "status"})
-    assert rule.finite is (name == "value")
-    assert bool(rule.words) is (name in {"type", "status"})
+    assert rule.minimum in {None, -1 if name == "step" else 0}
+    assert (rule.maximum is not None) is (name.endswith("_ns") or name == "bytes")
+    assert rule.drops_row is (name in {"start_ns", "duration_ns", "type", "status"})
+    assert rule.must_be_finite is (name == "value")
+    assert bool(rule.allowed_words) is (name in {"type", "status"})
 
 
 @given(COUNTS, COUNTS)

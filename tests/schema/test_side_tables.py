@@ -27,11 +27,11 @@ from tracelens.schema.side import (
     SideTables,
     Summary,
     Thread,
-    dropped_line,
-    from_lines,
+    format_dropped_line,
+    format_line,
     is_intact,
-    summarized,
-    to_line,
+    parse_lines,
+    summarize_steps,
     with_checksum,
 )
 from tracelens.schema.vocabulary import SCHEMA_VERSION
@@ -209,7 +209,7 @@ def test_what_a_row_does_not_say(
 ) -> None:
     """Missing fields get their defaults; a job without a world is one worker."""
     line = json.dumps({"table": table, "of a later version": 1, **stated}).encode()
-    found = getattr(from_lines([to_line("process", Process()), line]), table)
+    found = getattr(parse_lines([format_line("process", Process()), line]), table)
     (row,) = found if isinstance(found, tuple) else [found]
     assert asdict(row).items() >= (stated | otherwise).items()
 
@@ -273,7 +273,7 @@ STEPS = st.tuples(st.integers(-3, 9), st.integers(0, 20), st.integers(0, 20))
 def test_steps_are_summed_up(steps: list[tuple[int, int, int]]) -> None:
     """Those with a number that ended, also within a nanosecond."""
     took = [(step, end - start) for step, start, end in steps if step >= 0 and start <= end]
-    found = summarized(steps)
+    found = summarize_steps(steps)
     assert len(found) == bool(took)
     for past in found:
         assert past.steps == len(took)
@@ -287,24 +287,24 @@ def test_steps_are_summed_up(steps: list[tuple[int, int, int]]) -> None:
 def test_lines_are_lossless(side: SideTables) -> None:
     """In any text that a name may hold."""
     lines = [
-        to_line("process", side.process),
-        *(to_line("threads", row) for row in side.threads),
-        *(to_line("communicators", row) for row in side.communicators),
-        *(to_line("clocks", row) for row in side.clocks),
-        *(to_line("kept", row) for row in side.kept),
-        *(to_line("past", row) for row in side.past),
-        to_line("retention", side.retention),
-        *(dropped_line(reason, count) for reason, count in side.dropped.items()),
+        format_line("process", side.process),
+        *(format_line("threads", row) for row in side.threads),
+        *(format_line("communicators", row) for row in side.communicators),
+        *(format_line("clocks", row) for row in side.clocks),
+        *(format_line("kept", row) for row in side.kept),
+        *(format_line("past", row) for row in side.past),
+        format_line("retention", side.retention),
+        *(format_dropped_line(reason, count) for reason, count in side.dropped.items()),
         *([END_LINE] if side.complete else []),
     ]
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
-    assert from_lines(lines) == side
+    assert parse_lines(lines) == side
 
 
 def test_definitions_keep_their_optional_fields() -> None:
     rows = (Definition(1, "a", "user"), Definition(2, "b", "ps", op="push", shard=1))
-    lines = [to_line("process", Process()), *(to_line("definitions", row) for row in rows)]
-    assert from_lines(lines).definitions == rows
+    lines = [format_line("process", Process()), *(format_line("definitions", row) for row in rows)]
+    assert parse_lines(lines).definitions == rows
 
 
 @pytest.mark.parametrize(
@@ -326,17 +326,17 @@ def test_metadata_of_a_newer_version_is_refused() -> None:
 def test_versions_that_there_are_not(version: object) -> None:
     line = json.dumps({"table": "process", "schema": version}).encode()
     with pytest.raises(NotATrace, match="expected a number from 1"):
-        from_lines([line])
+        parse_lines([line])
 
 
 @pytest.mark.parametrize(("version", "fits"), [(1, True), (SCHEMA_VERSION + 1, False)])
 def test_versions_have_an_end(version: int, *, fits: bool) -> None:
-    lines = [to_line("process", Process(schema=version))]
+    lines = [format_line("process", Process(schema=version))]
     if fits:
-        assert from_lines(lines).process.schema == version
+        assert parse_lines(lines).process.schema == version
         return
     with pytest.raises(NewerVersion, match=f"reads up to {SCHEMA_VERSION}: update TraceLens"):
-        from_lines(lines)
+        parse_lines(lines)
 
 
 DAMAGED = (b"", b"{", b"3", b"{}", b'{"table":"threads"}', b'{"table":"new","a":1}')
@@ -345,26 +345,28 @@ DAMAGED = (b"", b"{", b"3", b"{}", b'{"table":"threads"}', b'{"table":"new","a":
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_lines_that_say_nothing(damaged: bytes) -> None:
     """What stands before and after them is read."""
-    rows = [to_line("process", ONE.process), to_line("kept", ONE.kept[0])]
-    found = from_lines([line for row in rows for line in (damaged, row)] + [damaged])
+    rows = [format_line("process", ONE.process), format_line("kept", ONE.kept[0])]
+    found = parse_lines([line for row in rows for line in (damaged, row)] + [damaged])
     assert found == SideTables(process=ONE.process, kept=ONE.kept)
 
 
 def test_a_side_file_without_a_process() -> None:
     with pytest.raises(NotATrace, match="names no process"):
-        from_lines([to_line("threads", Thread(0, "main")), END_LINE])
+        parse_lines([format_line("threads", Thread(0, "main")), END_LINE])
 
 
 def test_the_last_count_counts() -> None:
     """Counts are of all so far."""
-    lines = [dropped_line("full", count) for count in (1, 5)] + [dropped_line("late", 2)]
-    found = from_lines([to_line("process", Process()), *lines])
+    lines = [format_dropped_line("full", count) for count in (1, 5)] + [
+        format_dropped_line("late", 2)
+    ]
+    found = parse_lines([format_line("process", Process()), *lines])
     assert found.dropped == {"full": 5, "late": 2}
 
 
 def append_rows(side: SideFile) -> None:
     for number in range(3):
-        side.append(to_line("process", Process(rank=number)))
+        side.append(format_line("process", Process(rank=number)))
 
 
 def no_room(_descriptor: int, _offset: int, _length: int) -> None:
@@ -396,7 +398,7 @@ def test_reserve_gives_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert room == []
     lines = (tmp_path / "side.jsonl").read_bytes().splitlines(keepends=True)
     assert lines[0] == b'{"table\n'
-    assert [from_lines([line]).process.rank for line in lines[1:]] == [0, 1, 2]
+    assert [parse_lines([line]).process.rank for line in lines[1:]] == [0, 1, 2]
 
 
 def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,4 +422,4 @@ def test_line_that_did_not_fit_waits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert room == []
     lines = (tmp_path / "side.jsonl").read_bytes().splitlines(keepends=True)
     assert lines[0] == b'{"tab\n'
-    assert [from_lines([line]).process.rank for line in lines[1:]] == [0, 1, 2]
+    assert [parse_lines([line]).process.rank for line in lines[1:]] == [0, 1, 2]

@@ -55,7 +55,7 @@ def test_a_drifting_fault_grows_to_its_factor() -> None:
 def test_pause_at_a_share_of_backprop() -> None:
     """Buckets that are full before a pause are reduced as without it, those after it later."""
     scenario = Scenario(ranks=2, steps=1, buckets=4, noise=0.0, spread=0.0)
-    paused = replace(scenario, faults=(Fault("backprop", (1,), extra_ms=100.0, at=0.5),))
+    paused = replace(scenario, faults=(Fault("backprop", (1,), extra_ms=100.0, pause_share=0.5),))
     entered = [
         generate(either_scenario)
         .spans.filter((pl.col("kind") == "reduction") & (pl.col("rank") == 1))
@@ -67,7 +67,7 @@ def test_pause_at_a_share_of_backprop() -> None:
     assert durations(paused, "backprop")["ns"].to_list() == [10_000_000, 110_000_000]
 
 
-PAUSE = Fault("forward", (1,), extra_ms=1.0, at=0.5)
+PAUSE = Fault("forward", (1,), extra_ms=1.0, pause_share=0.5)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ PAUSE = Fault("forward", (1,), extra_ms=1.0, at=0.5)
         {"shards": 2, "shard_bytes": (1,)},
         {"clocks": ()},
         {"faults": (PAUSE,)},
-        {"faults": (replace(PAUSE, phase="backprop", at=1.5),)},
+        {"faults": (replace(PAUSE, phase="backprop", pause_share=1.5),)},
         {"faults": (replace(PAUSE, phase="backprop"),), "overlap": False},
     ],
 )

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tracelens.placement import loads
+from tracelens.placement import sum_shard_bytes
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.simulator.scenario import Scenario
-from tracelens.simulator.scenario_file import PRESETS, SOURCES, load, preset, sources
+from tracelens.simulator.scenario_file import PRESETS, SOURCES, load, load_preset, read_sources
 
 
 def step_s(scenario: Scenario) -> float:
@@ -26,13 +26,13 @@ def test_every_number_has_a_source(name: str) -> None:
     """Each entry that holds a number, and no other, is tagged with one of three words."""
     numbers = {
         f"{table}.{key}"
-        for table, held in preset(name).items()
+        for table, held in load_preset(name).items()
         if isinstance(held, dict) and table != "sources"
         for key, value in held.items()
         if not isinstance(value, bool | str)
     }
-    assert set(sources(name)) == numbers
-    assert set(sources(name).values()) <= set(SOURCES)
+    assert set(read_sources(name)) == numbers
+    assert set(read_sources(name).values()) <= set(SOURCES)
 
 
 @pytest.mark.parametrize(("workers", "shards", "efficiency"), [(128, 32, 0.783), (64, 32, 0.998)])
@@ -45,7 +45,7 @@ def test_resnet50_gives_what_its_model_gave(workers: int, shards: int, efficienc
 def test_resnet50_at_full_size_is_bound_by_its_largest_tensor() -> None:
     """23.0 % at 512/64: two transfers of 9.4 MB for each worker, hardly hidden."""
     scenario = quiet_scenario("resnet50", "run.steps=1")
-    held = loads(scenario.pieces, scenario.shards)
+    held = sum_shard_bytes(scenario.pieces, scenario.shards)
     assert max(held) / (sum(held) / len(held)) == pytest.approx(5.91, abs=0.01)
     assert 2.0 / step_s(scenario) == pytest.approx(0.230, abs=0.001)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InvalidArgument, TraceNotFound, UnusableInput
-from tracelens.simulator.algorithms import transfer
+from tracelens.simulator.algorithms import count_messages_and_payloads
 from tracelens.simulator.scenario import Fault, Scenario
 from tracelens.simulator.scenario_file import load
 
@@ -77,7 +77,7 @@ def test_a_preset_is_changed_by_the_file_and_by_options(tmp_path: Path) -> None:
 def test_algorithms_cost_what_their_hops_do(
     algorithm: str, ranks: int, messages: int, share: float
 ) -> None:
-    assert transfer(algorithm, ranks) == (messages, share)
+    assert count_messages_and_payloads(algorithm, ranks) == (messages, share)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> No
     assert culprit.path == (LOAD, DECODE, BICUBIC)
     assert culprit.callers == (ROOT, TRAIN)
     assert culprit.frame == LOAD
-    assert abs(culprit.extra_ns - 20 * MS) < 0.2 * MS
+    assert abs(culprit.extra_ns_per_step - 20 * MS) < 0.2 * MS
     assert culprit.evidence()["path"] == [LOAD, DECODE, BICUBIC]
     assert culprit.evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
     assert describe_code(culprit) == [
@@ -178,7 +178,7 @@ def test_missed_samples_cost_no_time() -> None:
     culprit = _culprit(trace, 20)
     assert culprit
     assert culprit.path == (READ,)
-    assert abs(culprit.extra_ns - 20 * MS) < 0.2 * MS
+    assert abs(culprit.extra_ns_per_step - 20 * MS) < 0.2 * MS
 
 
 def test_what_the_samples_do_not_show_is_not_told() -> None:
@@ -295,7 +295,7 @@ def test_what_is_planted_is_found(
     assert ROOT not in culprit.path
     assert culprit.path[-1] == delayed[-1]
     assert [*map(_name, culprit.callers), *map(_name, culprit.path)] == list(map(_name, delayed))
-    assert culprit.extra_ns == pytest.approx(extra_ns)
+    assert culprit.extra_ns_per_step == pytest.approx(extra_ns)
 
 
 @given(usual_ns=TREES, planted=STACKS, factor=st.floats(1e-3, 1e3))
@@ -330,5 +330,5 @@ def test_stacks_come_in_the_order_of_samples() -> None:
     starts = np.arange(2000) * MS
     samples = pl.DataFrame({"start_ns": starts, "end_ns": starts + MS, "frames": frames})
     inside = pl.DataFrame({"start_ns": [0], "end_ns": [2000 * MS]})
-    found = sampled_code.sum_by_stack(samples, inside)
+    found = sampled_code.divide_among_stacks(samples, inside)
     assert [stack for (stack,) in found] == [frame for (frame,) in frames[:700]]

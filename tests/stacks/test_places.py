@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens_instrument.stacks.frame_paths import path_shortener
+from tracelens_instrument.stacks.frame_paths import make_path_shortener
 
 FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
 
@@ -21,7 +21,7 @@ FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
     ],
 )
 def test_the_innermost_folder_counts(file: str, short: str) -> None:
-    assert path_shortener(FOLDERS)(file) == short
+    assert make_path_shortener(FOLDERS)(file) == short
 
 
 def test_a_file_that_is_nowhere_imported_from_is_named_from_its_package(tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_a_file_that_is_nowhere_imported_from_is_named_from_its_package(tmp_path
     package.mkdir(parents=True)
     for folder in (package.parent, package):
         (folder / "__init__.py").touch()
-    assert path_shortener(FOLDERS)(str(package / "module.py")) == "package/inner/module.py"
+    assert make_path_shortener(FOLDERS)(str(package / "module.py")) == "package/inner/module.py"
 
 
 def test_modules_and_the_training_are_found_without_being_told() -> None:
     """By default it is what this process imports from that counts, and the working directory."""
-    assert path_shortener()(json.__file__) == "json/__init__.py"
-    assert not path_shortener()(__file__).startswith("/")
+    assert make_path_shortener()(json.__file__) == "json/__init__.py"
+    assert not make_path_shortener()(__file__).startswith("/")

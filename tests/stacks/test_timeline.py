@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tracelens_instrument.stacks.timeline import MARKER, Run, find_clock_offset_ns, mark, read_runs
+from tracelens_instrument.stacks.timeline import (
+    MARKER,
+    Run,
+    find_clock_offset_ns,
+    read_runs,
+    run_marker,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +100,6 @@ def test_too_few_markers_tell_nothing() -> None:
 
 
 def test_a_marker_has_a_number_and_lasts_its_time() -> None:
-    ((name, (begin, end)),) = mark(12).items()
+    ((name, (begin, end)),) = run_marker(12).items()
     assert name == f"{MARKER}12"
     assert end - begin >= 20_000_000

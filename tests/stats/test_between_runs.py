@@ -20,7 +20,7 @@ def error_rate(sigma: float, baselines: int, runs: int) -> float:
         between_runs.measure_change([level(v) for v in row[:-1]], level(row[-1]), 100.0)
         for row in drawn
     ]
-    return float(np.mean([between_runs.is_rare(change.more) for change in changes]))
+    return float(np.mean([between_runs.is_rare(change.p_of_increase) for change in changes]))
 
 
 runs = pytest.mark.parametrize("runs", few_or_many(300, 2000))
@@ -63,8 +63,8 @@ def test_one_baseline_is_judged_by_noise_within_runs() -> None:
 def test_few_steps_tell_nothing_with_one_baseline() -> None:
     few = between_runs.measure_level(np.arange(10.0), mean=False, seed=0)
     change = between_runs.measure_change([few], few, 1.0)
-    assert (change.low, change.more, change.either) == (None, None, None)
-    assert not between_runs.is_rare(change.either)
+    assert (change.low, change.p_of_increase, change.p_of_difference) == (None, None, None)
+    assert not between_runs.is_rare(change.p_of_difference)
 
 
 def test_correlated_steps_are_less_certain() -> None:
@@ -84,9 +84,9 @@ def test_runs_without_noise_differ_or_not_for_certain() -> None:
     constant, higher = (
         between_runs.measure_level(np.full(50, v), mean=False, seed=0) for v in (1.0, 1.1)
     )
-    assert between_runs.measure_change([constant], constant, 0.0).either == 1.0
-    assert between_runs.measure_change([constant], higher, 0.0).more == 0.0
-    assert between_runs.measure_change([constant], higher, 0.0).less == 1.0
+    assert between_runs.measure_change([constant], constant, 0.0).p_of_difference == 1.0
+    assert between_runs.measure_change([constant], higher, 0.0).p_of_increase == 0.0
+    assert between_runs.measure_change([constant], higher, 0.0).p_of_decrease == 1.0
 
 
 def test_probabilities_are_adjusted_as_by_hand() -> None:

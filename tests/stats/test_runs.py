@@ -55,7 +55,7 @@ def test_on_and_off_is_followed_beyond_the_window_in_which_it_was_seen(seed: int
     course = fit_courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
     assert course.pattern == "intermittent"
     assert np.mean(course.is_upper == late) > 0.97
-    assert course.level == pytest.approx(0.4, abs=0.03)
+    assert course.mean_delay == pytest.approx(0.4, abs=0.03)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -29,20 +29,20 @@ def read_algorithms(trace: Trace) -> pl.DataFrame:
 
 def _read_of_process(trace: Trace, process: int, uids: list[str]) -> pl.DataFrame:
     """Return a row (`_COLUMNS`) for each call of the communicators `uids` with a recorded algorithm."""
-    columns = trace.source.columns(process, _READ)
+    columns = trace.source.read_columns(process, _READ)
     if "algorithm" not in columns or "communicator" not in columns:
         return pl.DataFrame(schema=_COLUMNS)
 
-    algorithms, uid_codes = columns.word_column("algorithm"), columns.number("communicator")
-    wanted_codes = [code for code, uid in enumerate(columns.uids) if uid in uids]
+    algorithms, uid_codes = columns.word_column("algorithm"), columns.number_column("communicator")
+    wanted_codes = [code for code, uid in enumerate(columns.communicator_uids) if uid in uids]
     rows = np.flatnonzero(
         (algorithms.codes >= 0) & np.isin(uid_codes, wanted_codes) & columns.is_span
     )
-    rows = rows[columns.number("seq")[rows] >= 0]
+    rows = rows[columns.number_column("seq")[rows] >= 0]
     values_by_column = {
-        "communicator": np.array(columns.uids, object)[uid_codes[rows]],
-        "seq": columns.number("seq")[rows],
-        "algorithm": np.array(algorithms.known, object)[algorithms.codes[rows]],
+        "communicator": np.array(columns.communicator_uids, object)[uid_codes[rows]],
+        "seq": columns.number_column("seq")[rows],
+        "algorithm": np.array(algorithms.vocabulary, object)[algorithms.codes[rows]],
     }
     recorded_calls = pl.DataFrame(
         [pl.Series(name, values_by_column[name].tolist(), kind) for name, kind in _COLUMNS.items()]

@@ -17,7 +17,7 @@ from tracelens.accounting.stages import find_roles
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.caching import cached_property
 from tracelens.model import fmt
-from tracelens.model.calls import stretch
+from tracelens.model.calls import to_slice
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -47,131 +47,123 @@ MIN_RATIO_OF_STEPS_IF_WORK_LEFT: Final = 1.5
 
 @dataclass(frozen=True, eq=False)
 class ComputeTime:
-    """Matrices in nanoseconds, [step, rank] or [phase, step, rank]; nan where a rank lacks a step.
+    """Matrices in nanoseconds, [step, rank], `compute_ns` [phase, step, rank]; nan: a rank lacks a step.
 
-    `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
-    were extraordinarily long on every rank in the same phases. `parted`: other ranks were left out as
-    asked, so waits cannot be assigned to ranks. `stages` separates ranks that play different
-    parts; `server` (a column) is no peer of those whom it serves.
+    `is_settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
+    were extraordinarily long on every rank in the same phases. `leaves_out_ranks`: other ranks were left
+    out as asked, so waits cannot be assigned to ranks. `stages` separates ranks that play different
+    parts; `server_column` (a rank) is no peer of those whom it serves.
     """
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     steps: Ints
     phases: tuple[str, ...]
-    own: Floats
-    length: Floats
-    wait: Floats
-    settled: Flags
-    parted: bool = False
+    compute_ns: Floats
+    step_length_ns: Floats
+    wait_ns: Floats
+    is_settled: Flags
+    leaves_out_ranks: bool = False
     stages: Stages | None = None
-    server: int | None = None
+    server_column: int | None = None
 
     @cached_property
-    def total(self) -> Floats:
-        """Compute time of all phases."""
-        return np.asarray(self.own.sum(axis=0))
+    def total_compute_ns(self) -> Floats:
+        """Compute time of all phases, [step, rank]."""
+        return np.asarray(self.compute_ns.sum(axis=0))
 
     @cached_property
-    def between_synchronizations(self) -> Floats:
-        """Compute time from the synchronization point of a step to that of the next one."""
+    def compute_ns_between_meetings(self) -> Floats:
+        """Compute time from the point where ranks meet in a step to that in the next, [step, rank]."""
         follows_meeting = np.isin(self.phases, AFTER_MEETING)
-        before_ns = self.own[~follows_meeting].sum(axis=0)
+        before_ns = self.compute_ns[~follows_meeting].sum(axis=0)
         next_ns = np.concatenate([before_ns[1:], np.zeros_like(before_ns[:1])])
-        return np.asarray(self.own[follows_meeting].sum(axis=0) + next_ns)
+        return np.asarray(self.compute_ns[follows_meeting].sum(axis=0) + next_ns)
 
     @cached_property
-    def levelled(self) -> ComputeTime:
+    def with_equal_stages(self) -> ComputeTime:
         """These times as if all stages had equally much to do, so that all ranks can be compared.
 
         In each phase and step the typical rank of every stage is moved to the mean of all stages. A
         server takes at least what those take whom it serves.
         """
-        if self.server is not None:
-            compute_ns = self.own.copy()
-            for phase_ns in compute_ns:
-                typical_ns = self._find_typical_ns(np.delete(phase_ns, self.server, axis=1))
-                phase_ns[:, self.server] = np.maximum(phase_ns[:, self.server], typical_ns)
-            return replace(self, own=compute_ns)
+        server = self.server_column
+        if server is not None:
+            compute_ns = self.compute_ns.copy()
+            for phase_ns in compute_ns:  # [step, rank]
+                typical_ns = self._find_typical_ns(np.delete(phase_ns, server, axis=1))
+                phase_ns[:, server] = np.maximum(phase_ns[:, server], typical_ns)
+            return replace(self, compute_ns=compute_ns)
         if self.stages is None:
             return self
-        compute_ns = self.own.copy()
+        compute_ns, columns_by_stage = self.compute_ns.copy(), self.stages.columns_by_stage
         for phase_ns in compute_ns:
-            typical_of_stages = [
-                self._find_typical_ns(phase_ns[:, members]) for members in self.stages.members
-            ]
-            mean_ns = medians(np.stack(typical_of_stages)[:, self.settled_rows], axis=1).mean()
-            for members, typical_ns in zip(self.stages.members, typical_of_stages, strict=True):
-                phase_ns[:, members] += mean_ns - typical_ns[:, None]
-        return replace(self, own=compute_ns, stages=None)
+            stages_ns = [self._find_typical_ns(phase_ns[:, stage]) for stage in columns_by_stage]
+            mean_ns = medians(np.stack(stages_ns)[:, self.settled_rows], axis=1).mean()
+            for columns, stage_ns in zip(columns_by_stage, stages_ns, strict=True):
+                phase_ns[:, columns] += mean_ns - stage_ns[:, None]
+        return replace(self, compute_ns=compute_ns, stages=None)
 
-    def _find_typical_ns(self, peers: Floats) -> Floats:
-        """Return the typical time of the ranks of a stage, [step], ns; `peers` is [step, rank].
+    def _find_typical_ns(self, stage_ns: Floats) -> Floats:
+        """Return the median of ranks, [step, rank]; of two the faster one, of one its median step."""
+        if stage_ns.shape[1] > 2:
+            return medians(stage_ns, axis=1)
+        if stage_ns.shape[1] == 2:
+            return np.asarray(np.fmin(*stage_ns.T))
+        return np.full(len(stage_ns), medians(stage_ns[self.settled_rows, 0], axis=0))
 
-        It is the median; of two ranks the faster one; of one rank its own median step.
-        """
-        if peers.shape[1] > 2:
-            return medians(peers, axis=1)
-        if peers.shape[1] == 2:
-            return np.asarray(np.fmin(*peers.T))
-        return np.full(len(peers), medians(peers[self.settled_rows, 0], axis=0))
-
-    def peers_of(self, columns: tuple[int, ...]) -> Indices:
-        """Return the columns that `columns` are compared with: ranks of the same stages, no server."""
+    def find_peer_columns(self, columns: tuple[int, ...]) -> Indices:
+        """Return the ranks that `columns` are compared with: those of the same stages, no server."""
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
-            is_peer = np.isin(self.stages.stage, self.stages.stage[list(columns)])
-        is_peer[[*columns, *([] if self.server is None else [self.server])]] = False
+            stage_of_column = self.stages.stage_of_column
+            is_peer = np.isin(stage_of_column, stage_of_column[list(columns)])
+        is_peer[[*columns, *([] if self.server_column is None else [self.server_column])]] = False
         return np.flatnonzero(is_peer)
 
     @cached_property
-    def steps_done(self) -> Ints:
-        """How many steps each rank has made."""
-        return np.asarray(np.count_nonzero(~np.isnan(self.total), axis=0), np.int64)
+    def step_counts(self) -> Ints:
+        """How many steps each rank has made, [rank]."""
+        return np.asarray(np.count_nonzero(~np.isnan(self.total_compute_ns), axis=0), np.int64)
 
-    def work_left_to_others(self, columns: tuple[int, ...]) -> bool:
+    def is_work_left_to_others(self, columns: tuple[int, ...]) -> bool:
         """Return True if ranks (columns) that a server serves made clearly fewer steps than their peers.
 
         Then all take work at their own pace, and none waits for another.
         """
-        peers = self.peers_of(columns)
-        if self.server is None or not len(peers):
+        peers = self.find_peer_columns(columns)
+        if self.server_column is None or not len(peers):
             return False
-        step_count = float(self.steps_done[list(columns)].max())
+        step_count = float(self.step_counts[list(columns)].max())
         return step_count * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(
-            np.median(self.steps_done[peers])
+            np.median(self.step_counts[peers])
         )
 
-    def compared_with(self, columns: tuple[int, ...]) -> Indices:
+    def find_compared_columns(self, columns: tuple[int, ...]) -> Indices:
         """Return the columns of the peers; where the stages of `columns` have no others, all others."""
-        peers = self.peers_of(columns)
+        peers = self.find_peer_columns(columns)
         return peers if len(peers) else np.delete(np.arange(len(self.ranks)), columns)
 
     @cached_property
     def settled_rows(self) -> slice | Indices:
         """The rows that statistics may use: of most runs a stretch, so that to take them is no copy."""
-        return stretch(np.flatnonzero(self.settled))
+        return to_slice(np.flatnonzero(self.is_settled))
 
     @cached_property
-    def step_ns(self) -> float:
+    def typical_step_ns(self) -> float:
         """The length of a typical step."""
-        lengths_ns = self.length[self.settled_rows] if self.settled.any() else self.length
+        rows = self.settled_rows if self.is_settled.any() else slice(None)
+        lengths_ns = self.step_length_ns[rows]
         return float(np.nanmedian(lengths_ns)) if lengths_ns.size else 0.0
 
     @cached_property
-    def usual_ns(self) -> float:
+    def typical_compute_ns(self) -> float:
         """The compute time of a typical rank in a typical step."""
-        return float(np.nanmedian(self.total[self.settled_rows]))
+        return float(np.nanmedian(self.total_compute_ns[self.settled_rows]))
 
 
 def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = None) -> ComputeTime:
-    """Build the matrices of all main workers; phases that never occur are left out.
-
-    Args:
-        trace: A run.
-        phases: The partition of its time.
-        roles: The parts that ranks play, if they are known already.
-    """
+    """Build the matrices of all main workers; phases that never occur are left out."""
     roles = roles or find_roles(trace)
     workers = trace.workers
     is_of_worker = trace.steps["process"].is_in(workers["process"].implode())
@@ -179,38 +171,37 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     step_numbers = steps["step"].unique().sort().to_numpy().astype(np.int64)
     ranks = workers["rank"].to_list()
     grid = _Grid(step_numbers, np.array(ranks, np.int64))
-    length_ns = grid.fill(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
-    is_missing = np.isnan(length_ns) | grid.cut_short(steps, workers)
-    cell_of_window = grid.cells(phases.pieces.steps)
-    phase_names = [
-        name for name in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(name)].any()
-    ]
-    if _is_worth_reporting(phases.by_worker(phases.sum_time(CATEGORIES[UNINSTRUMENTED])), phases):
+    length_ns = grid.fill_matrix(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
+    is_missing = np.isnan(length_ns) | grid.find_cut_short(steps, workers)
+    cell_of_window = grid.find_cells(phases.pieces.windows)
+    phase_names = [name for name in COMPUTE_CATEGORIES if phases.sum_ns_by_window(name).any()]
+    uncovered_ns = phases.sum_by_worker(phases.sum_ns_by_window(CATEGORIES[UNINSTRUMENTED]))
+    if _is_worth_reporting(uncovered_ns, phases):
         phase_names.append(CATEGORIES[UNINSTRUMENTED])
     compute_ns = np.empty((len(phase_names), *length_ns.shape))
     for phase_ns, name in zip(compute_ns, phase_names, strict=True):
-        phase_ns[:] = grid.sum(cell_of_window, phases.sum_time(name))
+        phase_ns[:] = grid.sum_matrix(cell_of_window, phases.sum_ns_by_window(name))
     compute_ns[:, is_missing] = length_ns[is_missing] = np.nan
-    wait_ns = grid.sum(cell_of_window, phases.sum_time(*WAIT_CATEGORIES))
+    wait_ns = grid.sum_matrix(cell_of_window, phases.sum_ns_by_window(*WAIT_CATEGORIES))
     wait_ns[is_missing] = 0.0
     return ComputeTime(
         ranks=tuple(ranks),
         hosts=tuple(workers["host"].fill_null("").to_list()),
         steps=step_numbers,
         phases=tuple(phase_names),
-        own=compute_ns,
-        length=length_ns,
-        wait=wait_ns,
-        settled=_find_settled(compute_ns),
-        parted=bool(trace.parted),
+        compute_ns=compute_ns,
+        step_length_ns=length_ns,
+        wait_ns=wait_ns,
+        is_settled=_find_settled(compute_ns),
+        leaves_out_ranks=bool(trace.partial_communicators),
         stages=roles.stages,
-        server=None if roles.server is None else ranks.index(roles.server),
+        server_column=None if roles.server_rank is None else ranks.index(roles.server_rank),
     )
 
 
 def _is_worth_reporting(spent_ns: Ints, phases: Phases) -> bool:
-    """Return True if any worker spends enough of its time so that a finding could be worth it."""
-    total_ns = phases.by_worker(phases.sum_time(*CATEGORIES))
+    """Return True if `spent_ns`, [worker], is enough of any worker's time to be worth a finding."""
+    total_ns = phases.sum_by_worker(phases.sum_ns_by_window(*CATEGORIES))
     return bool((spent_ns >= LEAST_LOSS * total_ns)[total_ns > 0].any())
 
 
@@ -219,28 +210,29 @@ class _Grid:
     """Puts values of rows with `step` and `rank` into a [step, rank] matrix."""
 
     steps: Ints
-    ranks: Ints
+    ranks: Ints  # ascending, as `steps`
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.steps), len(self.ranks)
 
-    def cells(self, rows: pl.DataFrame) -> Indices:
+    def find_cells(self, rows: pl.DataFrame) -> Indices:
         """Return the index of each row in the flat matrix."""
         step_index = np.searchsorted(self.steps, rows["step"].to_numpy())
         return step_index * len(self.ranks) + np.searchsorted(self.ranks, rows["rank"].to_numpy())
 
-    def sum(self, cells: Indices, values: Ints) -> Floats:
+    def sum_matrix(self, cells: Indices, values: Ints) -> Floats:
         sums = np.bincount(cells, values, minlength=len(self.steps) * len(self.ranks))
         return np.asarray(sums, np.float64).reshape(self.shape)
 
-    def fill(self, rows: pl.DataFrame, values: Ints) -> Floats:
+    def fill_matrix(self, rows: pl.DataFrame, values: Ints) -> Floats:
+        """Return a matrix of the values, each of one of `rows`; nan elsewhere."""
         matrix = np.full(self.shape, np.nan)
-        matrix.reshape(-1)[self.cells(rows)] = values
+        matrix.reshape(-1)[self.find_cells(rows)] = values
         return matrix
 
-    def cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
-        """Find which cells, [step, rank], are the last step of a process that was cut short."""
+    def find_cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
+        """Find the cells, [step, rank], that are the last step of a process that was cut short."""
         incomplete = workers.filter(~pl.col("complete")).select("process")
         last_steps = (
             steps.join(incomplete, on="process", how="semi")
@@ -248,7 +240,7 @@ class _Grid:
             .agg(pl.col("step").max())
         )
         is_cut_short = np.zeros(self.shape, np.bool_)
-        is_cut_short.reshape(-1)[self.cells(last_steps)] = True
+        is_cut_short.reshape(-1)[self.find_cells(last_steps)] = True
         return is_cut_short
 
 
@@ -275,7 +267,7 @@ Workload = dict[str, "Floats"]  # by name, [step, rank]; nan where a step did no
 class Explanation:
     """Which amount compute time correlates with best, and what share of its variance that explains."""
 
-    amount: str
+    amount_name: str
     share: float
 
 
@@ -285,10 +277,10 @@ def find_proportional_delays(times: ComputeTime) -> Flags:
     That tells more work, such as longer sequences, from a stall, which lengthens one phase.
     """
     if not {*COMPUTING} <= {*times.phases}:
-        return np.zeros(times.total.shape, np.bool_)
+        return np.zeros(times.total_compute_ns.shape, np.bool_)
     growth_shares = []
     for name in COMPUTING:
-        compute_ns = np.nan_to_num(times.own[times.phases.index(name)], nan=0.0)
+        compute_ns = np.nan_to_num(times.compute_ns[times.phases.index(name)], nan=0.0)
         typical_ns = np.maximum(np.median(compute_ns, axis=0), 1.0)
         growth_shares.append(compute_ns / typical_ns - 1)
     smaller_share, larger_share = np.minimum(*growth_shares), np.maximum(*growth_shares)
@@ -301,19 +293,15 @@ def is_in_proportion(smaller: Floats, larger: Floats) -> Flags:
 
 
 def measure_workload(phases: Phases, times: ComputeTime) -> Workload:
-    """Return the samples and the tokens of every step and rank, [step, rank], if recorded."""
+    """Return the samples and the tokens of every step and rank, [step, rank], by name, if recorded."""
     workload = {}
-    column_of = {rank: index for index, rank in enumerate(times.ranks)}
+    column_by_rank = {rank: column for column, rank in enumerate(times.ranks)}
     for name in AMOUNTS:
         amounts = np.full((len(times.steps), len(times.ranks)), np.nan)
-        for rank, (steps, values) in phases.amounts.get(name, {}).items():
-            if np.array_equal(steps, times.steps):
-                amounts[:, column_of[rank]] = values
-                continue
+        for rank, (steps, values) in phases.amounts_by_name.get(name, {}).items():
             is_known = np.isin(steps, times.steps)
-            amounts[np.searchsorted(times.steps, steps[is_known]), column_of[rank]] = values[
-                is_known
-            ]
+            rows = np.searchsorted(times.steps, steps[is_known])
+            amounts[rows, column_by_rank[rank]] = values[is_known]
         if not np.isnan(amounts).all():
             workload[name] = amounts
     return workload
@@ -334,9 +322,10 @@ def measure_more_work(workload: Workload) -> Floats | None:
 def measure_workload_ratios(
     workload: Workload, columns: tuple[int, ...], peer_columns: Indices, rows: Indices
 ) -> dict[str, float]:
-    """Return the amount of work of some ranks (columns) as a ratio of their peers', by its name.
+    """Return the mean amount of work of some ranks (columns) as a ratio of a typical peer's, by name.
 
-    `workload` has each amount, [step, rank]; only the steps of `rows` count.
+    `workload` has each amount, [step, rank]; only the steps of `rows` count. What is not known of all
+    these ranks and peers is left out.
     """
     ratios = {}
     for name, all_amounts in workload.items():
@@ -350,7 +339,10 @@ def measure_workload_ratios(
 
 
 def describe_workload(ratios: dict[str, float], *, several: bool) -> list[str]:
-    """Return sentences on ranks that have more work than the others, if any."""
+    """Return a sentence on ranks that have more work than the others, if they clearly have.
+
+    `ratios` says how many times the peers' amount it is, by name; `several`: it is about several ranks.
+    """
     name = max(ratios, key=lambda amount: ratios[amount], default=None)
     if name is None or ratios[name] < 1 + MIN_MORE_WORK_TO_REPORT:
         return []
@@ -363,10 +355,11 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
 
     Its share is the squared correlation of both over ranks and steps, relative to each step's median.
     """
-    compute_ns = times.own[[name in COMPUTING for name in times.phases]].sum(axis=0)[times.settled]
+    is_computing = [name in COMPUTING for name in times.phases]
+    compute_ns = times.compute_ns[is_computing].sum(axis=0)[times.is_settled]  # [step, rank]
     explanations = []
     for name, amounts in workload.items():
-        settled_amounts = amounts[times.settled]
+        settled_amounts = amounts[times.is_settled]
         is_complete = ~(np.isnan(settled_amounts) | np.isnan(compute_ns)).any(axis=1)
         if np.count_nonzero(is_complete) > 1:
             relative_amounts = _divide_by_median(settled_amounts[is_complete])

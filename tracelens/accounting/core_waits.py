@@ -9,7 +9,7 @@ is no slow one; one that has more to do has it with and without.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -48,53 +48,60 @@ MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
 
 @dataclass(frozen=True)
 class CoreWait:
-    """Share of the time in which late ranks waited for a core, and the `usual` share.
+    """Share of the time in which late ranks waited for a core, and the usual share.
 
-    That is what peers did, or all ranks at other times. `explains` is the share of the delay that is
-    gone without it, and `left` what is not, as a share of the usual work; null where times were read too
-    seldom to tell these steps from others.
+    That is what peers did, or all ranks at other times. `explained_share` is the share of the delay that
+    is gone without these waits, and `delay_left` what is not, as a share of the usual work; None where
+    times were read too seldom to tell these steps from others.
     """
 
-    share: float
-    usual: float
-    explains: float | None
-    left: float | None
+    wait_share: float
+    usual_wait_share: float
+    explained_share: float | None
+    delay_left: float | None
 
     @property
     def is_cause(self) -> bool:
         """Whether there is hardly a delay without it; a bit more, where all wait by chance."""
-        if self.explains is None or self.left is None:
+        if self.explained_share is None or self.delay_left is None:
             return False
-        little_left = self.left < MAX_DELAY_LEFT_IF_CAUSE
-        is_common = self.usual >= MIN_SHARE_OF_TIME_PEERS_WAIT
-        return self.explains >= MIN_SHARE_OF_DELAY_IF_CAUSE or (little_left and is_common)
+        is_little_left = self.delay_left < MAX_DELAY_LEFT_IF_CAUSE
+        all_wait = self.usual_wait_share >= MIN_SHARE_OF_TIME_PEERS_WAIT
+        return self.explained_share >= MIN_SHARE_OF_DELAY_IF_CAUSE or (is_little_left and all_wait)
 
     @property
     def may_be_cause(self) -> bool:
         """Whether it is the cause, or as much was waited as could be, and it was not read when."""
-        waited_long = self.share >= MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE
-        return self.is_cause or (self.explains is None and waited_long)
+        waited_long = self.wait_share >= MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE
+        return self.is_cause or (self.explained_share is None and waited_long)
 
     @property
     def is_common(self) -> bool:
         """Whether peers waited for cores as well, so that it is chance who did so most."""
-        return self.is_cause and self.usual >= MIN_RATIO_OF_WAITS_IF_COMMON * self.share
+        min_usual_share = MIN_RATIO_OF_WAITS_IF_COMMON * self.wait_share
+        return self.is_cause and self.usual_wait_share >= min_usual_share
 
     def sentences(self, ranks: str, others: str) -> list[str]:
-        """Describe it in sentences, where it explains a good part of the delay, or may do so."""
-        share, peers_share = fmt.percent(self.share), fmt.percent(self.usual)
-        own_wait = f"{fmt.capital(ranks)} waited for a core for {share} of the time"
-        if self.explains is None:
+        """Describe it in a sentence, if it explains the delay or may; `ranks`, `others`: their names."""
+        percent, usual_percent = fmt.percent(self.wait_share), fmt.percent(self.usual_wait_share)
+        wait_clause = f"{fmt.capital(ranks)} waited for a core for {percent} of the time"
+        if self.explained_share is None:
             reason = "whether more in these steps than in others was not read"
-            return [f"{own_wait}; {reason}."] if self.may_be_cause else []
-        if self.explains < MIN_SHARE_OF_DELAY_TO_REPORT and not self.is_cause:
+            return [f"{wait_clause}; {reason}."] if self.may_be_cause else []
+        if self.explained_share < MIN_SHARE_OF_DELAY_TO_REPORT and not self.is_cause:
             return []
-        explains = f"that explains {fmt.percent(self.explains)} of the delay"
-        return [f"{own_wait}, {others} for {peers_share}: {explains}."]
+        explained = f"that explains {fmt.percent(self.explained_share)} of the delay"
+        return [f"{wait_clause}, {others} for {usual_percent}: {explained}."]
 
     def evidence(self) -> dict[str, Any]:
-        """Return it as numbers."""
-        return asdict(self) | {"is_cause": self.is_cause}
+        """Return it as numbers, for a finding."""
+        return {
+            "share": self.wait_share,
+            "usual": self.usual_wait_share,
+            "explains": self.explained_share,
+            "left": self.delay_left,
+            "is_cause": self.is_cause,
+        }
 
 
 def measure_core_wait(
@@ -104,14 +111,14 @@ def measure_core_wait(
 
     None where not all of the late ranks, or no peer, have readings.
     """
-    columns = [*delayed_columns, *times.compared_with(delayed_columns).tolist()]
+    columns = [*delayed_columns, *times.find_compared_columns(delayed_columns).tolist()]
     waits_by_column = _measure_waits(trace, times, rows)
-    waits = [waits_by_column.get(column) for column in columns]
+    waits = [waits_by_column.get(column) for column in columns]  # of the delayed ranks first
     known_waits = [wait for wait in waits if wait is not None]
     delayed_count = len(delayed_columns)
     if len(known_waits) < len(waits) or len(known_waits) == delayed_count:
         return None
-    wait_shares, work_ns, undisturbed_ns = np.array(known_waits).T
+    wait_shares, work_ns, undisturbed_ns = np.array(known_waits).T  # each [column]
     peer_work_ns, peer_undisturbed_ns = (
         float(np.median(ns[delayed_count:])) for ns in (work_ns, undisturbed_ns)
     )
@@ -123,10 +130,10 @@ def measure_core_wait(
     if (delay_shares > 0).all():
         explained_shares = 1 - delay_shares_left / delay_shares
     return CoreWait(
-        share=float(wait_shares[:delayed_count].max()),
-        usual=float(np.median(wait_shares[delayed_count:])),
-        explains=float(np.clip(explained_shares.min(), 0.0, 1.0)),
-        left=float(delay_shares_left.max()),
+        wait_share=float(wait_shares[:delayed_count].max()),
+        usual_wait_share=float(np.median(wait_shares[delayed_count:])),
+        explained_share=float(np.clip(explained_shares.min(), 0.0, 1.0)),
+        delay_left=float(delay_shares_left.max()),
     )
 
 
@@ -151,85 +158,80 @@ def measure_core_wait_of_all(
     wait_share, _, _, wait_share_in_all, work_ns, _ = np.median(np.array(known_waits), axis=0)
     is_contiguous = row_range.stop - row_range.start == len(rows)
     if not is_contiguous or not all(
-        core_times.resolved for core_times in _read_times(trace, times.steps[row_range])
+        core_times.are_resolved for core_times in _read_times(trace, times.steps[row_range])
     ):
-        return CoreWait(float(wait_share), float(wait_share_in_all), None, None)
-    step_ns = float(np.median(times.length[times.settled_rows]))
+        return CoreWait(
+            float(wait_share), float(wait_share_in_all), explained_share=None, delay_left=None
+        )
+    step_ns = float(np.median(times.step_length_ns[times.settled_rows]))
     extra_wait_ns = wait_share * (step_ns + extra_ns) - wait_share_in_all * step_ns
     explained_share = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
-    delay_share_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)
-    return CoreWait(float(wait_share), float(wait_share_in_all), explained_share, delay_share_left)
+    delay_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)
+    return CoreWait(float(wait_share), float(wait_share_in_all), explained_share, delay_left)
 
 
-def is_busy(core_wait: float) -> bool:
-    """Return True if ranks wait for cores too long to tell which one computes slowly.
-
-    `core_wait` is that of the run, as a share of the time of steps.
-    """
-    return core_wait >= MIN_WAIT_FOR_CORES_IF_BUSY
+def is_machine_busy(core_wait_share: float) -> bool:
+    """Return True if ranks wait for cores for too large a share of steps to tell which one is slow."""
+    return core_wait_share >= MIN_WAIT_FOR_CORES_IF_BUSY
 
 
 def measure_core_wait_of_run(trace: Trace) -> float | None:
-    """Return for what share of the time of their steps ranks waited for a core, on average.
-
-    None where that was not read of any, or there are no steps.
-    """
-    shares = [
-        times.queued_ns / times.took_ns
-        for times in _read_times(trace, trace.steps["step"].to_numpy())
-    ]
+    """Return for what mean share of their steps' time ranks waited for a core; None if not read."""
+    rank_times = _read_times(trace, trace.steps["step"].to_numpy())
+    shares = [times.queued_ns / times.steps_ns for times in rank_times]
     return float(np.mean(shares)) if shares else None
 
 
 def measure_ready_shares(trace: Trace) -> dict[int, float]:
     """Return for what share of the time of its steps each rank ran or waited for a core, where read."""
-    readings = _read_times(trace, trace.steps["step"].to_numpy())
-    return {times.rank: (times.ran_ns + times.queued_ns) / times.took_ns for times in readings}
+    rank_times = _read_times(trace, trace.steps["step"].to_numpy())
+    return {times.rank: (times.ran_ns + times.queued_ns) / times.steps_ns for times in rank_times}
 
 
 def _measure_waits(
     trace: Trace, compute_times: ComputeTime, rows: slice
 ) -> dict[int, tuple[float, float, float]]:
-    """Measure, by column (rank), the share of the time in which it waited for a core in steps `rows`.
+    """Measure how long ranks waited for a core in steps `rows`, by column (rank).
 
-    With it come its compute time per step, ns, and the same without these waits. Ranks without readings
-    are left out.
+    Returns the share of the time, the compute time per step, ns, and the same without these waits. Ranks
+    without readings are left out.
     """
     column_by_rank = {rank: column for column, rank in enumerate(compute_times.ranks)}
     waits = {}
     for core_times in _read_times(trace, compute_times.steps[rows]):
         column = column_by_rank.get(core_times.rank)
-        work_ns = compute_times.total[rows, column] if column is not None else np.empty(0)
+        work_ns = np.empty(0) if column is None else compute_times.total_compute_ns[rows, column]
         if column is None or core_times.ran_ns <= 0 or np.isnan(work_ns).all():
             continue
         work_per_step_ns = float(np.nanmean(work_ns))
         ready_ns = max(core_times.ran_ns + core_times.queued_ns, float(np.nansum(work_ns)))
         undisturbed_ns = work_per_step_ns * (1 - core_times.queued_ns / ready_ns)
-        waits[column] = core_times.queued_ns / core_times.took_ns, work_per_step_ns, undisturbed_ns
+        wait_share = core_times.queued_ns / core_times.steps_ns
+        waits[column] = wait_share, work_per_step_ns, undisturbed_ns
     return waits
 
 
 @dataclass(frozen=True)
 class _TimesInSteps:
-    """How long a rank's main thread ran, and queued for a core, in some steps that last `took_ns`.
+    """How long a rank's main thread ran, and queued for a core, in some steps that last `steps_ns`.
 
-    `around_ns` is the time between the readings around them: all of it counts as if it were alike.
+    `between_readings_ns` lies between the readings around them: it counts as if all of it were alike.
     """
 
     rank: int
-    took_ns: float
+    steps_ns: float
     ran_ns: float
     queued_ns: float
-    around_ns: float
+    between_readings_ns: float
 
     @property
-    def resolved(self) -> bool:
+    def are_resolved(self) -> bool:
         """Whether the readings cover mostly these steps."""
-        return self.took_ns >= MIN_SHARE_OF_TIME_READ * self.around_ns
+        return self.steps_ns >= MIN_SHARE_OF_TIME_READ * self.between_readings_ns
 
 
 def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
-    """Yield the times of each rank whose main thread trains, from the first to the last of `steps`."""
+    """Yield the times, from the first to the last of `steps`, of each rank that has two readings."""
     readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
     if readings.is_empty() or not len(steps):
         return
@@ -249,7 +251,7 @@ def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
                 trace.clock_maps.get(process),
                 np.array(edges_ns, np.int64),
             )
-            if core_times.took_ns > 0:
+            if core_times.steps_ns > 0:
                 yield core_times
 
 
@@ -259,9 +261,10 @@ def _interpolate(
     """Interpolate the times that a rank ran and queued between two times, as far as readings reach.
 
     `readings` has one row per reading: its time, and the sums of `ran_ns` and `queued_ns` until then.
+    `edges_ns` are the two times, on the common clock; `clock_map` brings readings to it.
     """
     times_ns = readings["monotonic_ns"].to_numpy()
-    times_ns = clock_map.apply(times_ns) if clock_map else times_ns
+    times_ns = clock_map.to_common(times_ns) if clock_map else times_ns
     first_ns, last_ns = np.clip(edges_ns, times_ns[0], times_ns[-1])
     ran_ns, queued_ns = (
         np.diff(
@@ -273,8 +276,8 @@ def _interpolate(
     between_readings_ns -= times_ns[max(np.searchsorted(times_ns, first_ns, side="right") - 1, 0)]
     return _TimesInSteps(
         rank,
-        float(last_ns - first_ns),
-        float(ran_ns[0]),
-        float(queued_ns[0]),
-        float(between_readings_ns),
+        steps_ns=float(last_ns - first_ns),
+        ran_ns=float(ran_ns[0]),
+        queued_ns=float(queued_ns[0]),
+        between_readings_ns=float(between_readings_ns),
     )

@@ -37,55 +37,62 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """What the devices of one rank did while the job lasted (`job_ns`); nanoseconds.
+    """What the devices of one rank did while the job lasted (`job_ns`).
 
-    `compute_ns` is the time in which kernels ran that do not communicate or move memory, `exposed_ns`
-    communication without such a kernel, `copies_ns` the time of memory operations alone.
+    `compute_ns` is the time in which kernels ran that do not communicate or move memory,
+    `exposed_communication_ns` that of communication without such a kernel, `copies_ns` that of memory
+    operations alone.
     """
 
     rank: int
     job_ns: int
     compute_ns: int
-    exposed_ns: int
+    exposed_communication_ns: int
     copies_ns: int
     communication_ns: int
 
     @property
     def busy_ns(self) -> int:
         """The time in which anything ran."""
-        return self.compute_ns + self.exposed_ns + self.copies_ns
+        return self.compute_ns + self.exposed_communication_ns + self.copies_ns
 
     @property
     def shares(self) -> DeviceShares:
         """The same as shares of the job."""
-        job = max(self.job_ns, 1)
-        return DeviceShares(self.compute_ns / job, self.exposed_ns / job, self.copies_ns / job)
+        job_ns = max(self.job_ns, 1)
+        exposed_share = self.exposed_communication_ns / job_ns
+        return DeviceShares(self.compute_ns / job_ns, exposed_share, self.copies_ns / job_ns)
 
     @property
-    def overlap(self) -> float | None:
+    def overlap_share(self) -> float | None:
         """The share of communication that computation overlaps; None without any."""
         if not self.communication_ns:
             return None
-        return 1 - self.exposed_ns / self.communication_ns
+        return 1 - self.exposed_communication_ns / self.communication_ns
 
 
-def measure_device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list[DeviceTime]:
-    """Measure the time of devices by rank; `timed` are the `select_timed_spans`, if at hand."""
+def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -> list[DeviceTime]:
+    """Measure the time of devices by rank; `timed_spans` are the `select_timed_spans`, if at hand."""
     rank_by_process = dict(trace.processes.select("process", "rank").iter_rows())
     device_times = []
-    for process, work in find_device_work(trace, timed).items():
-        windows = work.windows
-        unions = (work.compute, work.compute_or_communication, work.busy, work.communication)
+    for process, work in find_device_work(trace, timed_spans).items():
+        windows = work.windows  # only time within them counts
+        activities = (work.compute, work.compute_or_communication, work.busy, work.communication)
         compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
-            int((union.passed_before(windows.end) - union.passed_before(windows.start)).sum())
-            for union in unions
+            int(
+                (
+                    activity.covered_ns_before(windows.end_ns)
+                    - activity.covered_ns_before(windows.start_ns)
+                ).sum()
+            )
+            for activity in activities
         )
         device_times.append(
             DeviceTime(
                 rank_by_process[process],
                 job_ns=job_ns(trace) or windows.total_ns,
                 compute_ns=compute_ns,
-                exposed_ns=compute_or_communication_ns - compute_ns,
+                exposed_communication_ns=compute_or_communication_ns - compute_ns,
                 copies_ns=busy_ns - compute_or_communication_ns,
                 communication_ns=communication_ns,
             )
@@ -93,26 +100,29 @@ def measure_device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list
     return device_times
 
 
-def find_device_work(trace: Trace, timed: pl.DataFrame | None = None) -> dict[int, DeviceWork]:
-    """Find what devices did in the steps of each process that has one, or in all of its time.
+def find_device_work(
+    trace: Trace, timed_spans: pl.DataFrame | None = None
+) -> dict[int, DeviceWork]:
+    """Find what devices did, by process: in its steps, or, where it has none, in all of its time.
 
-    `timed` are the `select_timed_spans`, if the caller has them.
+    `timed_spans` are the `select_timed_spans`, if the caller has them.
     """
     communicates = pl.col("kind") == "reduction"
     moves_memory = pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False)
-    timed = (select_timed_spans(trace) if timed is None else timed).with_columns(
+    timed_spans = select_timed_spans(trace) if timed_spans is None else timed_spans
+    timed_spans = timed_spans.with_columns(
         communicates=communicates, computes=~communicates & ~moves_memory
     )
     steps = trace.steps.select("process", start="start_ns", end="end_ns")
     steps_by_process = steps.partition_by("process", as_dict=True)
-    spans_by_process = timed.partition_by("process", as_dict=True, maintain_order=True)
+    spans_by_process = timed_spans.partition_by("process", as_dict=True, maintain_order=True)
     work_by_process = {}
     for (process,), device_spans in spans_by_process.items():
         busy = _merge_spans(device_spans)
+        whole_time = Intervals(busy.start_ns[:1], busy.end_ns[-1:])
+        own_steps = steps_by_process.get((process,))
         work_by_process[int(process)] = DeviceWork(
-            windows=_merge_spans(steps_by_process[process,])
-            if (process,) in steps_by_process
-            else Intervals(busy.start[:1], busy.end[-1:]),
+            windows=whole_time if own_steps is None else _merge_spans(own_steps),
             compute=_merge_spans(device_spans.filter("computes")),
             communication=_merge_spans(device_spans.filter("communicates")),
             compute_or_communication=_merge_spans(
@@ -148,16 +158,16 @@ def measure_undivided_share(trace: Trace) -> float:
     spans = select_timed_spans(trace).join(trace.steps, on=["process", "step"], how="semi")
     phases = spans.filter(pl.col("kind").is_in(COMPUTE_CATEGORIES))
     reductions = spans.filter(pl.col("kind") == "reduction", pl.col("bucket").is_null())
-    reductions_of = reductions.partition_by("process", as_dict=True)
+    reductions_by_process = reductions.partition_by("process", as_dict=True)
     overlap_ns = sum(
-        _overlap_ns(process_phases, reductions_of[process])
-        for process, process_phases in phases.partition_by("process", as_dict=True).items()
-        if process in reductions_of
+        _measure_overlap_ns(own_phases, reductions_by_process[process])
+        for process, own_phases in phases.partition_by("process", as_dict=True).items()
+        if process in reductions_by_process
     )
     return overlap_ns / (trace.steps["process"].n_unique() * max(job_ns(trace), 1))
 
 
-def _overlap_ns(spans: pl.DataFrame, other_spans: pl.DataFrame) -> int:
+def _measure_overlap_ns(spans: pl.DataFrame, other_spans: pl.DataFrame) -> int:
     """Return for how long a span of each table lasts at the same time, ns."""
     union_ns = _merge_spans(pl.concat([spans, other_spans])).total_ns
     return _merge_spans(spans).total_ns + _merge_spans(other_spans).total_ns - union_ns

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """Ranks whose last training step is `last_step`, or an earlier one; others trained to `others_step`.
+    """Ranks whose last training step is `last_step`, or before it; others have `others_last_step`.
 
-    These began their last step `apart_ns` after the last of the ranks had ended its own.
+    These began that step `gap_ns` after the last of the ranks had ended its own last one.
     """
 
     ranks: tuple[int, ...]
     last_step: int
-    others_step: int
-    apart_ns: int
+    others_last_step: int
+    gap_ns: int
 
     @property
-    def steps_fewer(self) -> int:
+    def missing_steps(self) -> int:
         """How many steps the ranks trained less."""
-        return self.others_step - self.last_step
+        return self.others_last_step - self.last_step
 
 
 def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | None:
@@ -39,21 +39,22 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
     not make equally many steps.
     """
     workers = trace.workers
-    if roles.server is not None or not trace.shards.is_empty():
+    if roles.server_rank is not None or not trace.shards.is_empty():
         return None
-    trained = phases.pieces.steps.filter(pl.Series(phases.sum_time("backprop") > 0))
+    trained_steps = phases.pieces.windows.filter(  # a row per step of a worker
+        pl.Series(phases.sum_ns_by_window("backprop") > 0)
+    )
     last_steps = (
-        trained.group_by("process")
+        trained_steps.group_by("process")
         .agg(pl.col("step").max())
         .join(trace.steps.drop("rank"), on=["process", "step"])
     )
     if last_steps.height < workers.height or last_steps["step"].n_unique() < 2:
         return None
     is_last = pl.col("step") == pl.col("step").max()
-    others_last = last_steps.filter(is_last).select(
-        pl.col("step").first(), pl.col("start_ns").min()
+    others_last_step, others_begin_ns = (
+        last_steps.filter(is_last).select(pl.col("step").first(), pl.col("start_ns").min()).row(0)
     )
-    others_step, others_begin_ns = others_last.row(0)
     early_ends = last_steps.filter(~is_last).join(
         workers.select("process", "rank", "last_ns", "complete", "dropped"), on="process"
     )
@@ -65,4 +66,4 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
         return None
     last_step, ended_ns = early_ends.select(pl.col("step", "end_ns").max()).row(0)
     ranks = tuple(early_ends["rank"].sort().to_list())
-    return EarlyEnd(ranks, last_step, others_step, others_begin_ns - ended_ns)
+    return EarlyEnd(ranks, last_step, others_last_step, gap_ns=others_begin_ns - ended_ns)

@@ -47,20 +47,22 @@ SLOW_HOST: Final = "slow_host"  # what of waiting for late ranks was for those o
 assert {*CAUSES, *USEFUL_KINDS} == {*CATEGORIES, COPIES}
 
 
-def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
+def list_useful_categories(phases: Phases, *, has_server: bool) -> tuple[str, ...]:
     """Return the categories that compute the result.
 
-    Uncovered time is one of them only in a program without recorded computation, such as
-    plain MPI: between communication its ranks are at work. So are they where a rank `serves` the others
-    with tasks.
+    Uncovered time is one of them only in a program without recorded computation, such as plain MPI:
+    between communication its ranks are at work. So are they where one rank serves the others with tasks.
     """
-    if phases.sum_time(*USEFUL_KINDS).any() and not serves:
+    if phases.sum_ns_by_window(*USEFUL_KINDS).any() and not has_server:
         return USEFUL_KINDS
     return (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
 
 
-def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None:
-    """Measure the efficiency of the workers' time; None without steps."""
+def measure_efficiency(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None:
+    """Measure the efficiency of the workers' time, all shares of ranks x job time; None without steps.
+
+    It is an upper bound where phases of devices, or the format of the trace, may hide waits.
+    """
     steps = trace.steps
     if steps.is_empty():
         return None
@@ -68,9 +70,13 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
     rank_count = steps["process"].n_unique()
     total_ns = rank_count * duration_ns
     useful_ns = int(sum_exactly(spent.useful_ns))
-    lost_ns = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
-    outside_share = (total_ns - useful_ns - sum(lost_ns.values())) / total_ns
-    bars = [Share(cause, ns / total_ns) for cause, ns in lost_ns.items()]
+    lost_by_category = spent.lost_ns_by_category
+    lost_ns_by_cause = {
+        cause: lost_by_category[name] for name, cause in CAUSES.items() if name in lost_by_category
+    }
+    outside_share = (total_ns - useful_ns - sum(lost_ns_by_cause.values())) / total_ns
+    bars = [Share(cause, ns / total_ns) for cause, ns in lost_ns_by_cause.items()]
+    uncovered_ns = int(sum_exactly(phases.sum_ns_by_window(CATEGORIES[UNINSTRUMENTED])))
     is_upper_bound = measure_undivided_share(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
@@ -80,12 +86,16 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
         pop={}
         if is_upper_bound
         else _measure_pop(
-            phases, spent.useful_ns, rank_count, duration_ns, parted=bool(trace.parted)
+            phases,
+            spent.useful_ns,
+            rank_count,
+            duration_ns,
+            leaves_out_ranks=bool(trace.partial_communicators),
         ),
         job_ns=duration_ns,
-        uninstrumented=int(sum_exactly(phases.sum_time(CATEGORIES[UNINSTRUMENTED]))) / total_ns,
+        uninstrumented=uncovered_ns / total_ns,
         at_most=is_upper_bound,
-        devices=spent.devices,
+        devices=spent.device_shares,
     )
 
 
@@ -103,19 +113,13 @@ def split_off_slow_hosts(efficiency: Efficiency, findings: Iterable[Finding]) ->
 
 
 def _measure_pop(
-    phases: Phases, useful_ns: Ints, rank_count: int, duration_ns: int, *, parted: bool
+    phases: Phases, useful_ns: Ints, rank_count: int, duration_ns: int, *, leaves_out_ranks: bool
 ) -> dict[str, float]:
     """Split parallel efficiency into POP's factors (0 to 1), by name; it is their product.
 
-    On an ideal network each step is shorter by its least transfer: that of the rank that came last. What
-    that leaves is serialisation. Where ranks were left out (`parted`), transfer holds waits for them.
-
-    Args:
-        phases: The partition of all workers' time.
-        useful_ns: Useful time of each worker.
-        rank_count: Number of ranks.
-        duration_ns: How long the job took.
-        parted: Ranks were left out.
+    On an ideal network each step is shorter by its least transfer: that of the rank that came last.
+    What that leaves is serialisation. Where ranks were left out, transfer holds waits for them.
+    `useful_ns` is [worker]; the job takes `duration_ns`.
     """
     most_useful_ns = int(useful_ns.max(initial=0))
     if most_useful_ns == 0:
@@ -124,12 +128,12 @@ def _measure_pop(
         "load_balance": int(useful_ns.sum()) / rank_count / most_useful_ns,
         "communication_efficiency": most_useful_ns / duration_ns,
     }
-    if parted:
+    if leaves_out_ranks:
         return shares
-    transfer_ns = phases.sum_time("transfer")
-    is_complete = phases.by_step(transfer_ns > 0) == rank_count
-    least_transfer_ns = phases.find_least(transfer_ns, transfer_ns > 0)[is_complete]
-    ideal_ns = max(duration_ns - int(least_transfer_ns.sum()), most_useful_ns)
+    transfer_ns = phases.sum_ns_by_window("transfer")
+    have_all_ranks = phases.sum_by_step(transfer_ns > 0) == rank_count  # [step]
+    least_ns = phases.find_least_ns_by_step(transfer_ns, transfer_ns > 0)[have_all_ranks]
+    ideal_ns = max(duration_ns - int(least_ns.sum()), most_useful_ns)
     return shares | {
         "serialisation_efficiency": most_useful_ns / ideal_ns,
         "transfer_efficiency": ideal_ns / duration_ns,

@@ -39,40 +39,42 @@ ALONE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Waits:
-    """For how long others waited for each of `ranks` alone, by step; and in all, `waited_ns` by step.
+    """For how long others waited for each of `ranks` alone, by step; and the waits of all, [step].
 
-    `alone` has `ALONE_COLUMNS`; `steps` are those of `waited_ns`, ascending.
+    `waits_for_one` has a row per rank and step, in `ALONE_COLUMNS`; `steps` are those of `waited_ns`,
+    ascending.
     """
 
     ranks: tuple[int, ...]
-    alone: pl.DataFrame
+    waits_for_one: pl.DataFrame
     steps: Ints
     waited_ns: Floats
 
     @property
-    def by_rank(self) -> Floats:
-        """For how long others waited for each rank alone, ns."""
-        return self._sums(self.alone, "alone_ns")
+    def alone_ns_by_rank(self) -> Floats:
+        """For how long others waited for each rank alone, [rank]."""
+        return self._sum_by_rank(self.waits_for_one)
 
-    def jitter(self, accused: set[int], role_of_rank: Mapping[int, int]) -> float:
+    def measure_jitter_share(self, accused: set[int], role_of_rank: Mapping[int, int]) -> float:
         """Return the share (0 to 1) of waits that is chance: what others wait for a usual rank.
+
+        Waits for accused ranks, and in few outlying steps, are none.
 
         Args:
             accused: Ranks that a fault names: others waited for them for a reason.
             role_of_rank: Number of the part each rank plays: those of one part are peers.
         """
-        is_accused = np.isin(self.alone["rank"].to_numpy(), list(accused))
-        innocent_waits = self.alone.filter(~is_accused)
-        waited_ns = self._leave_out_waits(self.alone.filter(is_accused))
-        few_steps = self.steps[find_few_outlying_steps(waited_ns)]
+        is_accused = np.isin(self.waits_for_one["rank"].to_numpy(), list(accused))
+        innocent_waits = self.waits_for_one.filter(~is_accused)
+        waited_ns = self._leave_out_waits(self.waits_for_one.filter(is_accused))  # [step]
+        is_outlying = find_few_outlying_steps(waited_ns)
         waits_in_other_steps = innocent_waits.filter(
-            ~np.isin(innocent_waits["step"].to_numpy(), few_steps)
+            ~np.isin(innocent_waits["step"].to_numpy(), self.steps[is_outlying])
         )
-        share_in_other_steps = 1.0 - float(waited_ns[np.isin(self.steps, few_steps)].sum()) / max(
-            float(waited_ns.sum()), 1.0
-        )
+        outlying_share = float(waited_ns[is_outlying].sum()) / max(float(waited_ns.sum()), 1.0)
+        share_in_other_steps = 1.0 - outlying_share
         is_innocent = np.array([rank not in accused for rank in self.ranks], np.bool_)
-        alone_ns = self._sums(waits_in_other_steps, "alone_ns")[is_innocent]
+        alone_ns = self._sum_by_rank(waits_in_other_steps)[is_innocent]
         if len(alone_ns) < 2 or not alone_ns.any():
             return share_in_other_steps if len(alone_ns) else 0.0
         chance_ns = float(np.sqrt(waits_in_other_steps["variance"].to_numpy().sum()))
@@ -82,24 +84,25 @@ class Waits:
         )
         return share_in_other_steps * float(usual_ns / alone_ns.sum())
 
-    def _sums(self, waits: pl.DataFrame, column: str) -> Floats:
-        index = np.searchsorted(np.array(self.ranks), waits["rank"].to_numpy())
-        sums = np.bincount(index, waits[column].to_numpy(), minlength=len(self.ranks))
-        return sums.astype(np.float64)
+    def _sum_by_rank(self, waits: pl.DataFrame) -> Floats:
+        column = np.searchsorted(np.array(self.ranks), waits["rank"].to_numpy())
+        sums_ns = np.bincount(column, waits["alone_ns"].to_numpy(), minlength=len(self.ranks))
+        return sums_ns.astype(np.float64)
 
     def _leave_out_waits(self, accused_waits: pl.DataFrame) -> Floats:
-        """Return the waits of each step, ns, less those for accused ranks; all others wait for such."""
+        """Return the waits of each step, ns, less those for accused ranks: all others wait for one."""
         in_steps = accused_waits.filter(np.isin(accused_waits["step"].to_numpy(), self.steps))
-        index = np.searchsorted(self.steps, in_steps["step"].to_numpy())
-        caused_ns = np.bincount(index, in_steps["alone_ns"].to_numpy(), minlength=len(self.steps))
-        return np.maximum(self.waited_ns - (len(self.ranks) - 1) * caused_ns, 0.0)
+        row = np.searchsorted(self.steps, in_steps["step"].to_numpy())
+        alone_ns = np.bincount(row, in_steps["alone_ns"].to_numpy(), minlength=len(self.steps))
+        return np.maximum(self.waited_ns - (len(self.ranks) - 1) * alone_ns, 0.0)
 
 
 def find_few_outlying_steps(waited_ns: Floats) -> Flags:
     """Find the few steps in which ranks waited more than in many others together, [step].
 
-    Such a step has many times the mean wait of the others, and as much as a share of all their waits.
-    At most a small share of all steps are such steps: more are not few.
+    `waited_ns` is the wait of all ranks, [step]. An outlying step has many times the mean wait of the
+    others, and as much as a share of all their waits. Only a small share of all steps can be outlying:
+    more are not few.
     """
     is_outlying = np.zeros(len(waited_ns), np.bool_)
     max_count = max(len(waited_ns) // STEPS_PER_OUTLIER, 1)
@@ -115,7 +118,7 @@ def find_few_outlying_steps(waited_ns: Floats) -> Flags:
 
 
 def _sum_usual_waits(alone_ns: Floats, chance_ns: float) -> float:
-    """Sum how long others waited for each of some peers, ns; of each at most what is usual.
+    """Sum how long others waited for each of some peers, ns, [peer]; of each at most what is usual.
 
     `chance_ns` is the standard deviation that chance alone gives such a wait.
     """

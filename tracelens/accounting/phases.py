@@ -29,14 +29,14 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.pieces import PieceStore, Segments, to_category_names
 from tracelens.accounting.server_queues import find_server_queues
 from tracelens.accounting.thread_activity import find_waits
-from tracelens.accounting.weight_updates import WeightUpdates, find_follow_interval
+from tracelens.accounting.weight_updates import WeightUpdates, find_step_interval
 from tracelens.accounting.workers import Task, account_all
 from tracelens.caching import cached_property
-from tracelens.distil.outline import in_flight_tracks, outlined
-from tracelens.memory import BoundedCache, give_back
+from tracelens.distil.outline import in_flight_tracks, list_outlines
+from tracelens.memory import BoundedCache, free_unused_memory
 from tracelens.model.display import DisplayMixin
 from tracelens.model.intervals import Intervals
-from tracelens.parallel import batch_size, batched, map_in_order
+from tracelens.parallel import choose_batch_size, map_in_order, split_into_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,19 +65,18 @@ NO_TIME: Final = 1 << 62  # ns: where no rank has a least time [definition]
 class Phases(DisplayMixin):
     """The partition of every worker's time; per rank and step it sums to the step exactly.
 
-    `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the
-    order of `CATEGORIES`, and `hidden_ns` is what communication was in flight under own work, [step
-    window], both in nanoseconds; the windows are the rows of `pieces.steps`. `updates` tells of updates
-    of weights, `amounts` how much work ranks had, where that was recorded (by name and rank: steps, and
-    how much in each), and `spans` how many each process has, of those that were accounted for.
+    `pieces` are the touching pieces themselves. `spent_ns` sums them up, [step window, category] in the
+    order of `CATEGORIES`; `hidden_communication_ns` is what communication was in flight under own work,
+    [step window]. The windows are the rows of `pieces.windows`. `updates` tells of updates of weights,
+    `amounts_by_name` how much work each rank had, where that was recorded.
     """
 
     pieces: Segments
-    spent: Array
-    hidden_ns: Array
+    spent_ns: Array
+    hidden_communication_ns: Array
     updates: WeightUpdates
-    amounts: Mapping[str, Mapping[int, Amounts]]
-    spans: Mapping[int, int]
+    amounts_by_name: Mapping[str, Mapping[int, Amounts]]  # then by rank
+    span_count_by_process: Mapping[int, int]  # of the processes that were accounted for
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -88,83 +87,81 @@ class Phases(DisplayMixin):
     @property
     def times(self) -> pl.DataFrame:
         """What was spent, as rows (`TIME_COLUMNS`) of categories that occur; built at each access."""
-        window, category = np.nonzero(self.spent)
-        times = self.pieces.steps[window].with_columns(
-            category=to_category_names(category),
-            ns=self.spent[window, category].astype(np.int64),
+        window, category_code = np.nonzero(self.spent_ns)
+        times = self.pieces.windows[window].with_columns(
+            category=to_category_names(category_code),
+            ns=self.spent_ns[window, category_code].astype(np.int64),
         )
         return times.select(*TIME_COLUMNS)
 
     @property
     def hidden_rows(self) -> pl.DataFrame:
         """What was hidden as rows, built at each access: one for every step window."""
-        ns = self.hidden_ns.astype(np.int64)
-        return self.pieces.steps.select("rank", "step").with_columns(ns=ns)
+        ns = self.hidden_communication_ns.astype(np.int64)
+        return self.pieces.windows.select("rank", "step").with_columns(ns=ns)
 
-    def sum_time(self, *categories: str) -> Ints:
-        """Sum the time in some categories, [step window], ns."""
-        total_ns = np.zeros(len(self.spent), np.int64)
+    def sum_ns_by_window(self, *categories: str) -> Ints:
+        """Sum the time in some categories, ns, [step window]."""
+        total_ns = np.zeros(len(self.spent_ns), np.int64)
         for category in categories:
-            total_ns += self.spent[:, CATEGORIES.index(category)]
+            total_ns += self.spent_ns[:, CATEGORIES.index(category)]
         return total_ns
 
     @cached_property
     def steps(self) -> Ints:
         """The numbers of all steps, ascending."""
-        return np.unique(self._step).astype(np.int64)
+        return np.unique(self._step_of_window).astype(np.int64)
 
     @cached_property
-    def least_transfer(self) -> Ints:
-        """The least transfer that a rank had in each step, [step], ns."""
-        return self.find_least(self.sum_time("transfer"), self.has_time)
+    def least_transfer_ns(self) -> Ints:
+        """The least transfer that a rank had in each step, [step]; `NO_TIME` where none has a length."""
+        return self.find_least_ns_by_step(self.sum_ns_by_window("transfer"), self.window_has_time)
 
     @cached_property
-    def step_places(self) -> Int32s:
+    def step_index_of_window(self) -> Int32s:
         """The index in `steps` of each window's step, [step window]."""
-        return np.searchsorted(self.steps, self._step).astype(np.int32)
+        return np.searchsorted(self.steps, self._step_of_window).astype(np.int32)
 
     @cached_property
-    def has_time(self) -> Flags:
+    def window_has_time(self) -> Flags:
         """Which windows have a length, [step window]."""
-        return np.asarray(self.spent.any(axis=1))
+        return np.asarray(self.spent_ns.any(axis=1))
 
     @property
-    def _step(self) -> Int32s:
-        return self.pieces.steps["step"].to_numpy()
+    def _step_of_window(self) -> Int32s:
+        return self.pieces.windows["step"].to_numpy()
 
-    def by_step(self, values: Array) -> Ints:
-        """Sum whole numbers up by step, [step]."""
-        return np.bincount(self.step_places, values, minlength=len(self.steps)).astype(np.int64)
+    def sum_by_step(self, values: Array) -> Ints:
+        """Sum whole numbers, [step window], up by step, [step]."""
+        sums = np.bincount(self.step_index_of_window, values, minlength=len(self.steps))
+        return sums.astype(np.int64)
 
-    def by_worker(self, values: Ints) -> Ints:
-        """Sum whole numbers up by worker, in the order of `pieces`."""
-        begins = self.pieces.begins[:-1]
-        return np.add.reduceat(values, begins) if begins else np.zeros(0, np.int64)
+    def sum_by_worker(self, values: Ints) -> Ints:
+        """Sum whole numbers, [step window], up by worker, [worker], in the order of `pieces`."""
+        first_windows = self.pieces.first_windows[:-1]
+        return np.add.reduceat(values, first_windows) if first_windows else np.zeros(0, np.int64)
 
-    def find_least(self, times_ns: Ints, is_counted: Flags) -> Ints:
-        """Return the least time of each step, [step], ns; `NO_TIME` if none of its windows is counted.
-
-        `times_ns` and `is_counted` are [step window].
-        """
+    def find_least_ns_by_step(self, times_ns: Ints, is_counted: Flags) -> Ints:
+        """Return the least of counted times, [step window], of each step, ns; `NO_TIME` without any."""
         least_ns = np.full(len(self.steps), NO_TIME)
-        np.minimum.at(least_ns, self.step_places[is_counted], times_ns[is_counted])
+        np.minimum.at(least_ns, self.step_index_of_window[is_counted], times_ns[is_counted])
         return least_ns
 
-    def windows_of(self, processes: Ints, steps: Array) -> Int32s:
+    def find_windows(self, processes: Ints, steps: Array) -> Int32s:
         """Return the window of each process and step, which broadcast; -1 where it lacks the step."""
         step_index = np.searchsorted(self.steps, steps)
         step_index[np.append(self.steps, -1)[step_index] != steps] = -1
         worker_by_process = {process: index for index, process in enumerate(self.pieces.processes)}
         worker_index = [worker_by_process.get(process, -1) for process in processes.tolist()]
-        return self._windows[step_index, worker_index]
+        return self._window_by_step_and_worker[step_index, worker_index]
 
     @cached_property
-    def _windows(self) -> Int32s:
+    def _window_by_step_and_worker(self) -> Int32s:
         """The window of each step and worker; -1 in the last row (no step) and column (no worker)."""
         worker_count = len(self.pieces)
         windows = np.full((len(self.steps) + 1, worker_count + 1), -1, np.int32)
-        worker_of_window = np.repeat(np.arange(worker_count), np.diff(self.pieces.begins))
-        windows[self.step_places, worker_of_window] = np.arange(len(worker_of_window))
+        worker_of_window = np.repeat(np.arange(worker_count), np.diff(self.pieces.first_windows))
+        windows[self.step_index_of_window, worker_of_window] = np.arange(len(worker_of_window))
         return windows
 
 
@@ -183,22 +180,23 @@ def run(
         memory: How many bytes of pieces may be held, others are in a temporary file; None = all.
     """
     steps = in_process_order(trace.steps)
-    outlines = outlined(trace)
-    workers = steps["process"].unique().sort().to_list()
-    names = tuple(dict.fromkeys(name for process in workers for name in outlines[process].names))
-    row_count = sum(outlines[process].rows for process in workers)
-    is_brief = row_count < MIN_ROWS_FOR_THREADS * len(workers)
-    batches = batched(
-        _list_tasks(trace, steps, workers, names),
-        batch_size(len(workers), executor) if is_brief else 1,
+    outline_by_process = list_outlines(trace)
+    processes = steps["process"].unique().sort().to_list()
+    outlines = [outline_by_process[process] for process in processes]
+    span_names = tuple(dict.fromkeys(name for outline in outlines for name in outline.span_names))
+    row_count = sum(outline.event_count for outline in outlines)
+    is_brief = row_count < MIN_ROWS_FOR_THREADS * len(processes)
+    batches = split_into_batches(
+        _list_tasks(trace, steps, processes, span_names),
+        choose_batch_size(len(processes), executor) if is_brief else 1,
     )
     account = partial(account_all, cache=BoundedCache())
     accounts: Iterator[Account] = chain.from_iterable(
         map_in_order(account, batches, executor, brief=is_brief)
     )
     if progress:
-        accounts = _report(accounts, len(workers), progress)
-    return _gather(accounts, PieceStore(memory), steps, names)
+        accounts = _report_progress(accounts, len(processes), progress)
+    return _gather(accounts, PieceStore(memory), steps, span_names)
 
 
 def in_process_order(steps: pl.DataFrame) -> pl.DataFrame:
@@ -210,7 +208,7 @@ def in_process_order(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.sort("process", "start_ns")
 
 
-def _report(
+def _report_progress(
     accounts: Iterable[Account], count: int, progress: Callable[[int, int], None]
 ) -> Iterator[Account]:
     for done, account in enumerate(accounts, 1):
@@ -219,28 +217,27 @@ def _report(
 
 
 def _list_tasks(
-    trace: Trace, steps: pl.DataFrame, workers: list[int], names: tuple[str, ...]
+    trace: Trace, steps: pl.DataFrame, processes: list[int], span_names: tuple[str, ...]
 ) -> Iterator[Task]:
-    """Yield what is needed to account for each worker (a process); all share the `names` of spans."""
-    thread_of = dict(trace.workers.select("process", "training_thread").drop_nulls().iter_rows())
-    queue_by_process = find_server_queues(trace).partition_by("process", as_dict=True)
-    tracks_by_process, follow_interval = in_flight_tracks(trace), find_follow_interval(trace)
-    waits = find_waits(trace, workers)
-    for (process, bounds_ns, gaps), wait in zip(_find_windows(steps), waits, strict=True):
-        queue = queue_by_process.get((process,))
+    """Yield the task of each worker (a process); `steps` has a row per step, by process and time."""
+    thread_by_process = dict(trace.workers.select("process", "training_thread").drop_nulls().rows())
+    queues = find_server_queues(trace)  # a row per stretch of a request's queue
+    queues_by_process = queues.partition_by("process", as_dict=True)
+    tracks_by_process, step_interval = in_flight_tracks(trace), find_step_interval(trace)
+    all_waits = find_waits(trace, processes)
+    for (process, bounds_ns, gaps), waits in zip(_find_windows(steps), all_waits, strict=True):
+        own_queues = queues_by_process.get((process,), queues.clear())
         yield Task(
             process=process,
-            source=trace.source.only(process),
-            window_bounds=bounds_ns,
-            gaps=gaps,
-            wait=wait,
-            queue=Intervals.empty()
-            if queue is None
-            else Intervals(queue["start_ns"].to_numpy(), queue["end_ns"].to_numpy()),
-            training_thread=thread_of.get(process),
+            source=trace.source.limit_to(process),
+            window_bounds_ns=bounds_ns,
+            gap_windows=gaps,
+            waits=waits,
+            queues=Intervals(own_queues["start_ns"].to_numpy(), own_queues["end_ns"].to_numpy()),
+            training_thread=thread_by_process.get(process),
             flight_tracks=tuple(tracks_by_process.get(process, ())),
-            span_names=names,
-            follow_interval=follow_interval,
+            span_names=span_names,
+            step_interval=step_interval,
         )
 
 
@@ -265,42 +262,40 @@ def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
 
 
 def _gather(
-    accounts: Iterable[Account], pieces: PieceStore, steps: pl.DataFrame, names: tuple[str, ...]
+    accounts: Iterable[Account], store: PieceStore, steps: pl.DataFrame, span_names: tuple[str, ...]
 ) -> Phases:
-    """Put all workers' accounts together, in order.
+    """Put the accounts of all workers, in order, together; `store` takes the pieces.
 
-    Args:
-        accounts: One per worker.
-        pieces: Takes the pieces of each worker.
-        steps: One row per step window, in order of worker and time.
-        names: The names of spans, which pieces refer to by number.
+    `steps` has one row per step window, by worker and time; pieces refer to `span_names` by index.
     """
     windows = steps.select("process", "rank", "step")
     # Of most steps 32 bits are all that is needed; and memory that is never written to takes none.
-    spent_ns = np.zeros((len(CATEGORIES), steps.height), np.int32)
-    hidden_ns = np.zeros(steps.height, spent_ns.dtype)
-    begins, facts = [0], []
+    spent_ns = np.zeros((len(CATEGORIES), steps.height), np.int32)  # [category, window]
+    hidden_ns = np.zeros(steps.height, spent_ns.dtype)  # [window]
+    first_windows, results = [0], []
     for count, account in enumerate(accounts, 1):
-        begins.append(begins[-1] + len(account.hidden))
-        if account.hidden.itemsize > hidden_ns.itemsize:
+        first_windows.append(first_windows[-1] + len(account.hidden_ns))
+        own_windows = slice(*first_windows[-2:])
+        if account.hidden_ns.itemsize > hidden_ns.itemsize:
             spent_ns, hidden_ns = spent_ns.astype(np.int64), hidden_ns.astype(np.int64)
-        spent_ns[account.categories, begins[-2] : begins[-1]] = account.spent
-        hidden_ns[begins[-2] : begins[-1]] = account.hidden
-        pieces.append(account.pieces)
-        facts.append((account.updates, account.amounts, account.span_count))
+        spent_ns[account.category_codes, own_windows] = account.spent_ns
+        hidden_ns[own_windows] = account.hidden_ns
+        store.append(account.pieces)
+        results.append((account.updates, account.amounts_by_name, account.span_count))
         if count % WORKERS_BETWEEN_RELEASES == 0:
-            give_back()
-    updates, amounts, span_counts = zip(*facts, strict=True) if facts else ((), (), ())
-    owners = windows[begins[:-1]].select("process", "rank").rows()
-    left_out_ns = after_steps(steps).to_numpy()
+            free_unused_memory()
+    updates, amounts, span_counts = zip(*results, strict=True) if results else ((), (), ())
+    workers = windows[first_windows[:-1]]
+    processes, ranks = workers["process"].to_list(), workers["rank"].to_list()
+    left_out_ns = measure_ns_after_steps(steps).to_numpy()
     spent_ns[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent_ns[UNINSTRUMENTED])
     return Phases(
-        pieces=Segments(pieces, tuple(begins), windows, names),
-        spent=spent_ns.T,
-        hidden_ns=hidden_ns,
-        updates=WeightUpdates.from_workers(owners, updates),
-        amounts=_group_by_name([rank for _, rank in owners], amounts),
-        spans={process: count for (process, _), count in zip(owners, span_counts, strict=True)},
+        pieces=Segments(store, tuple(first_windows), windows, span_names),
+        spent_ns=spent_ns.T,
+        hidden_communication_ns=hidden_ns,
+        updates=WeightUpdates.from_workers(processes, ranks, updates),
+        amounts_by_name=_group_by_name(ranks, amounts),
+        span_count_by_process=dict(zip(processes, span_counts, strict=True)),
     )
 
 
@@ -311,16 +306,15 @@ def _group_by_name(
 
     `amounts_by_worker` has those of each of `ranks`, by name: steps, and the amount in each.
     """
-    by_name: dict[str, dict[int, Amounts]] = {}
+    amounts_by_name_and_rank: dict[str, dict[int, Amounts]] = {}
     previous_by_name: dict[str, Amounts] = {}
-    for rank, amounts in zip(ranks, amounts_by_worker, strict=True):
-        for name, amount in amounts.items():
-            previous = previous_by_name.get(name, amount)
-            is_equal = all(map(np.array_equal, amount, previous))
-            previous_by_name[name] = by_name.setdefault(name, {})[rank] = (
-                previous if is_equal else amount
-            )
-    return by_name
+    for rank, amounts_by_name in zip(ranks, amounts_by_worker, strict=True):
+        for name, amounts in amounts_by_name.items():
+            previous = previous_by_name.get(name, amounts)
+            shared = previous if all(map(np.array_equal, amounts, previous)) else amounts
+            amounts_by_name_and_rank.setdefault(name, {})[rank] = shared
+            previous_by_name[name] = shared
+    return amounts_by_name_and_rank
 
 
 def job_ns(trace: Trace) -> int:
@@ -331,11 +325,12 @@ def job_ns(trace: Trace) -> int:
     begin_ns, end_ns = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
     if not isinstance(begin_ns, int) or not isinstance(end_ns, int):
         return 0
-    left_out_ns = int(after_steps(trace.steps).sum()) // trace.steps["process"].n_unique()
+    total_left_out_ns = int(measure_ns_after_steps(trace.steps).sum())
+    left_out_ns = total_left_out_ns // trace.steps["process"].n_unique()
     return end_ns - begin_ns - left_out_ns
 
 
-def after_steps(steps: pl.DataFrame) -> pl.Series:
+def measure_ns_after_steps(steps: pl.DataFrame) -> pl.Series:
     """Measure how long after each step the next of its process begins, ns.
 
     That is 0, but where steps were left out. `steps` is in order of process and time.
@@ -348,9 +343,9 @@ def after_steps(steps: pl.DataFrame) -> pl.Series:
     return pl.Series("ns", after_ns)
 
 
-def exposed_transfer(phases: Phases, steps: Ints) -> Floats:
-    """Return the transfer that nothing hides in each of `steps`, ns: a step cannot save more of it."""
-    least_ns = phases.least_transfer
+def measure_exposed_transfer_ns(phases: Phases, steps: Ints) -> Floats:
+    """Return the exposed transfer of the rank with least of it in each step, ns; 0 without any."""
+    least_ns = phases.least_transfer_ns
     if not len(least_ns):
         return np.zeros(len(steps))
     step_index = np.minimum(np.searchsorted(phases.steps, steps), len(least_ns) - 1)

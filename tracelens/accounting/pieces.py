@@ -45,94 +45,101 @@ SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
 class PackedPieces:
     """The pieces of one worker in little memory, [piece]: lengths instead of boundaries.
 
-    `of_step` is where each step's pieces begin, [step window + 1].
+    `category_code` is an index of `CATEGORIES`, `name_code` one of `Segments.span_names`, or below 0.
+    `first_piece_of_window` is where the pieces of each step window begin, [window + 1].
     """
 
     first_ns: int
-    lengths: Array  # ns, in the smallest type that holds them
-    of_step: Int32s
-    category: Int8s
-    name: Array
+    lengths_ns: Array  # in the smallest type that holds them
+    first_piece_of_window: Int32s
+    category_code: Int8s
+    name_code: Array
+
+    @property
+    def arrays(self) -> tuple[Array, Int32s, Int8s, Array]:
+        """All arrays, in the order of the fields."""
+        return self.lengths_ns, self.first_piece_of_window, self.category_code, self.name_code
 
     @classmethod
-    def from_pieces(cls, pieces: Pieces, names: Int32s) -> Self:
-        """Pack the pieces of a worker; `names` is each piece's index of a name that workers share."""
-        lengths_ns, window_count = np.diff(pieces.bounds), len(pieces.hidden)
+    def from_pieces(cls, pieces: Pieces, name_code: Int32s) -> Self:
+        """Pack the pieces of a worker; `name_code` is each piece's index of a shared name."""
+        lengths_ns, window_count = np.diff(pieces.bounds_ns), len(pieces.hidden_ns)
         length_type = np.uint32 if lengths_ns.max(initial=0) < 1 << 32 else np.int64
-        name_type = np.int16 if names.max(initial=0) < 1 << 15 else np.int32
-        first_pieces = np.searchsorted(pieces.step, np.arange(window_count + 1, dtype=np.int32))
+        name_type = np.int16 if name_code.max(initial=0) < 1 << 15 else np.int32
+        first_pieces = np.searchsorted(pieces.window, np.arange(window_count + 1, dtype=np.int32))
         return cls(
-            int(pieces.bounds[0]),
+            int(pieces.bounds_ns[0]),
             lengths_ns.astype(length_type),
             first_pieces.astype(np.int32),
-            pieces.category,
-            names.astype(name_type),
+            pieces.category_code,
+            name_code.astype(name_type),
         )
 
     @property
     def end_ns(self) -> int:
         """When the last piece ends."""
-        return self.first_ns + int(self.lengths.sum(dtype=np.int64))
+        return self.first_ns + int(self.lengths_ns.sum(dtype=np.int64))
 
     @cached_property
-    def bounds(self) -> Ints:
-        """The boundaries, one more than pieces, ns."""
-        bounds_ns = np.empty(len(self.lengths) + 1, np.int64)
+    def bounds_ns(self) -> Ints:
+        """The boundaries, one more than pieces."""
+        bounds_ns = np.empty(len(self.lengths_ns) + 1, np.int64)
         bounds_ns[0] = self.first_ns
-        bounds_ns[1:] = self.lengths
+        bounds_ns[1:] = self.lengths_ns
         return np.cumsum(bounds_ns, out=bounds_ns)
 
     @cached_property
-    def step(self) -> Int32s:
-        """The index of each piece's step window."""
-        count = np.diff(self.of_step)
-        return np.repeat(np.arange(len(count), dtype=np.int32), count)
+    def window(self) -> Int32s:
+        """The index of each piece's step window, among those of the worker."""
+        piece_counts = np.diff(self.first_piece_of_window)
+        return np.repeat(np.arange(len(piece_counts), dtype=np.int32), piece_counts)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerPieces(PackedPieces):
     """The pieces of one worker, unpacked when they are asked for; not kept longer than that.
 
-    `step` is a row of `Segments.steps` less `offset`, `name` an index of `Segments.words`, or below 0.
+    `first_window` is the row of `Segments.windows` with the worker's first window.
     """
 
     process: int
-    offset: int
+    first_window: int
 
     def select_windows(self, first_window: int, stop_window: int) -> WorkerPieces:
         """Return the pieces of the step windows from `first_window` to before `stop_window`."""
-        begin_piece, end_piece = int(self.of_step[first_window]), int(self.of_step[stop_window])
+        first_pieces = self.first_piece_of_window[first_window : stop_window + 1]
+        begin_piece, end_piece = int(first_pieces[0]), int(first_pieces[-1])
         return replace(
             self,
-            first_ns=self.first_ns + int(self.lengths[:begin_piece].sum(dtype=np.int64)),
-            lengths=self.lengths[begin_piece:end_piece],
-            of_step=self.of_step[first_window : stop_window + 1] - begin_piece,
-            category=self.category[begin_piece:end_piece],
-            name=self.name[begin_piece:end_piece],
-            offset=self.offset + first_window,
+            first_ns=self.first_ns + int(self.lengths_ns[:begin_piece].sum(dtype=np.int64)),
+            lengths_ns=self.lengths_ns[begin_piece:end_piece],
+            first_piece_of_window=first_pieces - begin_piece,
+            category_code=self.category_code[begin_piece:end_piece],
+            name_code=self.name_code[begin_piece:end_piece],
+            first_window=self.first_window + first_window,
         )
 
-    def spent_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
+    def sum_ns_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment, ns."""
-        return _passed_before(self.bounds, is_counted[self.category], moments_ns)
+        return _sum_counted_ns_before(self.bounds_ns, is_counted[self.category_code], moments_ns)
 
 
 class _Stored(NamedTuple):
     """Where in a file the arrays of a worker are, one after the other."""
 
     file: IO[bytes]
-    offset: int  # bytes
-    sizes: tuple[int, ...]  # bytes
-    types: tuple[np.dtype[Any], ...]
+    offset_bytes: int
+    sizes_bytes: tuple[int, ...]  # of each array
+    dtypes: tuple[np.dtype[Any], ...]
     first_ns: int
 
     def read(self) -> PackedPieces:
         """Read the arrays of the worker back."""
-        content = os.pread(self.file.fileno(), sum(self.sizes), self.offset)
-        byte_ranges = pairwise(accumulate(self.sizes, initial=0))
+        content = os.pread(self.file.fileno(), sum(self.sizes_bytes), self.offset_bytes)
+        byte_ranges = pairwise(accumulate(self.sizes_bytes, initial=0))
         arrays: Iterable[Any] = (
-            np.frombuffer(content[begin:end], type_)
-            for (begin, end), type_ in zip(byte_ranges, self.types, strict=True)
+            np.frombuffer(content[begin:end], dtype)
+            for (begin, end), dtype in zip(byte_ranges, self.dtypes, strict=True)
         )
         return PackedPieces(self.first_ns, *arrays)
 
@@ -143,11 +150,11 @@ class PieceStore:
     The file has no name, so that it is gone with the process; it is where temporary files are (TMPDIR).
 
     Args:
-        room: How many bytes may be held in memory; None = all.
+        max_bytes: How many bytes may be held in memory; None = all.
     """
 
-    def __init__(self, room: int | None = None) -> None:
-        self._room = room
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self._free_bytes = max_bytes
         self._entries: list[PackedPieces | _Stored] = []
 
     def append(self, pieces: PackedPieces) -> None:
@@ -156,10 +163,11 @@ class PieceStore:
         Raises:
             OSError: the file cannot be written.
         """
-        arrays = (pieces.lengths, pieces.of_step, pieces.category, pieces.name)
+        arrays = pieces.arrays
         sizes_bytes = tuple(array.nbytes for array in arrays)
-        if self._room is None or sum(sizes_bytes) <= self._room:
-            self._room = None if self._room is None else self._room - sum(sizes_bytes)
+        if self._free_bytes is None or sum(sizes_bytes) <= self._free_bytes:
+            if self._free_bytes is not None:
+                self._free_bytes -= sum(sizes_bytes)
             self._entries.append(pieces)
             return
         offset_bytes = self._file.seek(0, os.SEEK_END)
@@ -195,176 +203,188 @@ class JoinedPieces:
     Args:
         processes: Of each worker.
         first_ns: When the pieces of each begin, [worker].
-        begins: Where they begin on the line, and after the last one where those end, [worker + 1], ns.
-        bounds: The boundaries of all pieces on the line, one more than pieces, ns.
-        category: What each piece is.
+        begins_on_line_ns: Where they begin on the line, and at last where the line ends, [worker + 1].
+        bounds_ns: The boundaries of all pieces on the line, one more than pieces.
+        category_code: What each piece is, an index of `CATEGORIES`.
     """
 
     processes: tuple[int, ...]
     first_ns: Ints
-    begins: Ints
-    bounds: Ints
-    category: Int8s
+    begins_on_line_ns: Ints
+    bounds_ns: Ints
+    category_code: Int8s
 
     @classmethod
     def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
         """Join those of some workers; there is at least one."""
-        first_pieces = np.cumsum([0, *(len(worker.lengths) for worker in workers)])
+        first_pieces = np.cumsum([0, *(len(worker.lengths_ns) for worker in workers)])
         bounds_ns = np.zeros(first_pieces[-1] + 1, np.int64)
-        np.cumsum(np.concatenate([worker.lengths for worker in workers]), out=bounds_ns[1:])
+        np.cumsum(np.concatenate([worker.lengths_ns for worker in workers]), out=bounds_ns[1:])
         return cls(
-            tuple(worker.process for worker in workers),
-            np.array([worker.first_ns for worker in workers]),
-            bounds_ns[first_pieces],
-            bounds_ns,
-            np.concatenate([worker.category for worker in workers]),
+            processes=tuple(worker.process for worker in workers),
+            first_ns=np.array([worker.first_ns for worker in workers]),
+            begins_on_line_ns=bounds_ns[first_pieces],
+            bounds_ns=bounds_ns,
+            category_code=np.concatenate([worker.category_code for worker in workers]),
         )
 
-    def to_line(self, moments_ns: Ints, worker: Ints) -> Ints:
+    def to_line_ns(self, moments_ns: Ints, worker: Ints) -> Ints:
         """Find where moments are on the line, those beyond a worker's time at its ends, ns.
 
         `worker` is the index of each one's worker; both are broadcast against each other.
         """
-        line_ns = moments_ns - self.first_ns[worker] + self.begins[worker]
-        return np.asarray(np.clip(line_ns, self.begins[worker], self.begins[worker + 1]))
+        begin_ns, end_ns = self.begins_on_line_ns[worker], self.begins_on_line_ns[worker + 1]
+        return np.asarray(np.clip(moments_ns - self.first_ns[worker] + begin_ns, begin_ns, end_ns))
 
-    def spent_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
+    def sum_ns_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment on the line, ns."""
-        return _passed_before(self.bounds, is_counted[self.category], moments_ns)
+        return _sum_counted_ns_before(self.bounds_ns, is_counted[self.category_code], moments_ns)
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Pieces worker by worker, each with the row of `steps` at which it begins.
+    """Pieces worker by worker.
 
-    `steps` holds process, rank and step of every window; `words` the names that pieces may have.
+    Those of each worker begin in the row `first_windows` of `windows`, [worker + 1]. `span_names` are
+    the names that pieces may have.
     """
 
-    packed: PieceStore
-    begins: tuple[int, ...]
+    store: PieceStore
+    first_windows: tuple[int, ...]
     steps: pl.DataFrame
-    words: tuple[str, ...]
+    span_names: tuple[str, ...]
+
+    @property
+    def windows(self) -> pl.DataFrame:
+        """The step windows of all workers, a row each: `process`, `rank`, `step`."""
+        return self.steps
 
     def __len__(self) -> int:
-        return len(self.packed)
+        return len(self.store)
 
     def __iter__(self) -> Iterator[WorkerPieces]:
-        return map(self.of_worker, range(len(self.packed)))
+        return map(self.unpack_worker, range(len(self.store)))
 
     @cached_property
     def processes(self) -> list[int]:
         """The process of each worker, in order."""
-        return self._owners("process")
+        return self._list_by_worker("process")
 
     @cached_property
     def ranks(self) -> list[int]:
         """The rank of each worker, in order."""
-        return self._owners("rank")
+        return self._list_by_worker("rank")
 
-    def _owners(self, name: str) -> list[int]:
-        return self.steps[name].gather(list(self.begins[: len(self.packed)])).to_list()
+    def _list_by_worker(self, column: str) -> list[int]:
+        return self.windows[column].gather(list(self.first_windows[: len(self.store)])).to_list()
 
-    def of_worker(self, index: int) -> WorkerPieces:
+    def unpack_worker(self, index: int) -> WorkerPieces:
         """Return the pieces of a worker, by its index in order."""
-        packed = self.packed[index]
-        arrays = packed.first_ns, packed.lengths, packed.of_step, packed.category, packed.name
-        return WorkerPieces(*arrays, process=self.processes[index], offset=self.begins[index])
+        packed = self.store[index]
+        process, first_window = self.processes[index], self.first_windows[index]
+        return WorkerPieces(
+            packed.first_ns, *packed.arrays, process=process, first_window=first_window
+        )
 
-    def join(
+    def join_workers(
         self, workers: Iterable[int], max_pieces: int = MAX_JOINED_PIECES
     ) -> Iterator[JoinedPieces]:
         """Yield the pieces of workers, by index, in that order, up to `max_pieces` at a time."""
         joined: list[WorkerPieces] = []
         piece_count = 0
-        for pieces in map(self.of_worker, workers):
-            if joined and piece_count + len(pieces.category) > max_pieces:
+        for pieces in map(self.unpack_worker, workers):
+            if joined and piece_count + len(pieces.category_code) > max_pieces:
                 yield JoinedPieces.from_workers(joined)
                 joined, piece_count = [], 0
             joined.append(pieces)
-            piece_count += len(pieces.category)
+            piece_count += len(pieces.category_code)
         if joined:
             yield JoinedPieces.from_workers(joined)
 
     def to_frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self._to_frame((worker, np.arange(len(worker.category))) for worker in self)
+        return self._to_frame((worker, np.arange(len(worker.category_code))) for worker in self)
 
     def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
-        workers = (self.of_worker(index) for index, rank in enumerate(self.ranks) if rank in ranks)
-        matching = ((worker, np.flatnonzero(worker.category == code)) for worker in workers)
+        is_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
+        workers = (self.unpack_worker(row) for row, rank in enumerate(self.ranks) if rank in ranks)
+        matching = ((worker, np.flatnonzero(worker.category_code == code)) for worker in workers)
         return self._to_frame(
-            (worker, piece_rows[is_wanted[worker.step[piece_rows] + worker.offset]])
+            (worker, piece_rows[is_in_steps[worker.window[piece_rows] + worker.first_window]])
             for worker, piece_rows in matching
         )
 
-    def sum_by_name(self, category: str, steps: Ints) -> pl.DataFrame:
+    def sum_ns_by_span_name(self, category: str, steps: Ints) -> pl.DataFrame:
         """Measure how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
-        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
-        sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
-        for rank, packed, first_window in zip(self.ranks, self.packed, self.begins, strict=False):
-            piece_counts = np.diff(packed.of_step)
+        is_window_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
+        sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]  # ranks, name codes, ns
+        for rank, packed, first_window in zip(
+            self.ranks, self.store, self.first_windows, strict=False
+        ):
+            piece_counts = np.diff(packed.first_piece_of_window)  # [window]
             is_in_steps = np.repeat(
-                is_wanted[first_window : first_window + len(piece_counts)], piece_counts
+                is_window_in_steps[first_window : first_window + len(piece_counts)], piece_counts
             )
-            piece_rows = np.flatnonzero(is_in_steps & (packed.category == code))
-            numbers = np.maximum(packed.name[piece_rows], -1) + 1  # 0: no name
-            occurring = np.flatnonzero(np.bincount(numbers))
-            ns = np.bincount(numbers, packed.lengths[piece_rows]).astype(np.int64)[occurring]
+            piece_rows = np.flatnonzero(is_in_steps & (packed.category_code == code))
+            name_numbers = np.maximum(packed.name_code[piece_rows], -1) + 1  # 0: no name
+            occurring = np.flatnonzero(np.bincount(name_numbers))
+            ns_by_number = np.bincount(name_numbers, packed.lengths_ns[piece_rows])
+            ns = ns_by_number.astype(np.int64)[occurring]
             sums.append((np.full(len(occurring), rank, np.int32), occurring - 1, ns))
         ranks, name_codes, ns = map(np.concatenate, zip(*sums, strict=True))
-        return pl.DataFrame({"rank": ranks, "name": self.to_words(name_codes), "ns": ns})
+        return pl.DataFrame({"rank": ranks, "name": self.to_span_names(name_codes), "ns": ns})
 
-    def _are_windows_of(self, steps: Ints) -> Flags:
-        return self.steps["step"].is_in(steps.tolist()).to_numpy()
+    def _flag_windows(self, steps: Ints) -> Flags:
+        """Flag the windows that are of some steps (numbers), [window]."""
+        return self.windows["step"].is_in(steps.tolist()).to_numpy()
 
     def _to_frame(self, selections: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
         """Return some pieces of workers, by their indices, as rows of `SEGMENT_COLUMNS`."""
-        columns_of_workers = [
+        columns_by_worker = [
             (
-                worker.step[piece_rows] + worker.offset,
-                worker.bounds[piece_rows],
-                worker.bounds[piece_rows + 1],
-                worker.category[piece_rows],
-                worker.name[piece_rows],
+                worker.window[piece_rows] + worker.first_window,
+                worker.bounds_ns[piece_rows],
+                worker.bounds_ns[piece_rows + 1],
+                worker.category_code[piece_rows],
+                worker.name_code[piece_rows],
             )
             for worker, piece_rows in selections
         ]
-        if not columns_of_workers:
+        if not columns_by_worker:
             return pl.DataFrame(schema=SEGMENT_COLUMNS)
-        window_rows, start_ns, end_ns, categories, name_codes = map(
-            np.concatenate, zip(*columns_of_workers, strict=True)
+        window_rows, start_ns, end_ns, category_codes, name_codes = map(
+            np.concatenate, zip(*columns_by_worker, strict=True)
         )
         return (
-            self.steps.select("process", "rank", "step")[window_rows]
+            self.windows.select("process", "rank", "step")[window_rows]
             .with_columns(
                 start_ns=start_ns,
                 end_ns=end_ns,
-                category=to_category_names(categories),
-                name=self.to_words(name_codes),
+                category=to_category_names(category_codes),
+                name=self.to_span_names(name_codes),
             )
             .select(*SEGMENT_COLUMNS)
         )
 
-    def to_words(self, codes: Array) -> pl.Series:
-        """Turn name numbers back into words; below zero into null."""
-        words = pl.Series([*self.words, None], dtype=pl.Categorical)
-        return words.gather(np.where(codes < 0, len(self.words), codes))
+    def to_span_names(self, name_codes: Array) -> pl.Series:
+        """Turn indices of names back into names; below zero into null."""
+        names = pl.Series([*self.span_names, None], dtype=pl.Categorical)
+        return names.gather(np.where(name_codes < 0, len(self.span_names), name_codes))
 
 
-def to_category_names(codes: Array) -> pl.Series:
-    """Turn numbers of `CATEGORIES` into words."""
-    return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(codes)
+def to_category_names(category_codes: Array) -> pl.Series:
+    """Turn indices of `CATEGORIES` into names."""
+    return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(category_codes)
 
 
-def _passed_before(bounds_ns: Ints, is_counted: Flags, moments_ns: Ints) -> Floats:
-    """Measure how much of the counted pieces had passed at each moment, ns; pieces touch."""
+def _sum_counted_ns_before(bounds_ns: Ints, is_counted: Flags, moments_ns: Ints) -> Floats:
+    """Measure how much of the counted pieces (flags) had passed at each moment, ns; pieces touch."""
     is_inside = np.concatenate([[False], is_counted, [False]])
     edges_ns = bounds_ns[np.flatnonzero(is_inside[1:] != is_inside[:-1])]  # begins and ends in turn
-    return covered_before(edges_ns[::2], edges_ns[1::2], moments_ns)
+    return sum_covered_ns_before(edges_ns[::2], edges_ns[1::2], moments_ns)
 
 
-def covered_before(begins_ns: Ints, ends_ns: Ints, moments_ns: Ints) -> Floats:
+def sum_covered_ns_before(begins_ns: Ints, ends_ns: Ints, moments_ns: Ints) -> Floats:
     """Measure how much of disjoint intervals, in order, is before each moment, ns."""
-    return Intervals(begins_ns, ends_ns).passed_before(moments_ns).astype(np.float64)
+    return Intervals(begins_ns, ends_ns).covered_ns_before(moments_ns).astype(np.float64)

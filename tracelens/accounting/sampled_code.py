@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import OWN_CATEGORIES
-from tracelens.accounting.pieces import covered_before
+from tracelens.accounting.pieces import sum_covered_ns_before
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ class Culprit:
 
     path: Stack
     callers: Stack
-    extra_ns: float  # a step
+    extra_ns_per_step: float
 
     @property
     def frame(self) -> str:
@@ -72,7 +72,7 @@ class Culprit:
         return {
             "stack": [*self.callers[-MAX_CALLERS_SHOWN:], *self.path],
             "path": list(self.path),
-            "extra_ns": round(self.extra_ns),
+            "extra_ns": round(self.extra_ns_per_step),
         }
 
 
@@ -122,20 +122,13 @@ def find_in_ranks(
 ) -> Culprit | None:
     """Find the code in which late ranks spend more time than their peers; None if samples do not tell.
 
-    Args:
-        trace: With samples, or there is nothing to find.
-        phases: The partition of its time.
-        ranks: The late ones.
-        peers: Those with which they are compared.
-        phase: The phase that they are late in.
-        steps: The steps in which they are.
-        extra_ns: By how much they are late in a step, as compute time tells.
+    In each of `steps` they are late by `extra_ns` in a phase, as compute time tells.
     """
     if not _is_sampled(trace, steps):
         return None
-    ns_by_rank = _sum_by_rank(trace, phases, [phase], steps)
-    slow_times = {rank: ns_by_rank[rank] for rank in ranks if any(ns_by_rank.get(rank, ()))}
-    peer_times = [ns_by_rank[rank] for rank in peers if rank in ns_by_rank]
+    times_by_rank = _measure_times(trace, phases, [phase], steps)
+    slow_times = {rank: times_by_rank[rank] for rank in ranks if any(times_by_rank.get(rank, ()))}
+    peer_times = [times_by_rank[rank] for rank in peers if rank in times_by_rank]
     if not peer_times:
         return None
     return _compare(trace, phases, slow_times, peer_times, steps=steps, extra_ns=extra_ns)
@@ -144,21 +137,17 @@ def find_in_ranks(
 def find_in_steps(
     trace: Trace, phases: Phases, phase: str, *, steps: Ints, other_steps: Ints, extra_ns: float
 ) -> Culprit | None:
-    """Find the code of a phase in which all ranks spend `extra_ns` more in `steps` than in others.
-
-    None if samples do not tell.
-    """
+    """Find the code of a phase with `extra_ns` more in `steps` on all ranks; None if not known."""
     if not _is_sampled(trace, steps) or not len(other_steps):
         return None
-    # Times per step, by rank and stack.
     slow_times, usual_times = (
-        _sum_by_rank(trace, phases, [phase], numbers) for numbers in (steps, other_steps)
+        _measure_times(trace, phases, [phase], numbers) for numbers in (steps, other_steps)
     )
     slow_times = {
         rank: times for rank, times in slow_times.items() if any(times) and rank in usual_times
     }
-    peers = [usual_times[rank] for rank in slow_times]
-    return _compare(trace, phases, slow_times, peers, steps=steps, extra_ns=extra_ns)
+    usual_times_of_slow = [usual_times[rank] for rank in slow_times]
+    return _compare(trace, phases, slow_times, usual_times_of_slow, steps=steps, extra_ns=extra_ns)
 
 
 def find_in_phase(
@@ -167,36 +156,31 @@ def find_in_phase(
     """Find the code in which a phase that is long on all ranks spends `extra_ns` per step; or None."""
     if not _is_sampled(trace, steps):
         return None
-    ns_by_rank = _sum_by_rank(trace, phases, [phase], steps)
-    slow_ranks = {rank: ns_by_stack for rank, ns_by_stack in ns_by_rank.items() if any(ns_by_stack)}
-    return _compare(trace, phases, slow_ranks, [], steps=steps, extra_ns=extra_ns)
+    times_by_rank = _measure_times(trace, phases, [phase], steps)
+    slow_times = {rank: times for rank, times in times_by_rank.items() if any(times)}
+    return _compare(trace, phases, slow_times, [], steps=steps, extra_ns=extra_ns)
 
 
 def _compare(
     trace: Trace,
     phases: Phases,
-    slow: Mapping[int, TimeByStack],
-    normal: Sequence[TimeByStack],
+    slow_times: Mapping[int, TimeByStack],
+    peer_times: Sequence[TimeByStack],
     *,
     steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
     """Find the calls in which slow ranks spend more; None if they hold too little of the delay.
 
-    Args:
-        trace: A run with samples.
-        phases: The partition of its time.
-        slow: Time per step, by rank and stack.
-        normal: The same of each peer, by stack.
-        steps: The steps compared.
-        extra_ns: The delay per step.
+    Times are per step, by stack, `slow_times` by rank; `extra_ns` is the delay per step.
     """
-    if not slow:
+    if not slow_times:
         return None
-    all_times = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
-    culprit = find_differing_path(list(slow.values()), normal, [all_times[rank] for rank in slow])
-    least_residual_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
-    return culprit if culprit and culprit.extra_ns >= least_residual_ns else None
+    all_times = _measure_times(trace, phases, OWN_CATEGORIES, steps)
+    all_times_of_slow = [all_times[rank] for rank in slow_times]
+    culprit = find_differing_path(list(slow_times.values()), peer_times, all_times_of_slow)
+    least_extra_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
+    return culprit if culprit and culprit.extra_ns_per_step >= least_extra_ns else None
 
 
 def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
@@ -206,36 +190,33 @@ def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
     """
     if trace.samples.is_empty() or not shards:
         return None
-    service = _find_serving(trace)
-    threads = service.group_by("process", "thread")
+    services = _list_service_times(trace)
+    threads = services.group_by("process", "thread")
     # From when to when each thread served anything.
     thread_times = threads.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    step_count = max(service["step"].n_unique(), 1)
-    service_ns, all_ns = (
-        _sum_by_shard(trace, pieces, step_count) for pieces in (service, thread_times)
+    step_count = max(services["step"].n_unique(), 1)
+    service_times, all_times = (
+        _measure_times_of_shards(trace, pieces, step_count) for pieces in (services, thread_times)
     )
-    sampled_shards = [shard for shard in shards if any(service_ns.get(shard, ()))]
-    other_times = [times for shard, times in service_ns.items() if shard not in shards]
-    if not sampled_shards or not (other_times or set(service_ns) <= set(shards)):
+    sampled_shards = [shard for shard in shards if any(service_times.get(shard, ()))]
+    other_times = [times for shard, times in service_times.items() if shard not in shards]
+    if not sampled_shards or not (other_times or set(service_times) <= set(shards)):
         return None
     return find_differing_path(
-        [service_ns[shard] for shard in sampled_shards],
+        [service_times[shard] for shard in sampled_shards],
         other_times,
-        [all_ns[shard] for shard in sampled_shards],
+        [all_times[shard] for shard in sampled_shards],
     )
 
 
-def _find_serving(trace: Trace) -> pl.DataFrame:
-    """Return when threads of shards served, as rows: `process`, `thread`, `step`, `start_ns`, `end_ns`.
-
-    Those of a thread do not overlap.
-    """
+def _list_service_times(trace: Trace) -> pl.DataFrame:
+    """Return when threads of shards served, a row each, without overlaps of a thread."""
     serving_threads = trace.threads.filter(~pl.col("in_flight")).select("process", "thread")
     thread_columns = ("process", "thread")
     earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(thread_columns)
     begin_ns = pl.max_horizontal("start_ns", earlier_end_ns)
     return (
-        trace.requests_of(trace.shards)
+        trace.select_requests(trace.shards)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(serving_threads.lazy(), on=["process", "thread"], how="semi")
         .sort(*thread_columns, "start_ns")
@@ -245,56 +226,56 @@ def _find_serving(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _sum_by_shard(
+def _measure_times_of_shards(
     trace: Trace, pieces: pl.DataFrame, step_count: int
 ) -> dict[int, dict[Stack, float]]:
-    """Sum each stack's time per step by shard, ns.
+    """Measure the time per step of each stack, ns, by shard and stack.
 
     `pieces` are rows of the time of shards' threads: `process`, `thread`, `start_ns`, `end_ns`.
     """
-    ns_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
-    shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
-    thread_columns = ("process", "thread")
-    samples_of = trace.samples.sort("start_ns").partition_by(thread_columns, as_dict=True)
-    for (process, thread), rows in pieces.partition_by(thread_columns, as_dict=True).items():
-        samples = samples_of.get((process, thread))
+    times_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
+    shards = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
+    key = ("process", "thread")
+    samples_by_thread = trace.samples.sort("start_ns").partition_by(key, as_dict=True)
+    for (process, thread), own_pieces in pieces.partition_by(key, as_dict=True).items():
+        samples = samples_by_thread.get((process, thread))
         if samples is not None:
-            for stack, ns in sum_by_stack(samples, rows).items():
-                ns_by_shard[shard_of[process]][stack] += ns / step_count
-    return ns_by_shard
+            for stack, ns in divide_among_stacks(samples, own_pieces).items():
+                times_by_shard[shards[process]][stack] += ns / step_count
+    return times_by_shard
 
 
 def _is_sampled(trace: Trace, steps: Ints) -> bool:
     return bool(len(steps)) and not trace.samples.is_empty()
 
 
-def _sum_by_rank(
+def _measure_times(
     trace: Trace, phases: Phases, categories: Iterable[str], steps: Ints
 ) -> dict[int, dict[Stack, float]]:
-    """Sum the time per step of each stack of ranks' training threads, by rank, ns.
+    """Measure the time per step of each stack of training threads, ns, by rank and stack.
 
-    Only the pieces of `steps` that are in `categories` count.
+    Only time of `steps` in `categories` counts.
     """
     threads = trace.workers.select("process", "rank", thread="training_thread")
     samples = trace.samples.join(threads, on=["process", "thread"]).sort("start_ns")
     ranks = set(samples["rank"])
     pieces = pl.concat([phases.pieces.select(name, steps, ranks) for name in categories])
     pieces_by_rank = pieces.sort("start_ns").partition_by("rank", as_dict=True)
-    ns_by_rank = {}
-    for (rank,), rows in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
-        ns_by_stack = sum_by_stack(rows, pieces_by_rank.get((rank,), pieces.clear()))
-        ns_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in ns_by_stack.items()}
-    return ns_by_rank
+    times_by_rank = {}
+    for (rank,), own in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
+        ns_by_stack = divide_among_stacks(own, pieces_by_rank.get((rank,), pieces.clear()))
+        times_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in ns_by_stack.items()}
+    return times_by_rank
 
 
-def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, float]:
-    """Divide the time of disjoint pieces among stacks, ns, as one thread's samples tell.
+def divide_among_stacks(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, float]:
+    """Divide the time of disjoint pieces, a row each, among stacks, ns, as one thread's samples tell.
 
-    All of it goes to the empty stack if samples cover too little of it.
+    All of it goes to the empty stack if samples, a row each, cover too little of it.
     """
     start_ns, end_ns = (pieces[name].to_numpy() for name in ("start_ns", "end_ns"))
     before_start_ns, before_end_ns = (
-        covered_before(start_ns, end_ns, samples[name].to_numpy())
+        sum_covered_ns_before(start_ns, end_ns, samples[name].to_numpy())
         for name in ("start_ns", "end_ns")
     )
     sampled_ns = before_end_ns - before_start_ns
@@ -322,10 +303,8 @@ def find_differing_path(
 ) -> Culprit | None:
     """Find the path of calls in which slow ranks spend more than normal ones; None if there is none.
 
-    Args:
-        slow: Time per step by stack, of each slow rank.
-        normal: The same of each peer; their median counts. Without any, all time of `slow` is excess.
-        everything: The same of each slow rank for all its code.
+    Times are per step and by stack, of each rank. The median of normal ranks counts; without any, all
+    time of slow ranks is excess. `everything` is the time that each slow rank has for all its code.
     """
     slow, normal, everything = (
         [_leave_out_recorder(ns_by_stack) for ns_by_stack in group]

@@ -41,36 +41,38 @@ _QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def find_server_queues(trace: Trace) -> pl.DataFrame:
     """Return when workers' requests were queued at a shard, as rows of `_QUEUE_COLUMNS`."""
-    if trace.shards.is_empty() or trace.alignment.unaligned:
+    if trace.shards.is_empty() or trace.alignment.untied_clock_domains:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
     worker_requests, shard_work = (
-        trace.requests_of(owners).filter(pl.col("kind") == "ps").collect()
+        trace.select_requests(owners).filter(pl.col("kind") == "ps").collect()
         for owners in (trace.workers, trace.shards)
     )
-    is_part = not trace.choice.is_all
+    is_part = not trace.choice.is_whole_run
     requests = _join_requests(worker_requests, shard_work, is_part=is_part)
     pushes = requests.filter(pl.col("op") == "push", pl.col("got_ns").is_not_null())
     queued_times = pl.concat(
         [
-            *_find_open(requests, is_part=is_part),
-            _find_barriers(pushes, shard_work, worker_requests),
+            *_find_queues_of_requests(requests, is_part=is_part),
+            _find_waits_for_updates(pushes, shard_work, worker_requests),
         ]
     )
     waits = _join_last_pushes(queued_times.filter(pl.col("start_ns") < pl.col("end_ns")), pushes)
     return _leave_out_transfer(waits, shard_work)
 
 
-def _join_requests(requests: pl.DataFrame, work: pl.DataFrame, *, is_part: bool) -> pl.DataFrame:
+def _join_requests(
+    worker_requests: pl.DataFrame, shard_work: pl.DataFrame, *, is_part: bool
+) -> pl.DataFrame:
     """Return one row per push and pull, with the times at which its shard handled it.
 
     `received_ns`: it arrived; `begun_ns`: its service began; `added_ns`: a push was added up; `got_ns`:
     the earlier of arrival and that; `replied_ns`: the reply began; `until_ns`: the worker has it. Of a
-    selected part of a run (`is_part`), also such as arrived before it. `requests` are those that workers
-    recorded, `work` the operations of shards.
+    selected part of a run (`is_part`), also such as arrived before it. `worker_requests` are those that
+    workers recorded, `shard_work` the operations of shards, a row each.
     """
     has_op = {op: pl.col("op") == op for op in ("receive", "aggregate", "reply")}
-    service = (
-        work.drop_nulls("request")
+    service = (  # a row per request
+        shard_work.drop_nulls("request")
         .group_by("request")
         .agg(
             received_ns=pl.col("end_ns").filter(has_op["receive"]).min(),
@@ -87,7 +89,7 @@ def _join_requests(requests: pl.DataFrame, work: pl.DataFrame, *, is_part: bool)
     )
     is_served_unseen = pl.col("is_arrival_unseen") & pl.col("begun_ns").is_not_null()
     return (
-        requests.filter(pl.col("op").is_in(["push", "pull"]))
+        worker_requests.filter(pl.col("op").is_in(["push", "pull"]))
         .join(
             service.filter(pl.col("received_ns").is_not_null() | began_before | is_served_unseen),
             on="request",
@@ -100,11 +102,12 @@ def _join_requests(requests: pl.DataFrame, work: pl.DataFrame, *, is_part: bool)
     )
 
 
-def _find_open(requests: pl.DataFrame, *, is_part: bool) -> list[pl.DataFrame]:
+def _find_queues_of_requests(requests: pl.DataFrame, *, is_part: bool) -> list[pl.DataFrame]:
     """Return when open requests were queued: one table before their service, one before the reply.
 
     A pull carries nothing until its reply: it is queued from its begin, also while its shard is too busy
-    to receive it. `requests` has one row per request, as `_join_requests` returns it.
+    to receive it. `requests` has one row per request, as `_join_requests` returns it. In a selected part
+    of a run (`is_part`) a push without a reply may be answered after it.
     """
     is_pull, is_replied = pl.col("op") == "pull", pl.col("replied_ns").is_not_null()
     arrival_ns = pl.max_horizontal("start_ns", "received_ns")  # one of them may be null
@@ -134,21 +137,17 @@ def _find_open(requests: pl.DataFrame, *, is_part: bool) -> list[pl.DataFrame]:
     return [before_service, after_service]
 
 
-def _find_barriers(
-    pushes: pl.DataFrame, work: pl.DataFrame, requests: pl.DataFrame
+def _find_waits_for_updates(
+    pushes: pl.DataFrame, shard_work: pl.DataFrame, worker_requests: pl.DataFrame
 ) -> pl.DataFrame:
     """Return one row per time from a push's end to its update in which the worker has no open request.
 
     Only updates that join pushes count: where each push has its own, workers do not wait for others.
-
-    Args:
-        pushes: One row per push.
-        work: One row per operation of a shard.
-        requests: One row per request of a worker.
+    `pushes`, `shard_work` (operations) and `worker_requests` have a row each.
     """
     key = pl.coalesce("shard", "rank").alias("shard"), "step", pl.col("key").fill_null(-1)
     updates = (
-        work.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
+        shard_work.filter(pl.col("op") == "apply", pl.col("end_ns").is_not_null())
         .select(*key, applied_ns="end_ns")
         .group_by(_UPDATE_KEY)
         .agg(pl.col("applied_ns").max(), updates=pl.len())
@@ -167,14 +166,15 @@ def _find_barriers(
     waits = waits.filter(pl.col("start_ns") < pl.col("end_ns"))
     end_or_never = pl.col("end_ns").fill_null(FOREVER)
     return _cut_by_intervals(
-        waits, requests.select("process", "start_ns", end_or_never), "process", inside=False
+        waits, worker_requests.select("process", "start_ns", end_or_never), "process", inside=False
     )
 
 
 def _join_last_pushes(queued_times: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
     """Add to each queued time when the last push it waits for was sent, and when its shard had got all.
 
-    These are `sent_ns` and `got_ns`, clipped to the queued time.
+    These are `sent_ns` and `got_ns`, clipped to the queued time. `queued_times` has a row per time in
+    which a request is queued, `pushes` one per push.
     """
     pushes_sent = pushes.sort("got_ns").select(
         *_UPDATE_KEY,
@@ -201,9 +201,10 @@ def _join_last_pushes(queued_times: pl.DataFrame, pushes: pl.DataFrame) -> pl.Da
 
 
 def _leave_out_transfer(queued_times: pl.DataFrame, shard_work: pl.DataFrame) -> pl.DataFrame:
-    """Return queued times (`_QUEUE_COLUMNS`) without those of a transfer.
+    """Return queued times, a row each (`_QUEUE_COLUMNS`), without those of a transfer.
 
-    That is when the last push was on its way to a shard that did nothing meanwhile.
+    That is when the last push was on its way to a shard that did nothing meanwhile. `shard_work` has a
+    row per operation of a shard.
     """
     moves_bytes = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
     shard_busy_times = shard_work.filter(moves_bytes, pl.col("end_ns").is_not_null()).select(
@@ -235,34 +236,34 @@ def _leave_out_transfer(queued_times: pl.DataFrame, shard_work: pl.DataFrame) ->
 
 
 def _keep_last_served(queued_times: pl.DataFrame) -> pl.DataFrame:
-    """Remove overlaps of a worker's queued times: the request that is served last keeps each moment."""
+    """Remove overlaps of queued times (rows) of a worker: the one that is served last keeps them."""
     ordered = queued_times.filter(pl.col("start_ns") < pl.col("end_ns")).sort(
         *("process", "served_ns", "shard", "key", "start_ns"),
         descending=[False, True, False, False, True],
     )
-    next_start = pl.col("start_ns").cum_min().shift(1).over("process")
+    begin_of_later_ns = pl.col("start_ns").cum_min().shift(1).over("process")
     return (
-        ordered.with_columns(end_ns=pl.min_horizontal("end_ns", next_start))
+        ordered.with_columns(end_ns=pl.min_horizontal("end_ns", begin_of_later_ns))
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .with_columns(pl.col("sent_ns").clip("start_ns", "end_ns"))
     )
 
 
 def _cut_by_intervals(
-    rows: pl.DataFrame, others: pl.DataFrame, key: str, *, inside: bool
+    rows: pl.DataFrame, intervals: pl.DataFrame, key: str, *, inside: bool
 ) -> pl.DataFrame:
     """Cut rows (`start_ns` to `end_ns`) to what lies inside, or outside, of intervals with the same key.
 
     `key` is the column that both tables share. A row may become several, or none.
     """
     pieces = [rows.clear()]
-    edges_of = {
-        group: _union(group_rows)
-        for (group,), group_rows in others.partition_by(key, as_dict=True).items()
+    edges_by_key = {
+        value: _find_edges_of_union(own_intervals)
+        for (value,), own_intervals in intervals.partition_by(key, as_dict=True).items()
     }
-    for (group,), group_rows in rows.partition_by(key, as_dict=True).items():
+    for (value,), group_rows in rows.partition_by(key, as_dict=True).items():
         row_index, start_ns, end_ns = _cut_at_edges(
-            group_rows, edges_of.get(group, np.zeros(0, np.int64)), inside=inside
+            group_rows, edges_by_key.get(value, np.zeros(0, np.int64)), inside=inside
         )
         times = {"start_ns": start_ns, "end_ns": end_ns}
         columns = [pl.Series(name, values, pl.Int64) for name, values in times.items()]
@@ -270,29 +271,32 @@ def _cut_by_intervals(
     return pl.concat(pieces)
 
 
-def _union(intervals: pl.DataFrame) -> Ints:
-    """Return the edges of the union of some intervals, ns: begins and ends in turn."""
+def _find_edges_of_union(intervals: pl.DataFrame) -> Ints:
+    """Return the edges of the union of some intervals, a row each, ns: begins and ends in turn."""
     ordered = intervals.sort("start_ns")
-    start_ns, reached_ns = ordered["start_ns"].to_numpy(), ordered["end_ns"].cum_max().to_numpy()
-    is_first = np.append(True, start_ns[1:] > reached_ns[:-1])
+    start_ns, latest_end_ns = ordered["start_ns"].to_numpy(), ordered["end_ns"].cum_max().to_numpy()
+    is_first = np.append(True, start_ns[1:] > latest_end_ns[:-1])  # of those that overlap
     last_rows = np.append(np.flatnonzero(is_first)[1:] - 1, len(start_ns) - 1)
-    return np.stack([start_ns[is_first], reached_ns[last_rows]], axis=1).ravel()
+    return np.stack([start_ns[is_first], latest_end_ns[last_rows]], axis=1).ravel()
 
 
-def _cut_at_edges(rows: pl.DataFrame, edges: Ints, *, inside: bool) -> tuple[Indices, Ints, Ints]:
-    """Cut rows at edges of intervals (begins and ends in turn); keep what is inside of them, or not.
+def _cut_at_edges(
+    rows: pl.DataFrame, edges_ns: Ints, *, inside: bool
+) -> tuple[Indices, Ints, Ints]:
+    """Cut rows (`start_ns` to `end_ns`) at edges of intervals; keep what is inside of these, or outside.
 
-    Returns for each piece the index of its row, and its begin and end, ns.
+    `edges_ns` are begins and ends in turn. Returns for each piece the index of its row, and its begin
+    and end, ns.
     """
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    first_edge = np.searchsorted(edges, start_ns, "right")
-    stop_edge = np.searchsorted(edges, end_ns, "left")
+    first_edge = np.searchsorted(edges_ns, start_ns, "right")
+    stop_edge = np.searchsorted(edges_ns, end_ns, "left")
     piece_count = np.maximum(stop_edge - first_edge, 0) + 1
     row_index = np.repeat(np.arange(len(start_ns)), piece_count)
     first_piece = np.repeat(np.cumsum(piece_count) - piece_count, piece_count)
     index_in_row = np.arange(len(row_index)) - first_piece
-    edges_before = first_edge[row_index] + index_in_row  # an odd number inside of an interval
-    bounds_ns = np.concatenate([edges, [FOREVER]])
+    edges_before = first_edge[row_index] + index_in_row  # count: odd inside of an interval
+    bounds_ns = np.concatenate([edges_ns, [FOREVER]])
     is_last = index_in_row == piece_count[row_index] - 1
     begin_ns = np.where(index_in_row == 0, start_ns[row_index], bounds_ns[edges_before - 1])
     stop_ns = np.where(is_last, end_ns[row_index], bounds_ns[edges_before])

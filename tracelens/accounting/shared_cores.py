@@ -22,14 +22,14 @@ MAX_CORE_NUMBER: Final = 1 << 16
 class SharedCores:
     """Ranks of a host, by their rows in `Trace.workers` and `Trace.shards`, and their cores."""
 
-    workers: Ints
-    shards: Ints
-    cores: float
+    worker_rows: Ints
+    shard_rows: Ints
+    core_count: float  # a quota may be a fraction
 
     @property
-    def ranks(self) -> int:
+    def rank_count(self) -> int:
         """How many ranks share the cores."""
-        return len(self.workers) + len(self.shards)
+        return len(self.worker_rows) + len(self.shard_rows)
 
 
 def find_shared_cores(trace: Trace) -> list[SharedCores]:
@@ -38,35 +38,33 @@ def find_shared_cores(trace: Trace) -> list[SharedCores]:
     ranks_with_cores = pl.concat(tables).drop_nulls("cores").filter(pl.col("host") != "")
     hosts = []
     for host_ranks in ranks_with_cores.partition_by("host", maintain_order=True):
-        workers, shards = (
+        worker_rows, shard_rows = (
             host_ranks.filter(role=role)["row"].to_numpy().astype(np.int64)
             for role in ("worker", "ps")
         )
         core_count = _count_cores(host_ranks.select("cores", "core_quota").iter_rows())
-        hosts.append(SharedCores(workers, shards, core_count))
-    return [host for host in hosts if 0 < host.cores < host.ranks]
+        hosts.append(SharedCores(worker_rows, shard_rows, core_count))
+    return [host for host in hosts if 0 < host.core_count < host.rank_count]
 
 
 def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:
     """Count how many cores processes may use together; 0 where that is not known.
 
-    Processes that may run on the same cores are taken to have the same quota.
-
-    Args:
-        limits: Of each process the cores on which it may run, and how many cores' time it may use.
+    `limits` are the cores on which each may run, and how many cores' time it may use. Processes that may
+    run on the same cores are taken to have the same quota.
     """
     core_count_by_set: dict[frozenset[int], float] = {}
-    for ranges, quota in limits:
-        cores = _parse_ranges(ranges)
+    for core_list, quota in limits:
+        cores = _parse_core_list(core_list)
         core_count_by_set[cores] = len(cores) if quota is None else min(len(cores), quota)
     return min(float(len(frozenset().union(*core_count_by_set))), sum(core_count_by_set.values()))
 
 
-def _parse_ranges(ranges: str) -> frozenset[int]:
-    """Return the numbers of ``0-3,8``; nothing for another form."""
+def _parse_core_list(core_list: str) -> frozenset[int]:
+    """Return the numbers of cores in a list such as ``0-3,8``; nothing for another form."""
     numbers: set[int] = set()
-    for part in ranges.split(","):
-        first_core, _, last_core = part.partition("-")
+    for core_range in core_list.split(","):
+        first_core, _, last_core = core_range.partition("-")
         if not first_core.isdecimal() or not (last_core or first_core).isdecimal():
             return frozenset()
         if int(last_core or first_core) > MAX_CORE_NUMBER:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """A thread's spans, [span]: begin and end, ns, what each means, and a number for its name.
+    """A thread's spans, [span]: when each begins and ends, what it means, and an index of its name.
 
-    `code` is a category, or another code of `categories`.
+    `meaning_code` is an index of `CATEGORIES`, or another code of `categories.py`.
     """
 
-    start: Ints
-    end: Ints
-    code: Array
-    name: Array
+    start_ns: Ints
+    end_ns: Ints
+    meaning_code: Array
+    name_code: Array
 
     @classmethod
     def empty(cls) -> Self:
@@ -33,86 +33,91 @@ class Spans:
 
     def clip(self, first_ns: int, last_ns: int) -> Spans:
         """Cut to a window and sort: outer spans before the inner ones."""
-        start_ns, end_ns = np.maximum(self.start, first_ns), np.minimum(self.end, last_ns)
-        clipped = Spans(start_ns, end_ns, self.code, self.name)
+        start_ns, end_ns = np.maximum(self.start_ns, first_ns), np.minimum(self.end_ns, last_ns)
+        clipped = Spans(start_ns, end_ns, self.meaning_code, self.name_code)
         has_length = start_ns < end_ns
         if not has_length.all():
             clipped = clipped.take(np.flatnonzero(has_length))
-        start_change, end_change = np.diff(clipped.start), np.diff(clipped.end)
-        if not np.all((start_change > 0) | ((start_change == 0) & (end_change <= 0))):
-            clipped = clipped.take(np.lexsort((-clipped.end, clipped.start)))
+        start_change_ns, end_change_ns = np.diff(clipped.start_ns), np.diff(clipped.end_ns)
+        if not np.all((start_change_ns > 0) | ((start_change_ns == 0) & (end_change_ns <= 0))):
+            clipped = clipped.take(np.lexsort((-clipped.end_ns, clipped.start_ns)))
         return clipped
 
     def take(self, rows: Indices) -> Spans:
-        """Return some of them."""
-        return Spans(self.start[rows], self.end[rows], self.code[rows], self.name[rows])
+        """Return some of the spans."""
+        columns = (self.start_ns, self.end_ns, self.meaning_code, self.name_code)
+        return Spans(*(column[rows] for column in columns))
 
-    def resolve_blocking(self, *busy: Intervals) -> Spans:
-        """Make blocking spans communication if any is recorded in them (`busy`), else waiting.
+    def resolve_blocking(self, *communication: Intervals) -> Spans:
+        """Make blocking spans communication if any is recorded in them, else waiting.
 
         Codes become 16 bits, names 32, as the sweep expects them.
         """
-        codes = self.code.astype(np.int16)
+        codes = self.meaning_code.astype(np.int16)
         blocked_spans = np.flatnonzero(codes == BLOCKED)
         if len(blocked_spans):
-            start_ns, end_ns = self.start[blocked_spans], self.end[blocked_spans]
-            begun_count = sum(np.searchsorted(part.start, end_ns) for part in busy)
-            ended_count = sum(np.searchsorted(part.end, start_ns, "right") for part in busy)
+            start_ns, end_ns = self.start_ns[blocked_spans], self.end_ns[blocked_spans]
+            begun_count = sum(np.searchsorted(part.start_ns, end_ns) for part in communication)
+            ended_count = sum(
+                np.searchsorted(part.end_ns, start_ns, "right") for part in communication
+            )
             codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
-        return Spans(self.start, self.end, codes, self.name.astype(np.int32))
+        return Spans(self.start_ns, self.end_ns, codes, self.name_code.astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """Concurrent activity of the rank: waits, shard queues, communication, other causes.
+    """Concurrent activity of the rank: waits for others, queues at PS shards, communication in flight.
 
-    `stopped`: when communication in flight stops the rank where no span covers its time. `device` is the
-    own work that was timed on a device.
+    `stops`: when communication in flight stops the rank where no span covers its time. `device_work` is
+    the own work that was timed on a device.
     """
 
-    wait: Intervals
-    queue: Intervals
-    flying: Intervals
-    stopped: Intervals
-    cause: Intervals
-    device: Spans = field(default_factory=Spans.empty)
+    waits: Intervals
+    queues: Intervals
+    flights: Intervals
+    stops: Intervals
+    idle_causes: Intervals
+    device_work: Spans = field(default_factory=Spans.empty)
 
     @property
-    def covers(self) -> tuple[Intervals, ...]:
-        """Intervals that cover a moment for any activity of the thread."""
-        return self.wait, self.queue, self.flying, self.stopped, self.cause
+    def interval_sets(self) -> tuple[Intervals, ...]:
+        """All of it but the work on a device."""
+        return self.waits, self.queues, self.flights, self.stops, self.idle_causes
 
     def clip(self, first_ns: int, last_ns: int) -> Surroundings:
         """Cut to a window; begins and ends are in order, and blocking spans of the device resolved."""
-        covers = (cover.clip(first_ns, last_ns).sort_edges() for cover in self.covers)
-        wait, queue, flying, stopped, cause = covers
-        device = self.device.clip(first_ns, last_ns).resolve_blocking(flying)
-        return Surroundings(wait, queue, flying, stopped, cause, device)
+        waits, queues, flights, stops, idle_causes = (
+            intervals.clip(first_ns, last_ns).sort_edges() for intervals in self.interval_sets
+        )
+        device_work = self.device_work.clip(first_ns, last_ns).resolve_blocking(flights)
+        return Surroundings(waits, queues, flights, stops, idle_causes, device_work)
 
 
 class Pieces(NamedTuple):
     """Touching pieces of time: boundaries (one more than pieces), and what each piece is, [piece]."""
 
-    bounds: Ints
-    step: Int32s  # index of the step window
-    category: Int8s
-    name: Int32s
-    spent: Ints  # nanoseconds, [step window, category]
-    hidden: Ints  # nanoseconds of communication under own work, [step window]
+    bounds_ns: Ints
+    window: Int32s  # index of the step window
+    category_code: Int8s
+    name_code: Int32s
+    spent_ns: Ints  # [step window, category]
+    hidden_ns: Ints  # communication under own work, [step window]
 
-    def without_gaps(self, gaps: Ints) -> Pieces:
-        """Give windows that are gaps (indices) to the ones before, as time without a record."""
-        if not len(gaps):
+    def without_gaps(self, gap_windows: Ints) -> Pieces:
+        """Give windows between steps (indices) to the ones before, as time without a record."""
+        if not len(gap_windows):
             return self
-        is_step = np.ones(len(self.hidden), np.bool_)
-        is_step[gaps] = False
-        step_of_window = np.cumsum(is_step, dtype=np.int32) - 1
-        spent_ns, is_in_step = self.spent[is_step], is_step[self.step]
-        spent_ns[step_of_window[gaps], UNINSTRUMENTED] += self.spent[gaps].sum(axis=1)
+        is_step = np.ones(len(self.hidden_ns), np.bool_)
+        is_step[gap_windows] = False
+        step_of_window = np.cumsum(is_step, dtype=np.int32) - 1  # of a gap, the step before
+        spent_ns, is_in_step = self.spent_ns[is_step], is_step[self.window]
+        gaps_ns = self.spent_ns[gap_windows].sum(axis=1)
+        spent_ns[step_of_window[gap_windows], UNINSTRUMENTED] += gaps_ns
         return self._replace(
-            step=step_of_window[self.step],
-            category=np.where(is_in_step, self.category, np.int8(UNINSTRUMENTED)),
-            name=np.where(is_in_step, self.name, np.int32(NOTHING)),
-            spent=spent_ns,
-            hidden=self.hidden[is_step],
+            window=step_of_window[self.window],
+            category_code=np.where(is_in_step, self.category_code, np.int8(UNINSTRUMENTED)),
+            name_code=np.where(is_in_step, self.name_code, np.int32(NOTHING)),
+            spent_ns=spent_ns,
+            hidden_ns=self.hidden_ns[is_step],
         )

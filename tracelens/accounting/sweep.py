@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.spans import Spans, Surroundings
     from tracelens.arrays import Flags, Indices, Int16s, Int32s, Ints
 
-_Code: TypeAlias = Array | int
+_Codes: TypeAlias = Array | int
 _REVISION: Final = 3  # number: of the interface to _sweep.c, which has the same [definition]
 _HALF_BITS: Final = 31  # bits: of the lower half of a sum [definition]
 _HALF: Final = (1 << _HALF_BITS) - 1
@@ -57,69 +57,72 @@ def _load_native() -> ModuleType | None:
 _NATIVE: Final = _load_native()
 
 
-def cut_time(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pieces:
+def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pieces:
     """Cut the time between the first and the last bound, ns, within which all else lies.
 
     `thread` holds the spans of the training thread, `around` what the rank does beside it.
     """
     if _NATIVE is None:
-        return cut_in_numpy(window_bounds, thread, around)
-    covers = [side for intervals in around.covers for side in (intervals.start, intervals.end)]
-    spans = [
-        (part.start, np.sort(part.end, kind="stable"), part.end, part.code, part.name)
-        for part in (thread, around.device)
-    ]
-    span_count = len(thread.start) + len(around.device.start)
-    max_bounds = len(window_bounds) + sum(map(len, covers)) + 2 * span_count
-    step_count = len(window_bounds) - 1
+        return cut_in_numpy(window_bounds_ns, thread, around)
+    edges = [side for cover in around.interval_sets for side in (cover.start_ns, cover.end_ns)]
+    span_arrays: list[Array] = []
+    for spans in (thread, around.device_work):
+        sorted_ends_ns = np.sort(spans.end_ns, kind="stable")
+        span_arrays += [spans.start_ns, sorted_ends_ns, spans.end_ns]
+        span_arrays += [spans.meaning_code, spans.name_code]
+    span_count = len(thread.start_ns) + len(around.device_work.start_ns)
+    max_bounds = len(window_bounds_ns) + sum(map(len, edges)) + 2 * span_count
+    window_count = len(window_bounds_ns) - 1
     buffers = Pieces(
-        bounds=np.empty(max_bounds + 1, np.int64),
-        step=np.empty(max_bounds, np.int32),
-        category=np.empty(max_bounds, np.int8),
-        name=np.empty(max_bounds, np.int32),
-        spent=np.zeros((step_count, len(CATEGORIES)), np.int64),
-        hidden=np.zeros(step_count, np.int64),
+        bounds_ns=np.empty(max_bounds + 1, np.int64),
+        window=np.empty(max_bounds, np.int32),
+        category_code=np.empty(max_bounds, np.int8),
+        name_code=np.empty(max_bounds, np.int32),
+        spent_ns=np.zeros((window_count, len(CATEGORIES)), np.int64),
+        hidden_ns=np.zeros(window_count, np.int64),
     )
-    arrays = map(np.ascontiguousarray, (window_bounds, *spans[0], *spans[1], *covers))
+    arrays = map(np.ascontiguousarray, (window_bounds_ns, *span_arrays, *edges))
     piece_count = _NATIVE.cut(tuple(arrays), tuple(buffers))
     return buffers._replace(
-        bounds=buffers.bounds[: piece_count + 1],
-        step=buffers.step[:piece_count],
-        category=buffers.category[:piece_count].copy(),  # which is kept
-        name=buffers.name[:piece_count],
+        bounds_ns=buffers.bounds_ns[: piece_count + 1],
+        window=buffers.window[:piece_count],
+        category_code=buffers.category_code[:piece_count].copy(),  # which is kept
+        name_code=buffers.name_code[:piece_count],
     )
 
 
 def partition(
     spans: Spans,
     around: Surroundings,
-    window_bounds: Ints,
+    window_bounds_ns: Ints,
     sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut_time,
 ) -> Pieces:
     """Cut a worker's time, from the first to the last of the bounds of its windows (steps), ns.
 
     `spans` are those of the training thread, `around` is what the rank does beside it.
     """
-    first_ns, last_ns = int(window_bounds[0]), int(window_bounds[-1])
+    first_ns, last_ns = int(window_bounds_ns[0]), int(window_bounds_ns[-1])
     around = around.clip(first_ns, last_ns)
     thread = spans.clip(first_ns, last_ns).resolve_blocking(
-        around.wait, around.queue, around.flying
+        around.waits, around.queues, around.flights
     )
-    return sweep(window_bounds, thread, around)
+    return sweep(window_bounds_ns, thread, around)
 
 
-def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pieces:
+def cut_in_numpy(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pieces:
     """Do the same as `cut_time`, without the part in C.
 
     Categories and names are chosen for each stretch between two moments at which anything changes, and
     equal stretches that follow each other are joined.
     """
-    interval_sets = [(spans.start, spans.end) for spans in (thread, around.device)]
-    interval_sets += [(intervals.start, intervals.end) for intervals in around.covers]
+    interval_sets = [(spans.start_ns, spans.end_ns) for spans in (thread, around.device_work)]
+    interval_sets += [(intervals.start_ns, intervals.end_ns) for intervals in around.interval_sets]
     bounds_ns, window_edges, (thread_edges, device_edges, *cover_edges) = _find_boundaries(
-        window_bounds, interval_sets
+        window_bounds_ns, interval_sets
     )
-    wait, queue, flying, stopped, cause = (_covers(len(bounds_ns), edges) for edges in cover_edges)
+    wait, queue, flying, stopped, cause = (
+        _flag_covered(len(bounds_ns), edges) for edges in cover_edges
+    )
     thread_code, is_user, name = _find_innermost(len(bounds_ns), thread, thread_edges)
     comm_code = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
     idle_code = _choose(cause, IDLE, UNINSTRUMENTED)
@@ -130,14 +133,14 @@ def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pi
     if is_queued.any():
         category = _choose(is_queued, _choose(flying, comm_code, thread_code - QUEUED), category)
         name = np.where(is_queued & flying, NOTHING, name)
-    if len(around.device.start):
+    if len(around.device_work.start_ns):
         device_code, is_device_user, device_name = _find_innermost(
-            len(bounds_ns), around.device, device_edges
+            len(bounds_ns), around.device_work, device_edges
         )
         device_code = _choose((device_code == NOTHING) & is_device_user, USER, device_code)
         category = _choose(device_code != NOTHING, device_code, category)
         name = np.where(device_code != NOTHING, device_name, name)
-    window_count = len(window_bounds) - 1
+    window_count = len(window_bounds_ns) - 1
     window = np.repeat(np.arange(window_count, dtype=np.int32), np.diff(window_edges))
     is_work = (category <= USER) | (category == UNINSTRUMENTED)
     hidden_rows = np.flatnonzero(flying & is_work)
@@ -157,7 +160,7 @@ def cut_in_numpy(window_bounds: Ints, thread: Spans, around: Surroundings) -> Pi
 
 
 def _find_boundaries(
-    window_bounds: Ints, interval_sets: list[tuple[Ints, Ints]]
+    window_bounds_ns: Ints, interval_sets: list[tuple[Ints, Ints]]
 ) -> tuple[Ints, Array, list[Array]]:
     """Return all moments at which anything changes, ns, and the index among them of every edge.
 
@@ -165,7 +168,7 @@ def _find_boundaries(
     each set are [begin or end, interval].
     """
     edges_ns = np.concatenate(
-        [window_bounds, *(side for interval_set in interval_sets for side in interval_set)]
+        [window_bounds_ns, *(side for interval_set in interval_sets for side in interval_set)]
     )
     order = np.argsort(edges_ns, kind="stable")  # made of sorted runs, which that merges
     ordered_ns = edges_ns[order]
@@ -173,8 +176,8 @@ def _find_boundaries(
     np.not_equal(ordered_ns[1:], ordered_ns[:-1], out=is_new[1:])
     index = np.empty(len(edges_ns), np.int32)
     index[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    set_stops = np.cumsum([len(window_bounds), *(2 * len(begins) for begins, _ in interval_sets)])
-    window_edges, *set_edges = np.split(index, set_stops[:-1])
+    stops = np.cumsum([len(window_bounds_ns), *(2 * len(begins) for begins, _ in interval_sets)])
+    window_edges, *set_edges = np.split(index, stops[:-1])
     return ordered_ns[is_new], window_edges, [indices.reshape(2, -1) for indices in set_edges]
 
 
@@ -187,13 +190,16 @@ def _sum_exactly(indices: Array, values: Ints, size: int) -> Ints:
     return np.asarray(low.astype(np.int64))
 
 
-def _choose(where: Flags, this: _Code, that: _Code) -> Int16s:
-    """Choose codes, in the smallest type that holds them."""
-    return np.where(where, np.asarray(this, np.int16), np.asarray(that, np.int16))
+def _choose(is_first: Flags, first: _Codes, second: _Codes) -> Int16s:
+    """Choose between two codes for each piece, in the smallest type that holds them, [piece]."""
+    return np.where(is_first, np.asarray(first, np.int16), np.asarray(second, np.int16))
 
 
-def _covers(bound_count: int, edges: Array) -> Flags:
-    """Find which pieces any interval covers, by the indices of begins and ends, [piece]."""
+def _flag_covered(bound_count: int, edges: Array) -> Flags:
+    """Flag the pieces that any interval covers, [piece].
+
+    `edges` are the indices of intervals' begins and ends among the bounds, [begin or end, interval].
+    """
     if not edges.shape[1]:
         return np.zeros(bound_count - 1, np.bool_)
     begin_counts, end_counts = (np.bincount(indices, minlength=bound_count) for indices in edges)
@@ -203,29 +209,32 @@ def _covers(bound_count: int, edges: Array) -> Flags:
 def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16s, Flags, Int32s]:
     """Find for each piece the code of the innermost phase, whether user code is open, and a name.
 
-    The name is that of the innermost span. `edges` are the indices of spans' begins and ends among the
-    bounds, [begin or end, span].
+    The name, a code, is that of the innermost span. `edges` are the indices of spans' begins and ends
+    among the bounds, [begin or end, span].
     """
     piece_count = bound_count - 1
     begin_index, end_index = edges
-    codes = np.append(spans.code, np.int16(NOTHING))
+    codes = np.append(spans.meaning_code, np.int16(NOTHING))  # of no span (index -1), the last one
     is_user, has_user = codes == USER, np.zeros(piece_count, np.bool_)
-    innermost_span = np.full(piece_count, -1, np.int32)
+    innermost_span = np.full(piece_count, -1, np.int32)  # [piece], as those that follow
     innermost_phase = innermost_span.copy() if is_user.any() else innermost_span
     ended_count = np.cumsum(np.bincount(end_index, minlength=bound_count))  # spans, [bound]
     levels = np.arange(len(begin_index)) - ended_count[begin_index]
     for level in range(int(levels.max(initial=-1)) + 1):
-        active_span = _lay_out(np.flatnonzero(levels == level), begin_index, end_index, piece_count)
+        span_rows = np.flatnonzero(levels == level)
+        active_span = _find_active_spans(span_rows, begin_index, end_index, piece_count)
         is_active = active_span >= 0
         np.copyto(innermost_span, active_span, where=is_active)
         if innermost_phase is not innermost_span:
             has_user |= is_user[active_span]
             np.copyto(innermost_phase, active_span, where=is_active & ~is_user[active_span])
-    names = np.append(spans.name, np.int32(NOTHING))
-    return codes[innermost_phase], has_user, names[innermost_span]
+    name_codes = np.append(spans.name_code, np.int32(NOTHING))
+    return codes[innermost_phase], has_user, name_codes[innermost_span]
 
 
-def _lay_out(span_rows: Indices, begin_index: Array, end_index: Array, piece_count: int) -> Int32s:
+def _find_active_spans(
+    span_rows: Indices, begin_index: Array, end_index: Array, piece_count: int
+) -> Int32s:
     """Find the span that is active in each piece, the latest begun one, [piece]; -1 where none is.
 
     Only some spans count (`span_rows`, by begin). Their begins and ends are indices of bounds, [span].

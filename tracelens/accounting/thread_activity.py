@@ -25,7 +25,7 @@ from tracelens.accounting.categories import (
     USER,
 )
 from tracelens.accounting.spans import Spans
-from tracelens.distil.outline import work_times
+from tracelens.distil.outline import find_work_times_ns
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import NULL
 from tracelens.model.intervals import Intervals
@@ -78,44 +78,48 @@ ACTIVITY_COLUMNS: Final = (
 class ThreadActivity:
     """Which events of a worker concern its training thread, by all columns but times: rows of them.
 
-    `device_work` and `thread_spans` come with what each means. `flights` and `idle_causes` are spans
-    beside the training thread, also on the device; no span of the thread shows waits for the
-    `unshown_flights`. Updates and passes are those of the training thread, `forward` of any thread.
+    The first two come with what each span means. Rows of flights (communication) and idle causes are of
+    spans beside the training thread, and of spans on the device; no span of the thread shows waits for
+    the unshown flights. Updates and passes are those of the training thread, `forward` of any thread.
     """
 
-    device_work: tuple[Indices, Array]
-    thread_spans: tuple[Indices, Array]
-    flights: tuple[Indices, Indices]
-    idle_causes: tuple[Indices, Indices]
-    updates: Indices
-    forward: Indices
-    passes: Indices
-    unshown_flights: Indices
+    device_rows_and_codes: tuple[Indices, Array]
+    thread_rows_and_codes: tuple[Indices, Array]
+    flight_rows: tuple[Indices, Indices]
+    idle_cause_rows: tuple[Indices, Indices]
+    update_rows: Indices
+    forward_rows: Indices
+    pass_rows: Indices
+    unshown_flight_rows: Indices
 
     def read_device_work(self, columns: Columns) -> Spans:
         """Read the rank's own work elsewhere: as its device timed it, or on the threads that compute.
 
         A device's work of a phase that nobody told (kind ``device``: a kernel) counts as the user's.
         """
-        rows, code = self.device_work
-        return Spans(*work_times(columns, rows), code, columns.word_column("name").codes[rows])
+        rows, codes = self.device_rows_and_codes
+        return Spans(
+            *find_work_times_ns(columns, rows), codes, columns.word_column("name").codes[rows]
+        )
 
     def read_thread_spans(self, columns: Columns) -> Spans:
-        """Read the training thread's spans; `code` is their meaning, `name` that of their file."""
-        rows, code = self.thread_spans
-        start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
-        return Spans(start_ns, end_ns, code, columns.word_column("name").codes.take(rows))
+        """Read the training thread's spans; their names are indices of those of the file."""
+        rows, codes = self.thread_rows_and_codes
+        start_ns, end_ns = (
+            columns.number_column(name).take(rows) for name in ("start_ns", "end_ns")
+        )
+        return Spans(start_ns, end_ns, codes, columns.word_column("name").codes.take(rows))
 
 
 def read_intervals(
     columns: Columns, rows: Indices, device_rows: Indices | None = None
 ) -> Intervals:
     """Read from when to when events (rows) lasted, ns; of `device_rows` the time on the device."""
-    start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (columns.number_column(name).take(rows) for name in ("start_ns", "end_ns"))
     on_thread = Intervals(start_ns, end_ns)
     if device_rows is None or not len(device_rows):
         return on_thread
-    return Intervals.concatenate(on_thread, Intervals(*work_times(columns, device_rows)))
+    return Intervals.concatenate(on_thread, Intervals(*find_work_times_ns(columns, device_rows)))
 
 
 def find_activity(
@@ -124,21 +128,19 @@ def find_activity(
     flight_tracks: tuple[int, ...],
     cache: BoundedCache,
 ) -> ThreadActivity:
-    """Find a worker's activity; workers with equal columns share it.
+    """Find a worker's activity; workers with equal columns share it (`cache`, of the pass over all).
 
-    Args:
-        columns: Its events, with `ACTIVITY_COLUMNS`.
-        training_thread: Its training thread; None = it has none.
-        flight_tracks: Its tracks of operations in flight.
-        cache: Of the pass over all workers.
+    `columns` are its events, with `ACTIVITY_COLUMNS`; `flight_tracks` show operations in flight.
     """
     word_columns = [columns.word_column(name) for name in ("type", "kind", "op")]
-    number_columns = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
+    number_columns = [
+        columns.number_column(name) for name in ("thread", "depth", "device_duration_ns")
+    ]
     return cache.get_or_make(
         "thread activity",
         [*(column.codes for column in word_columns), *number_columns],
         lambda: _find_activity(columns, training_thread, flight_tracks),
-        *(training_thread, flight_tracks, *(column.known for column in word_columns)),
+        *(training_thread, flight_tracks, *(column.vocabulary for column in word_columns)),
     )
 
 
@@ -146,12 +148,16 @@ def _find_activity(
     columns: Columns, training: int | None, tracks: tuple[int, ...]
 ) -> ThreadActivity:
     """Find a worker's activity; all flags here are [event]."""
-    is_span, kind, thread = columns.is_span, columns.word_column("kind"), columns.number("thread")
+    is_span, kind, thread = (
+        columns.is_span,
+        columns.word_column("kind"),
+        columns.number_column("thread"),
+    )
     has_thread = training is not None
     on_training = is_span & has_thread & (thread == (-1 if training is None else training))
     off_training = is_span & has_thread & ~on_training
     off_tracks = off_training & ~np.isin(thread, tracks)
-    is_timed = is_span & (columns.number("device_duration_ns") >= 0)
+    is_timed = is_span & (columns.number_column("device_duration_ns") >= 0)
     # A reduction that a thread only queues: it is in flight on the device.
     is_reduced = is_timed & kind.is_in(("reduction",))
     on_device = is_timed & kind.is_in((*COMPUTE_CATEGORIES, "device"))
@@ -160,24 +166,25 @@ def _find_activity(
     is_queueing = off_tracks & kind.is_in(queued_phases)
     is_computing = _find_work_on_threads(columns, on_training, off_tracks & ~is_queueing, directed)
     work_rows = np.flatnonzero(on_device | is_computing)
-    work_rows = work_rows[np.argsort(columns.number("depth")[work_rows], kind="stable")]
-    work_code = kind.take(work_rows).translated(_MEANING | {"device": USER}, USER)
+    work_rows = work_rows[np.argsort(columns.number_column("depth")[work_rows], kind="stable")]
+    work_codes = kind.take(work_rows).translate(_MEANING | {"device": USER}, USER)
     span_rows = np.flatnonzero((on_training | is_queueing) & ~kind.is_in(("step",)) & ~is_reduced)
+    is_cause = off_tracks & kind.is_in(_CAUSES)
     is_flight = off_training & kind.is_in(_IN_FLIGHT) & ~is_reduced
     is_unshown_flight = (
         is_flight & ~kind.is_in(("reduction",)) if _shows_waits(columns, on_training) else is_flight
     )
     activity = ThreadActivity(
-        device_work=(work_rows, work_code),
-        thread_spans=(span_rows, _to_codes(columns, span_rows, work_code)),
-        flights=(np.flatnonzero(is_flight), np.flatnonzero(is_reduced)),
-        idle_causes=(np.flatnonzero(off_tracks & kind.is_in(_CAUSES)), np.flatnonzero(is_timed)),
-        updates=np.flatnonzero((on_training | is_computing) & kind.is_in(("update",))),
-        forward=np.flatnonzero(is_span & kind.is_in(("forward",))),
-        passes=np.flatnonzero(on_training & kind.is_in(("forward", "backprop"))),
-        unshown_flights=np.flatnonzero(is_unshown_flight),
+        device_rows_and_codes=(work_rows, work_codes),
+        thread_rows_and_codes=(span_rows, _list_meanings(columns, span_rows, work_codes)),
+        flight_rows=(np.flatnonzero(is_flight), np.flatnonzero(is_reduced)),
+        idle_cause_rows=(np.flatnonzero(is_cause), np.flatnonzero(is_timed)),
+        update_rows=np.flatnonzero((on_training | is_computing) & kind.is_in(("update",))),
+        forward_rows=np.flatnonzero(is_span & kind.is_in(("forward",))),
+        pass_rows=np.flatnonzero(on_training & kind.is_in(("forward", "backprop"))),
+        unshown_flight_rows=np.flatnonzero(is_unshown_flight),
     )
-    for rows in (activity.updates, activity.forward, activity.passes):
+    for rows in (activity.update_rows, activity.forward_rows, activity.pass_rows):
         rows.setflags(write=False)
     return activity
 
@@ -194,7 +201,8 @@ def _shows_waits(columns: Columns, on_training: Flags) -> bool:
 def _find_directed_phases(kinds: Words, on_training: Flags, off_tracks: Flags) -> tuple[str, ...]:
     """Return the phases of training that are on other threads and never on the training thread.
 
-    It only directs them. `kinds` and the flags are [event].
+    It only directs them. `kinds` and the flags are [event]; `off_tracks`: other threads, but for tracks
+    of operations in flight.
     """
     return tuple(
         phase
@@ -210,9 +218,10 @@ def _find_work_on_threads(
     """Find the work on threads of their own, where the training thread only directs it, [event].
 
     That is all work on threads with directed phases. Without such phases it is the user's work on the
-    thread that has most, if that is more than the training thread has.
+    thread with most spans of it, if these are more than the training thread has. `off_tracks` flags the
+    events of other threads, but for tracks of operations in flight.
     """
-    kind, thread = columns.word_column("kind"), columns.number("thread")
+    kind, thread = columns.word_column("kind"), columns.number_column("thread")
     if directed_phases:
         computing_threads = np.unique(thread[kind.is_in(directed_phases) & off_tracks])
         return np.asarray(
@@ -226,20 +235,23 @@ def _find_work_on_threads(
     return np.asarray(off_tracks & is_user & (thread == span_count_by_thread.argmax()))
 
 
-def _to_codes(columns: Columns, rows: Indices, work_code: Array) -> Array:
-    """Return the code of each span of the training thread, [row]; `work_code` is what devices did."""
-    codes = columns.word_column("kind").take(rows).translated(_MEANING, USER)
-    codes_of_ops = columns.word_column("op").take(rows).translated(_MEANING_OF_OP, NULL)
+def _list_meanings(columns: Columns, rows: Indices, work_codes: Array) -> Array:
+    """List meanings of the training thread's spans (rows); `work_codes` are those of devices."""
+    codes = columns.word_column("kind").take(rows).translate(_MEANING, USER)
+    codes_of_ops = columns.word_column("op").take(rows).translate(_MEANING_OF_OP, NULL)
     codes = np.where(codes_of_ops == NULL, codes, codes_of_ops)
-    if len(work_code):  # spans that only give the device such work, or await it
-        codes = np.where(np.isin(codes, [*np.unique(work_code), IDLE]), codes + QUEUED, codes)
+    if len(work_codes):  # spans that only give the device such work, or await it
+        codes = np.where(np.isin(codes, [*np.unique(work_codes), IDLE]), codes + QUEUED, codes)
     return codes
 
 
 def find_waits(trace: Trace, processes: list[int]) -> Iterator[Intervals]:
-    """Yield when each process was blocked by others: in collectives, and in messages."""
+    """Yield when each process was blocked by others: in collectives, and in messages.
+
+    `processes` are ascending, as are those of `trace.awaited`, a row per wait in a message.
+    """
     process, start_ns, end_ns = (
-        trace.awaited[name].to_numpy() for name in ("process", "start_ns", "end_ns")
+        trace.message_waits[name].to_numpy() for name in ("process", "start_ns", "end_ns")
     )
     row_ranges = np.searchsorted(process, processes), np.searchsorted(process, processes, "right")
     all_waits = _find_collective_waits(trace.calls, processes)
@@ -255,15 +267,15 @@ def _find_collective_waits(
 
     `processes` are in order, as those of each communicator are.
     """
-    waits_by_process = merge(*map(_find_waits_of_grid, calls), key=itemgetter(0))
-    no_wait = (sys.maxsize, Intervals.empty())
-    next_process, next_waits = next(waits_by_process, no_wait)
+    by_process = merge(*map(_find_waits_of_grid, calls), key=itemgetter(0))
+    after_last = (sys.maxsize, Intervals.empty())
+    next_process, next_waits = next(by_process, after_last)
     for process in processes:
-        waits = [Intervals.empty()]
+        waits = [Intervals.empty()]  # of this process, one for each of its communicators
         while next_process <= process:
             if next_process == process:
                 waits.append(next_waits)
-            next_process, next_waits = next(waits_by_process, no_wait)
+            next_process, next_waits = next(by_process, after_last)
         yield Intervals.concatenate(*waits)
 
 
@@ -272,7 +284,7 @@ def _find_waits_of_grid(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
 
     Where ranks make different operations, they wait until the call's end for what never comes.
     """
-    is_known = grid.last_ns != NEVER
+    is_known = grid.last_arrival_ns != NEVER
     is_missing = ~is_known & ((grid.last_rank != NULL) | grid.follows_mismatch)
     for column, (start_ns, wait_ns) in enumerate(grid.waits_by_process()):
         wait_end_ns = start_ns + wait_ns
@@ -281,7 +293,7 @@ def _find_waits_of_grid(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
         yield int(grid.processes[column]), Intervals(start_ns[is_wait], wait_end_ns[is_wait])
 
 
-def training_threads(trace: Trace) -> Ints:
+def list_training_threads(trace: Trace) -> Ints:
     """Return each process's training thread, [process]; -1 without one."""
     processes = trace.processes.select("process", "training_thread")
     threads = np.full(int(trace.processes["process"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]  # a column of numbers

@@ -36,11 +36,11 @@ STANDARD_ERRORS_OF_SLOPE: Final = 2.0
 class _Stretches:
     """Stretches of a thread without a span, in which calls are in flight, [stretch], ns.
 
-    `next_name` is the name of the span that ends each. The last call that ends in a stretch does so at
-    `call_end_ns`, which is `begin_ns` if none does.
+    `next_name_code` is the name of the span that ends each. The last call that ends in a stretch does so
+    at `call_end_ns`, which is `begin_ns` if none does.
     """
 
-    next_name: Ints
+    next_name_code: Ints
     begin_ns: Ints
     call_end_ns: Ints
     end_ns: Ints
@@ -55,23 +55,26 @@ class _Stretches:
         return self.call_end_ns - self.begin_ns
 
     def find_waits(self) -> Flags:
-        """Find the stretches in which the thread may have waited for the calls, [stretch]."""
+        """Find the stretches in which the thread may have waited for the calls, [stretch].
+
+        Stretches before the same span are judged together.
+        """
         has_end = self.delay_ns > 0
         is_prompt = has_end & (
             self.end_ns - self.call_end_ns <= MAX_SHARE_AFTER_CALL * self.length_ns
         )
-        waits = np.zeros(len(self.begin_ns), np.bool_)
-        by_name = np.argsort(self.next_name, kind="stable")
-        for group in np.split(by_name, np.flatnonzero(np.diff(self.next_name[by_name])) + 1):
+        is_wait = np.zeros(len(self.begin_ns), np.bool_)
+        by_name = np.argsort(self.next_name_code, kind="stable")
+        for group in np.split(by_name, np.flatnonzero(np.diff(self.next_name_code[by_name])) + 1):
             with_end = group[has_end[group]]
-            before_end_ns = self.length_ns[group].sum() - self.length_ns[with_end].sum()
-            if before_end_ns > MAX_SHARE_BEFORE_END * self.length_ns[group].sum():
-                continue
+            total_ns = self.length_ns[group].sum()
+            if total_ns - self.length_ns[with_end].sum() > MAX_SHARE_BEFORE_END * total_ns:
+                continue  # the thread goes on while calls are in flight
             follows_calls = is_prompt[with_end].all() or self._are_lengthened_by_calls(with_end)
             if follows_calls is None:
                 follows_calls = not is_prompt.any()
-            waits[with_end] = follows_calls | is_prompt[with_end]
-        return waits
+            is_wait[with_end] = follows_calls | is_prompt[with_end]
+        return is_wait
 
     def _are_lengthened_by_calls(self, stretches: Indices) -> bool | None:
         """Return True if stretches are longer where calls end later; None if that is not clear."""
@@ -91,13 +94,10 @@ class _Stretches:
 def find_unshown_waits(spans: Spans, flights: Intervals, first_ns: int, last_ns: int) -> Intervals:
     """Return when a thread may have waited for calls in flight in stretches without a span.
 
-    Args:
-        spans: Those of the thread, outer ones before inner ones.
-        flights: The calls whose waits no span shows.
-        first_ns: When the thread's time begins, ns.
-        last_ns: When it ends.
+    Outer `spans` come before inner ones; `flights` are the calls whose waits none shows. The thread's
+    time is from `first_ns` to `last_ns`.
     """
-    if not len(flights.start):
+    if not len(flights.start_ns):
         return flights
     stretches = _find_stretches(spans, flights.sort_edges(), np.array([first_ns, last_ns]))
     is_wait = stretches.find_waits()
@@ -105,12 +105,12 @@ def find_unshown_waits(spans: Spans, flights: Intervals, first_ns: int, last_ns:
 
 
 def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stretches:
-    """Find the stretches between two times without a span in which calls are in flight.
+    """Find the stretches between two times (`limits_ns`) without a span in which calls are in flight.
 
     Begins and ends of `flights`, the calls, are each in order.
     """
-    start_ns, end_ns = (np.concatenate([side, limits_ns]) for side in (spans.start, spans.end))
-    names = np.append(spans.name, np.full(len(limits_ns), -1))
+    start_ns, end_ns = (np.concatenate([ns, limits_ns]) for ns in (spans.start_ns, spans.end_ns))
+    name_code = np.append(spans.name_code, np.full(len(limits_ns), -1))
     by_start = np.argsort(start_ns, kind="stable")
     covered_until_ns, next_span = np.maximum.accumulate(end_ns[by_start])[:-1], by_start[1:]
     is_gap = covered_until_ns < start_ns[next_span]
@@ -118,10 +118,12 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
     end_ns = start_ns[next_span]
     # Another thread may note the end of a call when the waiting one has gone on already.
     latest_end_ns = end_ns + (MAX_SHARE_AFTER_CALL * (end_ns - begin_ns)).astype(np.int64)
-    last_call = np.searchsorted(flights.end, latest_end_ns, side="right") - 1
+    last_call = np.searchsorted(flights.end_ns, latest_end_ns, side="right") - 1
     call_end_ns = np.where(
-        last_call >= 0, np.clip(flights.end[last_call], begin_ns, end_ns), begin_ns
+        last_call >= 0, np.clip(flights.end_ns[last_call], begin_ns, end_ns), begin_ns
     )
-    is_in_flight = np.searchsorted(flights.start, end_ns) > np.searchsorted(flights.end, end_ns)
+    is_in_flight = np.searchsorted(flights.start_ns, end_ns) > np.searchsorted(
+        flights.end_ns, end_ns
+    )
     rows = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
-    return _Stretches(names[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])
+    return _Stretches(name_code[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])

@@ -39,64 +39,64 @@ UPDATE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
     "step": pl.Int32(),
     "bucket": pl.Int32(),
-    "begin": pl.Int64(),
+    "begin": pl.Int64(),  # ns, as all times here
     "end": pl.Int64(),
 }
-USED_COLUMNS: Final[dict[str, pl.DataType]] = {
+USE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
     "step": pl.Int32(),  # that left the weights
     "used": pl.Int64(),  # when they are first used: the next step's forward pass begins
 }
 
 
-def find_follow_interval(trace: Trace) -> int:
+def find_step_interval(trace: Trace) -> int:
     """Return n where every n-th step is followed from its gradients to their use."""
-    calls = sum(int(grid.arrived.sum()) for grid in trace.calls)
+    calls = sum(int(grid.arrival_count.sum()) for grid in trace.calls)
     return max(calls // MAX_CALLS_FOLLOWED, 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Updates:
-    """Those of one worker: columns of the tables above without rank and process."""
+class WorkerUpdates:
+    """Updates of one worker: columns of the tables above, without the rank or process."""
 
-    gaps: tuple[Array, ...]
-    updates: tuple[Array, ...]
-    used: tuple[Array, ...]
+    gap_columns: tuple[Array, ...]
+    update_columns: tuple[Array, ...]
+    use_columns: tuple[Array, ...]
 
     @classmethod
     def from_activity(
-        cls, columns: Columns, activity: ThreadActivity, *, every: int, cache: BoundedCache
+        cls, columns: Columns, activity: ThreadActivity, *, step_interval: int, cache: BoundedCache
     ) -> Self:
-        """Read when a worker updated weights, and used them.
+        """Read when a worker updated weights, and, of every n-th step, when it used them.
 
         `cache` belongs to the pass over all workers; most of them update in the same order.
         """
-        update_rows = activity.updates
-        is_open = columns.number("end_ns")[update_rows] == FOREVER
+        update_rows = activity.update_rows
+        is_open = columns.number_column("end_ns")[update_rows] == FOREVER
         update_rows = update_rows[~is_open] if is_open.any() else update_rows
         return cls(
-            _read_gaps(columns, update_rows, activity.passes),
-            _read_by_bucket(columns, update_rows, every, cache),
-            _read_uses(columns, activity.forward, every, cache),
+            _read_gaps(columns, update_rows, activity.pass_rows),
+            _read_updates(columns, update_rows, step_interval, cache),
+            _read_first_uses(columns, activity.forward_rows, step_interval, cache),
         )
 
 
-def _read_gaps(columns: Columns, update_rows: Indices, passes: Indices) -> tuple[Array, ...]:
+def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tuple[Array, ...]:
     """Return the gaps between updates: step, begin, length in ns, and whether both are in one step.
 
-    Two updates of a step with forward or backprop (`passes`, rows) between them have no gap, but a
-    further pass: of another optimizer, or of more samples.
+    Two updates of a step with forward or backprop (`pass_rows`) between them have no gap, but a further
+    pass: of another optimizer, or of more samples.
     """
     start_ns, end_ns, step = (
-        columns.number(name).take(update_rows) for name in ("start_ns", "end_ns", "step")
+        columns.number_column(name).take(update_rows) for name in ("start_ns", "end_ns", "step")
     )
     covered_until_ns = np.maximum.accumulate(end_ns)[:-1]  # an update may lie within another
     gap_indices = np.flatnonzero(start_ns[1:] > covered_until_ns)
     is_within = step[:-1] == step[1:]
     gaps_in_step = gap_indices[is_within[gap_indices]]
-    if len(gaps_in_step) and len(passes):
+    if len(gaps_in_step) and len(pass_rows):
         pass_begin_ns, pass_end_ns = (
-            columns.number(name).take(passes) for name in ("start_ns", "end_ns")
+            columns.number_column(name).take(pass_rows) for name in ("start_ns", "end_ns")
         )
         begun_count = np.searchsorted(pass_begin_ns, start_ns[1:][gaps_in_step])
         last_pass_end_ns = np.maximum.accumulate(pass_end_ns)[begun_count - 1]
@@ -109,21 +109,18 @@ def _read_gaps(columns: Columns, update_rows: Indices, passes: Indices) -> tuple
     return gap_step, begin_ns, gap_ns.astype(gap_type), is_within[gap_indices]
 
 
-def _read_by_bucket(
-    columns: Columns, rows: Indices, every: int, cache: BoundedCache
+def _read_updates(
+    columns: Columns, update_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return step, bucket (`NULL`: none), begin and end of the update of each step's weights.
-
-    `rows` are the updates; only every n-th step counts (`every`).
-    """
-    steps, buckets = columns.number("step"), columns.number("bucket")
+    """Return step, bucket (`NULL`: none), begin and end, ns, of updates of every n-th step."""
+    steps, buckets = columns.number_column("step"), columns.number_column("bucket")
     step, bucket, rows, group_begins = cache.get_or_make(
         "order of updates",
-        (rows, steps, buckets),
-        partial(_sort_by_bucket, rows, steps, buckets, every),
-        every,
+        (update_rows, steps, buckets),
+        partial(_sort_by_bucket, update_rows, steps, buckets, step_interval),
+        step_interval,
     )
-    start_ns, end_ns = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (columns.number_column(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(group_begins):
         return step, bucket, start_ns, end_ns
     return (
@@ -134,12 +131,15 @@ def _read_by_bucket(
     )
 
 
-def _sort_by_bucket(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[Array, ...]:
+def _sort_by_bucket(
+    rows: Indices, steps: Array, buckets: Array, step_interval: int
+) -> tuple[Array, ...]:
     """Sort updates (rows) by step and bucket, those of every n-th step.
 
-    Returns the step and the bucket of each group, all rows in that order, and where each group begins.
+    `steps` and `buckets` are those of all events. Returns the step and the bucket of each group, all
+    rows in that order, and where each group begins among these.
     """
-    rows = rows[steps[rows] % every == 0]
+    rows = rows[steps[rows] % step_interval == 0]
     rows = rows[np.lexsort((buckets[rows], steps[rows]))]
     step_of_row, bucket_of_row = steps[rows], buckets[rows]
     is_first = np.ones(len(rows), np.bool_)
@@ -148,65 +148,68 @@ def _sort_by_bucket(rows: Indices, steps: Array, buckets: Array, every: int) -> 
     return step_of_row[group_begins], bucket_of_row[group_begins], rows, group_begins
 
 
-def _read_uses(
-    columns: Columns, forward: Indices, every: int, cache: BoundedCache
+def _read_first_uses(
+    columns: Columns, forward_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
     """Return steps, and when the weights that each leaves are first used: the next forward pass, ns.
 
-    Forward passes are in order of time; only every n-th step counts (`every`).
+    Forward passes are in order of time; only every n-th step counts (`step_interval`).
     """
 
     def find_first_uses() -> tuple[Array, ...]:
-        rows = forward[(steps[forward] - 1) % every == 0]
-        step, first = np.unique(steps[rows], return_index=True)
-        return step - 1, rows[first]
+        rows = forward_rows[(steps[forward_rows] - 1) % step_interval == 0]
+        using_step, first = np.unique(steps[rows], return_index=True)
+        return using_step - 1, rows[first]  # the step before left the weights
 
-    steps = columns.number("step")
+    steps = columns.number_column("step")
     step, first_rows = cache.get_or_make(
-        "first use of weights", (forward, steps), find_first_uses, every
+        "first use of weights", (forward_rows, steps), find_first_uses, step_interval
     )
-    return step, columns.number("start_ns")[first_rows]
+    return step, columns.number_column("start_ns")[first_rows]
 
 
 @dataclass(frozen=True, eq=False)
 class WeightUpdates:
-    """Those of all workers, by process: `updates` in `UPDATE_COLUMNS`, `used` in `USED_COLUMNS`.
+    """Updates of all workers, by process: `updates` in `UPDATE_COLUMNS`, `used` in `USE_COLUMNS`.
 
     There is one gap for each update, so gaps are kept as arrays of each worker.
     """
 
     ranks: tuple[int, ...]
-    gaps_of_workers: tuple[tuple[Array, ...], ...]
+    gap_columns_by_worker: tuple[tuple[Array, ...], ...]
     updates: pl.DataFrame
-    used: pl.DataFrame
+    used: pl.DataFrame  # the first uses of the updated weights
 
     @property
     def gaps(self) -> pl.DataFrame:
         """All gaps, in `GAP_COLUMNS`, built at each access."""
-        return pl.concat(self.some_gaps())
+        return pl.concat(self.build_gap_tables())
 
-    def some_gaps(self) -> Iterator[pl.DataFrame]:
-        """Yield all gaps, those of some workers at a time, in `GAP_COLUMNS`."""
+    def build_gap_tables(self) -> Iterator[pl.DataFrame]:
+        """Yield tables of gaps, a row each, in `GAP_COLUMNS`: those of some workers at a time."""
         for first_worker in range(0, max(len(self.ranks), 1), WORKERS_PER_TABLE):
             workers = slice(first_worker, first_worker + WORKERS_PER_TABLE)
-            yield _to_table(GAP_COLUMNS, self.ranks[workers], self.gaps_of_workers[workers])
+            yield _to_table(GAP_COLUMNS, self.ranks[workers], self.gap_columns_by_worker[workers])
 
     @classmethod
-    def from_workers(cls, owners: Sequence[tuple[int, int]], updates_of: Sequence[Updates]) -> Self:
-        """Join the updates of all workers; `owners` are their processes and ranks."""
-        processes = [process for process, _ in owners]
-        updates = _to_table(UPDATE_COLUMNS, processes, [part.updates for part in updates_of])
+    def from_workers(
+        cls, processes: Sequence[int], ranks: Sequence[int], updates: Sequence[WorkerUpdates]
+    ) -> Self:
+        """Join the updates of all workers; all three have an entry per worker."""
+        table = _to_table(UPDATE_COLUMNS, processes, [worker.update_columns for worker in updates])
         return cls(
-            ranks=tuple(rank for _, rank in owners),
-            gaps_of_workers=tuple(accumulate((part.gaps for part in updates_of), _share_equal)),
-            updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
-            used=_to_table(USED_COLUMNS, processes, [part.used for part in updates_of]),
+            ranks=tuple(ranks),
+            gap_columns_by_worker=tuple(
+                accumulate((worker.gap_columns for worker in updates), _share_equal_arrays)
+            ),
+            updates=table.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
+            used=_to_table(USE_COLUMNS, processes, [worker.use_columns for worker in updates]),
         )
 
 
-def _share_equal(before: tuple[Array, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+def _share_equal_arrays(earlier: tuple[Array, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return arrays of a worker, those of the one before where they are equal, so that one is kept."""
-    pairs = zip(before, arrays, strict=True)
+    pairs = zip(earlier, arrays, strict=True)
     return tuple(shared if np.array_equal(array, shared) else array for shared, array in pairs)
 
 

@@ -14,7 +14,7 @@ from tracelens.accounting.spans import Surroundings
 from tracelens.accounting.sweep import partition
 from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, find_activity, read_intervals
 from tracelens.accounting.unshown_waits import find_unshown_waits
-from tracelens.accounting.weight_updates import Updates
+from tracelens.accounting.weight_updates import WorkerUpdates
 from tracelens.model.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens.model.columns import Columns
     from tracelens.model.events import Source
 
-Amounts: TypeAlias = "tuple[Array, Array]"  # steps, and how much work there was in each
+Amounts: TypeAlias = "tuple[Array, Array]"  # steps, and how much work a rank had in each
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 _COLUMNS: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 
@@ -36,16 +36,16 @@ _COLUMNS: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 class Account:
     """What a worker's time came to, by step window, and what it was cut into.
 
-    `spent` is of those `categories` that occur, [category, step window]; it and `hidden`, both ns, are
-    in the smallest type of two that holds both.
+    `spent_ns` is of the categories that occur (`category_codes`), [category, step window], `hidden_ns`
+    the communication under own work, [step window]; both in the smallest type that holds both.
     """
 
     pieces: PackedPieces
-    categories: Indices
-    spent: Array
-    hidden: Array
-    updates: Updates
-    amounts: dict[str, Amounts]  # by name
+    category_codes: Indices
+    spent_ns: Array
+    hidden_ns: Array
+    updates: WorkerUpdates
+    amounts_by_name: dict[str, Amounts]
     span_count: int
 
 
@@ -53,20 +53,21 @@ class Account:
 class Task:
     """What accounts for one worker's time: its events, and what is known of the other ranks'.
 
-    `window_bounds` are the bounds of its steps; in `gaps` steps were left out as asked.
-    Of every n-th step (`follow_interval`) updates are followed.
+    `window_bounds_ns` are the bounds of its steps; in `gap_windows` (indices) steps were left out as
+    asked. `waits` are for ranks, `queues` those of its requests at shards. Updates are followed in every
+    n-th step (`step_interval`).
     """
 
     process: int
     source: Source
-    window_bounds: Ints
-    gaps: Ints
-    wait: Intervals
-    queue: Intervals
+    window_bounds_ns: Ints
+    gap_windows: Ints
+    waits: Intervals
+    queues: Intervals
     training_thread: int | None
     flight_tracks: tuple[int, ...]
     span_names: tuple[str, ...]
-    follow_interval: int
+    step_interval: int
 
 
 def account_all(tasks: Sequence[Task], cache: BoundedCache) -> list[Account]:
@@ -76,75 +77,82 @@ def account_all(tasks: Sequence[Task], cache: BoundedCache) -> list[Account]:
 
 def _account(task: Task, cache: BoundedCache) -> Account:
     """Account for one worker's time."""
-    columns = task.source.columns(task.process, _COLUMNS, cache)
+    columns = task.source.read_columns(task.process, _COLUMNS, cache)
     activity = find_activity(columns, task.training_thread, task.flight_tracks, cache)
     pieces = _partition(task, columns, activity)
-    categories = np.flatnonzero(pieces.spent.any(axis=0))
-    spent_ns = pieces.spent.T[categories]
-    most_ns = max(spent_ns.max(initial=0), pieces.hidden.max(initial=0))
+    category_codes = np.flatnonzero(pieces.spent_ns.any(axis=0))
+    spent_ns = pieces.spent_ns.T[category_codes]
+    most_ns = max(spent_ns.max(initial=0), pieces.hidden_ns.max(initial=0))
     number_type = np.int32 if most_ns <= np.iinfo(np.int32).max else np.int64
-    names = _number_names(columns, task.span_names)[pieces.name]
+    name_code = _renumber_names(columns, task.span_names)[pieces.name_code]
     return Account(
-        PackedPieces.from_pieces(pieces, names),
-        categories,
-        spent_ns.astype(number_type),
-        pieces.hidden.astype(number_type),
-        Updates.from_activity(columns, activity, every=task.follow_interval, cache=cache),
-        _read_amounts(columns, cache),
-        int(np.count_nonzero(columns.is_span)),
+        pieces=PackedPieces.from_pieces(pieces, name_code),
+        category_codes=category_codes,
+        spent_ns=spent_ns.astype(number_type),
+        hidden_ns=pieces.hidden_ns.astype(number_type),
+        updates=WorkerUpdates.from_activity(
+            columns, activity, step_interval=task.step_interval, cache=cache
+        ),
+        amounts_by_name=_read_amounts(columns, cache),
+        span_count=int(np.count_nonzero(columns.is_span)),
     )
 
 
 def _partition(task: Task, columns: Columns, activity: ThreadActivity) -> Pieces:
     """Cut a worker's time into pieces; `columns` are its events, `activity` says what they mean."""
-    first_ns, last_ns = int(task.window_bounds[0]), int(task.window_bounds[-1])
+    first_ns, last_ns = int(task.window_bounds_ns[0]), int(task.window_bounds_ns[-1])
     spans = activity.read_thread_spans(columns).clip(first_ns, last_ns)
-    unshown_flights = read_intervals(columns, activity.unshown_flights).clip(first_ns, last_ns)
-    flights, device_flights = activity.flights
+    unshown_flights = read_intervals(columns, activity.unshown_flight_rows).clip(first_ns, last_ns)
+    thread_rows, device_rows = activity.flight_rows
+    no_rows = thread_rows[:0]
     around = Surroundings(
-        wait=task.wait,
-        queue=task.queue,
-        flying=read_intervals(columns, flights, device_flights),
-        stopped=Intervals.concatenate(
-            read_intervals(columns, flights[:0], device_flights),
+        waits=task.waits,
+        queues=task.queues,
+        flights=read_intervals(columns, thread_rows, device_rows),
+        stops=Intervals.concatenate(
+            read_intervals(columns, no_rows, device_rows),
             find_unshown_waits(spans, unshown_flights, first_ns, last_ns),
         ),
-        cause=read_intervals(columns, *activity.idle_causes),
-        device=activity.read_device_work(columns),
+        idle_causes=read_intervals(columns, *activity.idle_cause_rows),
+        device_work=activity.read_device_work(columns),
     )
-    return partition(spans, around, task.window_bounds).without_gaps(task.gaps)
+    return partition(spans, around, task.window_bounds_ns).without_gaps(task.gap_windows)
 
 
-def _number_names(columns: Columns, shared_names: Sequence[str]) -> Int32s:
-    """Return for each name of a file its number among `shared_names`; the last one is that of none."""
-    number_by_word = {word: number for number, word in enumerate(shared_names)}
-    names = columns.word_column("name").known
-    return np.array([*(number_by_word.get(name, NOTHING) for name in names), NOTHING], np.int32)
+def _renumber_names(columns: Columns, shared_names: Sequence[str]) -> Int32s:
+    """Return the index of each name of a file in `shared_names`, at last that of no name (-1)."""
+    index_by_name = {name: index for index, name in enumerate(shared_names)}
+    names = columns.word_column("name").vocabulary
+    return np.array([*(index_by_name.get(name, NOTHING) for name in names), NOTHING], np.int32)
 
 
 def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
-    """Read how much work each step had, by the counters that say so."""
+    """Read how much work each step had, by the name of the counters that say so."""
     if "value" not in columns:
         return {}
     words = [columns.word_column(name) for name in ("type", "kind", "name")]
     return cache.get_or_make(
         "amounts of work",
-        [*(word.codes for word in words), columns.number("step"), columns.values["value"]],
+        [
+            *(word.codes for word in words),
+            columns.number_column("step"),
+            columns.value_columns["value"],
+        ],
         partial(_sum_amounts, columns),
-        *(word.known for word in words),
+        *(word.vocabulary for word in words),
     )
 
 
 def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
-    """Return the steps that counters tell of, and the sum in each, by the name of the amount."""
-    names, values = columns.word_column("name"), columns.values["value"]
+    """Return steps, and the sum in each, by the name of the amount, as a worker's counters tell."""
+    names, values = columns.word_column("name"), columns.value_columns["value"]
     counter_rows = np.flatnonzero(columns.word_column("type").is_in(("counter",)))
     is_of_step = columns.word_column("kind").take(counter_rows).is_in(("step",))
     counter_rows = counter_rows[is_of_step & np.isfinite(values[counter_rows])]
-    amounts = {}
-    for amount in AMOUNTS:
-        amount_rows = counter_rows[names.take(counter_rows).is_in((amount,))]
-        if len(amount_rows):
-            step, index = np.unique(columns.number("step")[amount_rows], return_inverse=True)
-            amounts[amount] = step, np.bincount(index, values[amount_rows])
-    return amounts
+    amounts_by_name = {}
+    for name in AMOUNTS:
+        rows = counter_rows[names.take(counter_rows).is_in((name,))]
+        if len(rows):
+            steps, step_index = np.unique(columns.number_column("step")[rows], return_inverse=True)
+            amounts_by_name[name] = steps, np.bincount(step_index, values[rows])
+    return amounts_by_name

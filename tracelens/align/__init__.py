@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 # In order: each relies on what those before it filled in.
 DEFAULT_TRANSFORMS: Final[tuple[Callable[[Trace], Trace], ...]] = (
     devices.place_on_host,
-    collectives.gather,
+    collectives.gather_calls,
     common.align,
     steps.divide_into_steps,
-    collectives.match,
+    collectives.match_calls,
     selection.select_steps,
 )

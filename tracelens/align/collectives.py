@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import polars as pl
 
-from tracelens.distil.outline import outlined
-from tracelens.model.calls import NEVER, CallFacts, CallGrid, is_uniform, uniform
+from tracelens.distil.outline import list_outlines
+from tracelens.model.calls import NEVER, CallFacts, CallGrid, join_columns, repeats_one_column
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import NO_CALLS
 from tracelens.model.trace import Note
@@ -40,9 +40,9 @@ _ABSENT: Final = {  # what stands in a grid for a call that a process did not ma
 _Call: TypeAlias = "dict[str, Array]"  # the calls of one process: `CallFacts` by name, by number
 
 
-def gather(trace: Trace) -> Trace:
+def gather_calls(trace: Trace) -> Trace:
     """Fill `calls` with those of the workers' main processes, on their own clocks, not yet matched."""
-    outlines = outlined(trace)
+    outlines = list_outlines(trace)
     calls_by_uid: dict[str, dict[tuple[int, int], _Call]] = {}
     workers = trace.workers.select("process", "rank").sort("process")
     for process, rank in workers.iter_rows():
@@ -67,13 +67,19 @@ def _split_by_communicator(call_rows: CallRows) -> Iterator[tuple[str, _Call]]:
             order = np.lexsort((call_rows.start_ns[selected], seq))
             selected = selected[order[np.diff(seq[order], prepend=-1) > 0]]
         elif len(selected) == len(call_rows.seq):  # arrays stay those that processes share
-            yield call_rows.uids[uid_code], facts
+            yield call_rows.communicator_uids[uid_code], facts
             continue
-        yield call_rows.uids[uid_code], {name: values[selected] for name, values in facts.items()}
+        yield (
+            call_rows.communicator_uids[uid_code],
+            {name: values[selected] for name, values in facts.items()},
+        )
 
 
 def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:
-    """Turn a file's codes for `words` into those of a vocabulary (-1 = none); no copy if equal."""
+    """Turn codes, indices of a file's `words` (-1 = none), into indices of a vocabulary.
+
+    Codes that would not change are returned themselves, so that processes go on sharing them.
+    """
     code_by_word = {word: code for code, word in enumerate(vocabulary)}
     new_codes = np.array([*(code_by_word.get(word, -1) for word in words), -1], np.int8)
     if np.array_equal(new_codes[:-1], np.arange(len(words))):
@@ -90,7 +96,7 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
     if not is_whole:
         seq = np.unique(np.concatenate([member_calls["seq"] for member_calls in calls]))
         calls = [_spread(member_calls, seq) for member_calls in calls]
-    cells = {name: uniform([member_calls[name] for member_calls in calls]) for name in _ABSENT}
+    cells = {name: join_columns([member_calls[name] for member_calls in calls]) for name in _ABSENT}
     for name in ("start_ns", "end_ns"):
         cells[name] = np.asfortranarray(cells[name])
     processes, ranks = map(np.array, zip(*calls_by_member, strict=True))
@@ -99,10 +105,10 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
         processes=processes,
         ranks=ranks,
         seq=seq,
-        whole=is_whole,
-        last_ns=np.broadcast_to(np.int64(NEVER), len(seq)),
+        is_whole=is_whole,
+        last_arrival_ns=np.broadcast_to(np.int64(NEVER), len(seq)),
         last_rank=np.broadcast_to(np.int32(NULL), len(seq)),
-        expected=np.broadcast_to(np.int32(0), len(seq)),
+        expected_count=np.broadcast_to(np.int32(0), len(seq)),
         **cells,
     )
 
@@ -117,9 +123,9 @@ def _spread(calls: _Call, seq: Ints) -> _Call:
     return columns
 
 
-def match(trace: Trace) -> Trace:
+def match_calls(trace: Trace) -> Trace:
     """Fill in who came last to each call, and when; note desynchronised communicators."""
-    trace = trace if trace.calls else gather(trace)
+    trace = trace if trace.calls else gather_calls(trace)
     recorded_ranks = _fully_recorded_ranks(trace)
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
     members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
@@ -148,30 +154,30 @@ def _match_grid(
     of the call and a note. `recorded_ranks` are the ranks whose recordings are complete.
     """
     latest_column = np.zeros(grid.height, np.intp)
-    for call_range, block in grid.blocks():
+    for call_range, block in grid.split_into_blocks():
         latest_column[call_range] = block.start_ns.argmax(axis=1)
     last_ns = grid.start_ns[np.arange(grid.height), latest_column]
-    unfinished = np.flatnonzero(~grid.completed.any(axis=1))
+    unfinished = np.flatnonzero(~grid.is_completed.any(axis=1))
     absent_rank = _find_absent(grid, unfinished, members, recorded_ranks)
-    expected, has_other_ranks = grid.arrived, np.zeros(grid.height, np.bool_)
+    expected, has_other_ranks = grid.arrival_count, np.zeros(grid.height, np.bool_)
     if members is not None:
         expected = np.full(grid.height, len(members), np.int32)
-        has_other_ranks = np.asarray((grid.took_part & ~np.isin(grid.ranks, members)).any(axis=1))
-    differs_in_bytes = _vary_in_bytes(grid, trace.equal_bytes)
+        has_other_ranks = np.asarray((grid.is_made & ~np.isin(grid.ranks, members)).any(axis=1))
+    differs_in_bytes = _vary_in_bytes(grid, trace.ops_of_equal_bytes)
     differs_in_kind = _vary_in_kind(grid) | has_other_ranks
     desync_seq = grid.seq[differs_in_kind | differs_in_bytes].min(initial=FOREVER)
     is_lost = grid.seq >= grid.seq[differs_in_kind].min(initial=FOREVER)
     is_known = ~is_lost & ~differs_in_bytes
     # Who came last is not known where ranks were left out, or clocks are not tied to each other.
-    is_timed = grid.uid not in trace.parted and _share_clock(grid, trace)
+    is_timed = grid.uid not in trace.partial_communicators and _share_clock(grid, trace)
     latest_rank = grid.ranks[latest_column] if is_timed else NULL
     last_rank = np.where(absent_rank != NULL, absent_rank, latest_rank)
     is_complete = is_known & (absent_rank == NULL) & is_timed
     matched_grid = replace(
         grid,
-        last_ns=np.where(is_complete, last_ns, NEVER),
+        last_arrival_ns=np.where(is_complete, last_ns, NEVER),
         last_rank=np.where(is_known, last_rank, NULL).astype(np.int32),
-        expected=expected.astype(np.int32),
+        expected_count=expected.astype(np.int32),
     )
     if desync_seq == FOREVER:
         return matched_grid, None
@@ -184,33 +190,38 @@ def find_mismatched(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
 
 
 def _vary_in_kind(grid: CallGrid) -> Flags:
-    return grid.varies("op", -1) | grid.varies("bucket", NULL)
+    return grid.find_varying("op", missing=-1) | grid.find_varying("bucket", missing=NULL)
 
 
 def _vary_in_bytes(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
-    if is_uniform(grid.nbytes):
+    if repeats_one_column(grid.nbytes):
         return np.zeros(grid.height, np.bool_)
     is_equal = np.isin(grid.op, [COLLECTIVES.index(op) for op in equal_bytes])
-    return replace(grid, nbytes=np.where(is_equal, grid.nbytes, -1)).varies("nbytes", -1)
+    return replace(grid, nbytes=np.where(is_equal, grid.nbytes, -1)).find_varying(
+        "nbytes", missing=-1
+    )
 
 
 def _find_absent(
     grid: CallGrid, unfinished: Indices, members: list[int] | None, recorded_ranks: frozenset[int]
 ) -> Int32s:
-    """Return for each call that no rank finished the first rank that never entered it, else `NULL`."""
+    """Return the first rank that never entered a call, [call]; `NULL` if none, or some rank finished it.
+
+    `unfinished` are the indices of calls that no rank finished.
+    """
     absent_rank = np.full(grid.height, NULL, np.int32)
     if members is None:
         return absent_rank
     expected = sorted(recorded_ranks & set(members))
     for call in unfinished.tolist():
-        entered = set(grid.ranks[grid.took_part[call]].tolist())
+        entered = set(grid.ranks[grid.is_made[call]].tolist())
         absent_rank[call] = next((rank for rank in expected if rank not in entered), NULL)
     return absent_rank
 
 
 def _share_clock(grid: CallGrid, trace: Trace) -> bool:
     """Return True if the ranks' clocks are tied to each other."""
-    unaligned = {*trace.alignment.unaligned}
+    unaligned = {*trace.alignment.untied_clock_domains}
     if not unaligned:
         return True
     domain_by_process = dict(trace.processes.select("process", "clock_domain").iter_rows())
@@ -226,7 +237,7 @@ def split_by_variant(
     Only of operations in `equal_bytes` the size counts.
     """
     ranks_by_variant: dict[str, list[int]] = {}
-    for column in np.flatnonzero(grid.took_part[call]).tolist():
+    for column in np.flatnonzero(grid.is_made[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         op = COLLECTIVES[grid.op[call, column]]
         size_text = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
@@ -240,12 +251,12 @@ def split_by_variant(
 def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     """Note which ranks made which call where they differ first."""
     call = int(np.searchsorted(grid.seq, seq))
-    variants = split_by_variant(grid, call, trace.equal_bytes)
+    variants = split_by_variant(grid, call, trace.ops_of_equal_bytes)
     variant_texts = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
-    status_codes = np.broadcast_to(grid.status, grid.took_part.shape)[call]
-    is_concluded = bool((status_codes[grid.took_part[call]] == _ESTIMATED).all())
+    status_codes = np.broadcast_to(grid.status, grid.is_made.shape)[call]
+    is_concluded = bool((status_codes[grid.is_made[call]] == _ESTIMATED).all())
     subject = (
         f"The order of calls does not match in {name}"
         if is_concluded
@@ -254,7 +265,8 @@ def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     calls = ", but ".join(variant_texts)
     sentence = f"{subject} at call {seq}: {calls}; its waits are unknown from there on."
     kind = "table" if is_concluded else "desync"
-    return Note("", sentence, kind, tuple(find_minority([ranks for _, ranks in variants])))
+    minority = tuple(find_minority([ranks for _, ranks in variants]))
+    return Note(file="", sentence=sentence, kind=kind, ranks=minority)
 
 
 def find_minority(groups: Sequence[Sequence[int]]) -> list[int]:
@@ -279,13 +291,16 @@ def _note_impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Not
 
 
 def _measure_early_exits(grid: CallGrid) -> Ints:
-    """Return by how much the first rank left each full call before the last had come, [call], ns."""
-    full_calls = grid.take(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
+    """Return by how much the first rank left each full call before the last arrived, [call], ns.
+
+    `NEVER` where no rank has left yet.
+    """
+    full_calls = grid.take_calls(np.flatnonzero(grid.is_full & (grid.last_arrival_ns != NEVER)))
     ends_ns = full_calls.end_ns
-    if not grid.whole:
+    if not grid.is_whole:
         ends_ns = np.where(ends_ns == NEVER, FOREVER, ends_ns)
     first_exit_ns = ends_ns.min(axis=1)
-    return np.where(first_exit_ns == FOREVER, NEVER, full_calls.last_ns - first_exit_ns)
+    return np.where(first_exit_ns == FOREVER, NEVER, full_calls.last_arrival_ns - first_exit_ns)
 
 
 def _list_ranks(ranks: list[int]) -> str:

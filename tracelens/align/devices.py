@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.readings import Readings, map_through
-from tracelens.distil.outline import in_flight_tracks, work_times
+from tracelens.distil.outline import find_work_times_ns, in_flight_tracks
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import DEVICE_CLOCK_COLUMNS
 
@@ -41,7 +41,7 @@ def place_on_host(trace: Trace) -> Trace:
         {(process, thread): maps.get((process, device)) for process, thread, device in streams},
         in_flight_tracks(trace),
     )
-    return trace.changed(placement, device_clocks=clocks).with_(outlines=None)
+    return trace.with_change(placement, device_clocks=clocks).with_(outlines=None)
 
 
 def describe_device_clocks(readings: pl.DataFrame) -> pl.DataFrame:
@@ -67,13 +67,13 @@ def _map_devices(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap
         times = (rows[name].to_numpy() for name in ("monotonic_ns", "window_ns", "offset_ns"))
         readings_of_device = Readings(*times)
         maps[process, device] = clock_map = map_through(readings_of_device)
-        device_ns = readings_of_device.common_ns - readings_of_device.offset_ns
+        device_ns = readings_of_device.common_ns - readings_of_device.lead_ns
         descriptions.append(
             {
                 "process": process,
                 "device": device,
-                "offset_ns": -int(clock_map.offset_at(device_ns[:1])[0]),
-                "drift_ppm": clock_map.drift_ppm(int(device_ns[0]), int(device_ns[-1])),
+                "offset_ns": -int(clock_map.lead_ns_at(device_ns[:1])[0]),
+                "drift_ppm": clock_map.measure_drift_ppm(int(device_ns[0]), int(device_ns[-1])),
                 "uncertainty_ns": clock_map.uncertainty_ns,
                 "readings": rows.height,
             }
@@ -85,9 +85,9 @@ def _map_devices(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap
 class DevicePlacement:
     """Moves device times of each process to its host's clock, and spans in flight to their device's."""
 
-    maps: Mapping[tuple[int, int], ClockMap | None]  # by process and stream
-    tracks: Mapping[int, list[int]]
-    needs: tuple[str, ...] = (
+    map_by_stream: Mapping[tuple[int, int], ClockMap | None]  # by process and stream
+    tracks_by_process: Mapping[int, list[int]]  # on which operations are in flight
+    needed_columns: tuple[str, ...] = (
         "start_ns", "end_ns", "type", "status", "thread", "depth",
         "stream", "device_start_ns", "device_duration_ns",
     )  # fmt: skip
@@ -96,43 +96,45 @@ class DevicePlacement:
         """Return the columns with other times, in order."""
         if "device_start_ns" in columns and "stream" in columns:
             columns = self._move_device_times(process, columns)
-        return self._move_in_flight(process, columns).in_order()
+        return self._move_in_flight(process, columns).sort_by_begin()
 
-    def only(self, process: int) -> DevicePlacement:
+    def limit_to(self, process: int) -> DevicePlacement:
         """Return the maps and tracks of one process."""
         maps = {
             (owner, stream): clock_map
-            for (owner, stream), clock_map in self.maps.items()
+            for (owner, stream), clock_map in self.map_by_stream.items()
             if owner == process
         }
-        return DevicePlacement(maps, {process: self.tracks.get(process, [])})
+        return DevicePlacement(maps, {process: self.tracks_by_process.get(process, [])})
 
     def _move_device_times(self, process: int, columns: Columns) -> Columns:
         """Return the columns with the times of devices on the host's clock."""
-        start_ns = np.array(columns.number("device_start_ns"))
-        duration_ns = np.array(columns.number("device_duration_ns"))
-        stream, is_timed = columns.number("stream"), start_ns != NULL
+        start_ns = np.array(columns.number_column("device_start_ns"))
+        duration_ns = np.array(columns.number_column("device_duration_ns"))
+        stream, is_timed = columns.number_column("stream"), start_ns != NULL
         for stream_id in np.unique(stream[is_timed]).tolist():
-            clock_map = self.maps.get((process, stream_id))
+            clock_map = self.map_by_stream.get((process, stream_id))
             if clock_map is not None:
                 rows = np.flatnonzero(is_timed & (stream == stream_id))
-                begin_ns = clock_map.apply(start_ns[rows])
-                end_ns = clock_map.apply(start_ns[rows] + duration_ns[rows])
+                begin_ns = clock_map.to_common(start_ns[rows])
+                end_ns = clock_map.to_common(start_ns[rows] + duration_ns[rows])
                 start_ns[rows], duration_ns[rows] = begin_ns, end_ns - begin_ns
         return columns.with_numbers(device_start_ns=start_ns, device_duration_ns=duration_ns)
 
     def _move_in_flight(self, process: int, columns: Columns) -> Columns:
         """Give spans in flight their device times as begin and end; those without any are estimated."""
-        thread = columns.number("thread")
-        is_over = columns.is_span & (columns.number("end_ns") != FOREVER)
-        is_flight = is_over & np.isin(thread, self.tracks.get(process, []))
-        is_timed = columns.number("device_duration_ns") >= 0
+        thread = columns.number_column("thread")
+        is_over = columns.is_span & (columns.number_column("end_ns") != FOREVER)
+        is_flight = is_over & np.isin(thread, self.tracks_by_process.get(process, []))
+        is_timed = columns.number_column("device_duration_ns") >= 0
         is_mostly_timed = np.zeros(columns.height, np.bool_)
         for track in np.unique(thread[is_flight]).tolist():
             is_of_track = is_flight & (thread == track)
             is_mostly_timed[is_of_track] = is_timed[is_of_track].mean() > MIN_SHARE_TIMED_ON_DEVICE
         rows = np.flatnonzero(is_flight & is_timed)
-        start_ns, end_ns = (np.array(columns.number(name)) for name in ("start_ns", "end_ns"))
-        start_ns[rows], end_ns[rows] = work_times(columns, rows)
+        start_ns, end_ns = (
+            np.array(columns.number_column(name)) for name in ("start_ns", "end_ns")
+        )
+        start_ns[rows], end_ns[rows] = find_work_times_ns(columns, rows)
         moved_columns = columns.with_numbers(start_ns=start_ns, end_ns=end_ns)
-        return moved_columns.estimated(np.flatnonzero(is_flight & ~is_timed & is_mostly_timed))
+        return moved_columns.mark_estimated(np.flatnonzero(is_flight & ~is_timed & is_mostly_timed))

@@ -38,14 +38,14 @@ MAX_RANKS_COMPARED: Final = 32  # all make the same calls
 class Loop:
     """Where the steps of each process begin, and the last one ends, and by what that is known."""
 
-    begins_ns: Mapping[int, Ints]
-    last_ends_ns: Mapping[int, int]
+    begins_ns_by_process: Mapping[int, Ints]
+    last_end_ns_by_process: Mapping[int, int]
     description: str
 
     @property
     def step_count(self) -> int:
         """How many steps every process has."""
-        return min(map(len, self.begins_ns.values()), default=0)
+        return min(map(len, self.begins_ns_by_process.values()), default=0)
 
 
 def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop | None:
@@ -54,8 +54,8 @@ def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop
     if not common_grids:
         return None
     longest = max(common_grids, key=lambda grid: grid.height)
-    is_whole = (longest.took_part & (longest.end_ns < FOREVER)).all(axis=1)
-    grid = longest.take(np.flatnonzero(is_whole))
+    is_whole = (longest.is_made & (longest.end_ns < FOREVER)).all(axis=1)  # made and left by all
+    grid = longest.take_calls(np.flatnonzero(is_whole))
     first_calls = _find_first_calls(grid)
     if first_calls is None:
         return None
@@ -80,14 +80,14 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     """
     if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
         return pl.DataFrame()
-    first_begin_ns = [int(grid.start_ns[grid.took_part].min(initial=FOREVER)) for grid in calls]
+    first_begin_ns = [int(grid.start_ns[grid.is_made].min(initial=FOREVER)) for grid in calls]
     tables: list[pl.DataFrame] = []
     group_count_by_process = Counter[int]()
     for index in np.argsort(first_begin_ns, kind="stable").tolist():
         grid = calls[index]
-        op_codes, nbytes = (grid.first_value(name).astype(np.int64) for name in ("op", "nbytes"))
+        op_codes, nbytes = (grid.first_values(name).astype(np.int64) for name in ("op", "nbytes"))
         for column, process in enumerate(grid.processes.tolist()):
-            call_rows = np.flatnonzero(grid.took_part[:, column])
+            call_rows = np.flatnonzero(grid.is_made[:, column])
             if process in processes and len(call_rows):
                 columns = {
                     "start_ns": grid.start_ns[call_rows, column],
@@ -109,7 +109,8 @@ def _find_first_calls(grid: CallGrid) -> Indices | None:
     if grid.height < MIN_REPEATS:
         return None
     start_ns, end_ns = grid.start_ns[:, :MAX_RANKS_COMPARED], grid.end_ns[:, :MAX_RANKS_COMPARED]
-    facts = np.stack([grid.first_value("op").astype(np.int64), grid.first_value("nbytes")])
+    facts = np.stack([grid.first_values("op").astype(np.int64), grid.first_values("nbytes")])
+    # Numbers of equal calls, and of calls that are equal and follow equal ones, [call].
     kinds = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
     kinds_with_previous = kinds * (int(kinds.max()) + 1) + np.roll(kinds, 1)
     gaps_ns = np.median(start_ns[1:] - end_ns[:-1], axis=1)
@@ -165,6 +166,6 @@ def _is_regular(calls: Indices, call_count: int) -> bool:
 
 
 def _name_call(grid: CallGrid, call: int) -> str:
-    nbytes = int(grid.first_value("nbytes")[call])
-    op = COLLECTIVES[int(grid.first_value("op")[call])]
+    nbytes = int(grid.first_values("nbytes")[call])
+    op = COLLECTIVES[int(grid.first_values("op")[call])]
     return f"{op} of {fmt.size(nbytes)}" if nbytes >= 0 else op

@@ -37,16 +37,16 @@ _FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 
 @dataclass(frozen=True, eq=False)
 class _Messages:
-    """The messages of a process in order of their begins, [message]; `kind` numbers equal ones.
+    """The messages of a process in order of their begins, [message]; equal ones have equal `kinds`.
 
-    `plain_kind` ignores the time before them; `peers` is the number of ranks that they are with.
+    `plain_kinds` ignore the time before them; `peer_count` is the number of ranks that they are with.
     """
 
     start_ns: Ints
     end_ns: Ints
-    kind: Ints
-    plain_kind: Ints
-    peers: int
+    kinds: Ints
+    plain_kinds: Ints
+    peer_count: int
 
 
 def find_in_messages(messages: pl.DataFrame, processes: Collection[int]) -> Loop | None:
@@ -113,7 +113,10 @@ def _number_rows(columns: list[Array]) -> Ints:
 
 
 def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indices] | None:
-    """Return the first message (index) of each step, by process; None if steps are unequally many."""
+    """Return the first message (index) of each step, by process; None if steps are unequally many.
+
+    Processes without a period, or the one that all others talk to, repeat one message as often.
+    """
     first_messages = {
         process: _find_periods(messages) for process, messages in all_messages.items()
     }
@@ -132,7 +135,9 @@ def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indice
     for process, indices in first_messages.items():
         if process in irregular:
             step_count = max(step_counts) if is_unequal else min(step_counts)
-            first_messages[process] = _find_repeated_message(all_messages[process].kind, step_count)
+            first_messages[process] = _find_repeated_message(
+                all_messages[process].kinds, step_count
+            )
         elif not is_unequal:
             first_messages[process] = indices[: min(step_counts)]
     return first_messages if all(map(len, first_messages.values())) else None
@@ -140,7 +145,7 @@ def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indice
 
 def _find_centre(all_messages: dict[int, _Messages]) -> list[int]:
     """Return the one process with which alone all others exchange messages; nothing if none is it."""
-    central = [process for process, messages in all_messages.items() if messages.peers > 1]
+    central = [process for process, messages in all_messages.items() if messages.peer_count > 1]
     return central if len(central) == 1 else []
 
 
@@ -149,16 +154,17 @@ def _find_periods(messages: _Messages) -> Indices:
 
     If the period is the same without times, these do not count: at first all takes longer.
     """
-    period = _find_period(messages.kind)
+    period = _find_period(messages.kinds)
     if not period:
         return np.zeros(0, np.intp)
-    kinds = messages.plain_kind if _find_period(messages.plain_kind) == period else messages.kind
+    kinds = messages.plain_kinds if _find_period(messages.plain_kinds) == period else messages.kinds
     compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
     is_equal = compared_kinds[period:] == compared_kinds[:-period]
     is_equal[0] = True  # what was before the first message is not known
     first_message = _find_first_run(np.flatnonzero(~is_equal), len(is_equal), period)
     second_period = compared_kinds[first_message + period : first_message + 2 * period]
-    equal_count = np.count_nonzero(second_period == second_period[0])  # they begin no other periods
+    # Within a period, other messages may equal its first one; they begin no period.
+    equal_count = np.count_nonzero(second_period == second_period[0])
     first_of_periods = np.flatnonzero(kinds == second_period[0])
     second_index = int(np.searchsorted(first_of_periods, first_message + period))
     return np.concatenate([[first_message], first_of_periods[second_index::equal_count]])

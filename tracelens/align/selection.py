@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.errors import InvalidArgument
-from tracelens.model.calls import NEVER, is_uniform
-from tracelens.model.choice import find_empty_range, format_ranges, ranges_of
+from tracelens.model.calls import NEVER, repeats_one_column
+from tracelens.model.choice import find_empty_range, format_ranges, to_ranges
 from tracelens.model.events import Renumbered, Source
 from tracelens.model.intervals import Intervals
 from tracelens.model.trace import OF_PROCESSES, Note, Trace
@@ -44,7 +44,7 @@ def check_ranks(choice: Choice, present: Collection[int]) -> None:
     """
     empty_range = None if choice.ranks is None else find_empty_range(choice.ranks, present)
     if empty_range is not None:
-        actual = f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
+        actual = f"it has ranks {format_ranges(to_ranges(present))}" if present else "it has none"
         raise InvalidArgument(
             f"--ranks {empty_range}: none of them is a worker of this run; {actual}."
         )
@@ -79,7 +79,8 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
         "communication, and savings are upper bounds: ranks that were left out may be as "
         f"late.{limits}"
     )
-    return remaining.with_(choice=choice, notes=(*remaining.notes, Note("", sentence, "chosen")))
+    note = Note(file="", sentence=sentence, kind="chosen")
+    return remaining.with_(choice=choice, notes=(*remaining.notes, note))
 
 
 def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
@@ -91,13 +92,17 @@ def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
         name: _renumber(getattr(trace, name), number) for name in OF_PROCESSES
     }
     parts = {
-        new: Renumbered(source.parts[old], new)
+        new: Renumbered(source.part_by_process[old], new)
         for old, new in number.items()
-        if old in source.parts
+        if old in source.part_by_process
     }
-    kept = {new: source.kept[old] for old, new in number.items() if old in source.kept}
+    kept = {
+        new: source.packed_by_process[old]
+        for old, new in number.items()
+        if old in source.packed_by_process
+    }
     return Trace.from_source(
-        Source(parts, kept=kept),
+        Source(parts, packed_by_process=kept),
         outlines={new: outlines[old] for old, new in number.items()} if outlines else None,
         communicators=trace.communicators,
         notes=trace.notes,
@@ -120,73 +125,85 @@ def select_steps(trace: Trace) -> Trace:
         InvalidArgument: the run has nothing of it.
     """
     choice, steps = trace.choice, trace.steps
-    if choice.steps is None and choice.time is None:
+    if choice.steps is None and choice.time_ns is None:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
-    is_wanted = pl.Series(choice.of_steps(steps["step"].to_numpy()), dtype=pl.Boolean)
+    is_wanted = pl.Series(choice.flag_chosen_steps(steps["step"].to_numpy()), dtype=pl.Boolean)
     is_inside = (pl.col("start_ns") < end_ns) & (pl.col("end_ns") > begin_ns)
     step_numbers = steps.filter(is_wanted).filter(is_inside)["step"].unique().to_list()
     step_count = steps["step"].n_unique()
     if steps.height and not step_numbers:
         raise InvalidArgument(
             f"Nothing is selected: {replace(choice, ranks=None).description} hold no step of this run, "
-            f"whose steps take {_length_s(steps):.6g} s."
+            f"whose steps take {_measure_length_s(steps):.6g} s."
         )
     if steps.height and len(step_numbers) == step_count:
-        return trace.with_(choice=replace(choice, steps=None, time=None))
-    resolved_choice = replace(choice, steps=ranges_of(step_numbers)) if step_numbers else choice
+        return trace.with_(choice=replace(choice, steps=None, time_ns=None))
+    resolved_choice = replace(choice, steps=to_ranges(step_numbers)) if step_numbers else choice
     selected_steps = steps.filter(pl.col("step").is_in(step_numbers))
     windows = {
         process: _merge_windows(process_steps)
-        for process, process_steps in _by_process(selected_steps)
+        for process, process_steps in _split_by_process(selected_steps)
     }
     other_windows = (
         _merge_windows(selected_steps) if selected_steps.height else np.array([(begin_ns, end_ns)])
     )
     change = WindowSelection(windows, other_windows, resolved_choice)
-    note = Note("", _describe_selection(choice, resolved_choice, step_count), "chosen")
+    sentence = _describe_selection(choice, resolved_choice, step_count)
+    note = Note(file="", sentence=sentence, kind="chosen")
     last_step = steps["step"].max() if steps.height else None
-    return _read_less(trace, change).changed(
+    return _read_less(trace, change).with_change(
         change,
         calls=tuple(change.select_calls(grid) for grid in trace.calls),
         steps=selected_steps,
         samples=change.select_samples(trace.samples),
         choice=resolved_choice,
-        cut_short=last_step not in step_numbers,
+        is_cut_short=last_step not in step_numbers,
         notes=(*trace.notes, note),
     )
 
 
-def _length_s(steps: pl.DataFrame) -> float:
+def _measure_length_s(steps: pl.DataFrame) -> float:
     first, last = steps.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     return float(last - first) / 1e9
 
 
-def _describe_selection(asked: Choice, resolved: Choice, count: int) -> str:
+def _describe_selection(asked: Choice, resolved: Choice, step_count: int) -> str:
+    """Return the sentence of the note on selected steps; the run has `step_count`."""
     if not resolved.steps:
         return f"As asked, only {replace(asked, ranks=None).description} of the run were analyzed."
-    reaching = f", those that reach into {asked.texts['time']} s of the run" if asked.time else ""
+    reaching = (
+        f", those that reach into {asked.text_by_option['time']} s of the run"
+        if asked.time_ns
+        else ""
+    )
     return (
-        f"As asked, only steps {format_ranges(resolved.steps)} of {count} were analyzed{reaching}: job "
-        "time and shares are of these steps."
+        f"As asked, only steps {format_ranges(resolved.steps)} of {step_count} were analyzed{reaching}: "
+        "job time and shares are of these steps."
     )
 
 
 def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
     """Leave out events and samples of other steps and times, to the nanosecond; tables stay.
 
+    No process has windows of its own: the same window of the common clock counts for all.
+
     Raises:
         InvalidArgument: the run has none of the steps.
     """
-    if choice.steps is None and choice.time is None:
+    if choice.steps is None and choice.time_ns is None:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
     if choice.steps is not None:
-        chosen = trace.steps.filter(pl.Series(choice.of_steps(trace.steps["step"].to_numpy())))
+        chosen = trace.steps.filter(
+            pl.Series(choice.flag_chosen_steps(trace.steps["step"].to_numpy()))
+        )
         first_ns, last_ns = chosen.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
         begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
-    change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, strict=True)
-    return _read_less(trace, change).changed(change, samples=change.select_samples(trace.samples))
+    change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, is_strict=True)
+    return _read_less(trace, change).with_change(
+        change, samples=change.select_samples(trace.samples)
+    )
 
 
 def find_begin(trace: Trace) -> int:
@@ -209,10 +226,10 @@ def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
         asked_text = f"{first} on" if dash and not last else f"{first} to {last or first}"
         present_text = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
         raise InvalidArgument(f"--steps: this run has no step from {asked_text}; {present_text}.")
-    if choice.time is None:
+    if choice.time_ns is None:
         return _ALL_TIME_NS
     begin_ns = find_begin(trace)
-    first_ns, last_ns = choice.time
+    first_ns, last_ns = choice.time_ns
     return begin_ns + first_ns, begin_ns + last_ns
 
 
@@ -220,50 +237,57 @@ def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
 class WindowSelection:
     """Keeps the events that touch windows of time.
 
-    `windows` are those of each process, `other_windows` those of any other one: begins and ends in
+    `other_windows` are those of processes that `windows_by_process` lacks. All are begins and ends in
     order, [window, 2], ns. An event of another step that reaches into a window is in no step, or, if
-    `strict`, left out.
+    `is_strict`, left out.
     """
 
-    windows: Mapping[int, Ints]
+    windows_by_process: Mapping[int, Ints]
     other_windows: Ints
     choice: Choice
-    strict: bool = False
-    needs: tuple[str, ...] = (
+    is_strict: bool = False
+    needed_columns: tuple[str, ...] = (
         "start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns",
     )  # fmt: skip
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with fewer rows."""
-        start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
-        device_lengths_ns = columns.number("device_duration_ns")
+        start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
+        device_lengths_ns = columns.number_column("device_duration_ns")
         is_timed = device_lengths_ns >= 0
         if is_timed.any():  # a device may do the work long after it was queued
-            device_start_ns = columns.number("device_start_ns")
+            device_start_ns = columns.number_column("device_start_ns")
             start_ns = np.where(is_timed, np.minimum(start_ns, device_start_ns), start_ns)
             device_end_ns = device_start_ns + device_lengths_ns
             end_ns = np.where(is_timed, np.maximum(end_ns, device_end_ns), end_ns)
         rows = np.flatnonzero(self.touches(process, start_ns, end_ns))
-        step = columns.number("step")[rows]
-        is_other = (step >= 0) & ~self.choice.of_steps(step)
-        if self.strict:
+        step = columns.number_column("step")[rows]
+        is_other = (step >= 0) & ~self.choice.flag_chosen_steps(step)
+        if self.is_strict:
             return columns.take(rows[~is_other])
         selected = columns.take(rows)
         if not is_other.any():
             return selected
         return selected.with_numbers(step=np.where(is_other, _NO_STEP, step))
 
-    def only(self, process: int) -> WindowSelection:
+    def limit_to(self, process: int) -> WindowSelection:
         """Return the windows of one process."""
-        windows = {process: self.windows[process]} if process in self.windows else {}
-        return replace(self, windows=windows)
+        windows = (
+            {process: self.windows_by_process[process]}
+            if process in self.windows_by_process
+            else {}
+        )
+        return replace(self, windows_by_process=windows)
 
     def windows_of(self, process: int) -> Ints:
         """Return the windows of a process, [window, 2], ns."""
-        return self.windows.get(process, self.other_windows)
+        return self.windows_by_process.get(process, self.other_windows)
 
     def touches(self, process: int, start_ns: Ints, end_ns: Ints) -> Flags:
-        """Find which events touch a window, [event]; one without a length does so from the begin on."""
+        """Find which events touch a window, [event]; one without a length also at a window's begin.
+
+        `start_ns` and `end_ns` are those of a process's events, [event].
+        """
         begins_ns, ends_ns = self.windows_of(process).T
         window = np.searchsorted(ends_ns, start_ns, side="right")
         begin_ns = begins_ns[np.minimum(window, len(ends_ns) - 1)]
@@ -275,40 +299,40 @@ class WindowSelection:
         for column, process in enumerate(grid.processes.tolist()):
             start_ns, end_ns = grid.start_ns[:, column], grid.end_ns[:, column]
             is_inside |= (start_ns != NEVER) & self.touches(process, start_ns, end_ns)
-        selected = grid.take(np.flatnonzero(is_inside))
+        selected = grid.take_calls(np.flatnonzero(is_inside))
         step = selected.step
-        if is_uniform(step) and step.shape[1]:
+        if repeats_one_column(step) and step.shape[1]:
             uniform_step = self._renumber_steps(step[:, 0])[:, None]
             return replace(selected, step=np.broadcast_to(uniform_step, step.shape))
         return replace(selected, step=self._renumber_steps(step))
 
     def _renumber_steps(self, step: Array) -> Array:
-        return np.where(self.choice.of_steps(step), step, np.int32(_NO_STEP))
+        return np.where(self.choice.flag_chosen_steps(step), step, np.int32(_NO_STEP))
 
     def select_samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return the samples of stacks that touch the windows."""
         tables = [
             process_samples.filter(
-                pl.Series(self.touches(process, *_times(process_samples)), dtype=pl.Boolean)
+                pl.Series(self.touches(process, *_get_times_ns(process_samples)), dtype=pl.Boolean)
             )
-            for process, process_samples in _by_process(samples)
+            for process, process_samples in _split_by_process(samples)
         ]
         return pl.concat([samples.clear(), *tables])
 
 
-def _by_process(table: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+def _split_by_process(table: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
     parts = table.partition_by("process", as_dict=True, maintain_order=True)
     return ((int(process), part) for (process,), part in parts.items())
 
 
-def _times(table: pl.DataFrame) -> tuple[Ints, Ints]:
+def _get_times_ns(table: pl.DataFrame) -> tuple[Ints, Ints]:
     return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
 
 
 def _merge_windows(steps: pl.DataFrame) -> Ints:
     """Return the windows of some steps in order, [window, 2], ns; those that touch are one."""
-    merged = Intervals.merge(*_times(steps))
-    return np.stack([merged.start, merged.end], axis=1)
+    merged = Intervals.merge(*_get_times_ns(steps))
+    return np.stack([merged.start_ns, merged.end_ns], axis=1)
 
 
 def _read_less(trace: Trace, change: WindowSelection) -> Trace:
@@ -317,9 +341,9 @@ def _read_less(trace: Trace, change: WindowSelection) -> Trace:
         return trace
     parts = {
         process: part.trim_to(*_to_own_times(change.windows_of(process), trace, process))
-        for process, part in trace.source.parts.items()
+        for process, part in trace.source.part_by_process.items()
     }
-    return trace.with_(parts=replace(trace.source, parts=parts))
+    return trace.with_(parts=replace(trace.source, part_by_process=parts))
 
 
 def _to_own_times(windows: Ints, trace: Trace, process: int) -> tuple[int, int]:
@@ -339,6 +363,6 @@ def _bound_lead(clock_map: ClockMap | None, first_ns: int, last_ns: int) -> tupl
     if clock_map is None:
         return 0, 0
     times_ns = np.linspace(first_ns, last_ns, SAMPLED_TIMES).astype(np.int64)
-    lead_ns = clock_map.apply(times_ns) - times_ns
+    lead_ns = clock_map.to_common(times_ns) - times_ns
     low_ns, high_ns = int(lead_ns.min()), int(lead_ns.max())
     return low_ns - (high_ns - low_ns), high_ns + (high_ns - low_ns)

@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.common import to_common_times
-from tracelens.align.collectives import gather
+from tracelens.align.collectives import gather_calls
 from tracelens.align.repeated_calls import find_in_calls, list_group_calls
 from tracelens.align.repeated_messages import find_in_group_calls, find_in_messages
-from tracelens.distil.outline import in_flight_tracks, outlined
+from tracelens.distil.outline import in_flight_tracks, list_outlines
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
@@ -59,7 +59,7 @@ class _StepMarks:
     overlap_count: int  # step spans that had not ended when the next one began
 
     @property
-    def disordered(self) -> Flags:
+    def is_disordered(self) -> Flags:
         """Which numbers are negative, or not above the one before, [step]."""
         is_wrong = np.asarray(self.step < 0)
         is_wrong[1:] |= self.step[1:] <= self.step[:-1]
@@ -97,8 +97,8 @@ class _StepMarks:
 
 def divide_into_steps(trace: Trace) -> Trace:
     """Fill `steps` and the training threads, and complete the events' step numbers."""
-    outlines, clock_maps = outlined(trace), trace.clock_maps
-    trace = trace if trace.calls else gather(trace)
+    outlines, clock_maps = list_outlines(trace), trace.clock_maps
+    trace = trace if trace.calls else gather_calls(trace)
     workers = dict(trace.workers.select("process", "rank").sort("process").iter_rows())
     thinned_processes = set(trace.processes.filter(pl.col("last_steps").is_not_null())["process"])
     threads = {
@@ -115,7 +115,7 @@ def divide_into_steps(trace: Trace) -> Trace:
     all_marks, completion_notes = _complete(all_marks, trace)
     if trace.recognition is not None:  # a profile, which times each kernel
         all_marks = {
-            process: marks.extended_to(outlines[process].device_ns, clock_maps.get(process))
+            process: marks.extended_to(outlines[process].device_extent_ns, clock_maps.get(process))
             for process, marks in all_marks.items()
         }
     all_marks, order_notes = _restore_order(all_marks)
@@ -137,11 +137,11 @@ def divide_into_steps(trace: Trace) -> Trace:
     processes = trace.processes.drop("training_thread").join(
         threads_table, on="process", how="left"
     )
-    return trace.changed(
-        replace(numbering, windows=_windows_of_table(step_table, all_marks)),
+    return trace.with_change(
+        replace(numbering, windows_by_process=_windows_of_table(step_table, all_marks)),
         calls=tuple(_number_calls(grid, numbering) for grid in trace.calls),
         outlines={
-            process: replace(outline, steps=NO_STEPS, counters=NO_COUNTERS)
+            process: replace(outline, step_spans=NO_STEPS, counters=NO_COUNTERS)
             for process, outline in outlines.items()
         },  # the table holds them from here on
         steps=step_table,
@@ -155,19 +155,19 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
 
     With `has_gaps`, steps were left out as asked: the step before these ends with its own span.
     """
-    spans = outline.steps
+    spans = outline.step_spans
     times_ns = np.concatenate([spans.start_ns, spans.end_ns, [outline.training_last_ns]])
     times_ns = _to_common(times_ns, clock_map)
     starts_ns, ends_ns = times_ns[:-1].reshape(2, -1)
     outer_rows = np.arange(len(starts_ns))
     is_apart = (starts_ns[1:] > starts_ns[:-1]) & (starts_ns[1:] >= ends_ns[:-1])
-    if not (is_apart.all() and spans.on_training.all()):
+    if not (is_apart.all() and spans.is_on_training_thread.all()):
         order = np.lexsort((spans.depth, -ends_ns, starts_ns))
-        order = order[spans.on_training[order]]
+        order = order[spans.is_on_training_thread[order]]
         outer_rows = order[find_outermost(starts_ns[order], ends_ns[order])]
     step, begin_ns = spans.step[outer_rows], starts_ns[outer_rows]
     if not len(outer_rows):
-        step, implied_begin_ns = outline.implied
+        step, implied_begin_ns = outline.implied_steps
         begin_ns = _to_common(implied_begin_ns, clock_map)
         by_time = np.argsort(begin_ns, kind="stable")
         step, begin_ns = step[by_time], begin_ns[by_time]
@@ -178,7 +178,9 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
             ends = ends_ns[(spans.step == step[index]) & is_closed]
             latest_end_ns[index] = ends.max() if len(ends) else FOREVER
     is_last = (
-        is_closed & spans.on_training & (starts_ns == (begin_ns[-1] if len(begin_ns) else NEVER))
+        is_closed
+        & spans.is_on_training_thread
+        & (starts_ns == (begin_ns[-1] if len(begin_ns) else NEVER))
     )
     return _StepMarks(
         step,
@@ -242,7 +244,9 @@ def _complete(
         if loop:
             source = f"their steps are taken from {loop.description}"
             all_marks = {
-                process: marks.counted_from_0(loop.begins_ns[process], loop.last_ends_ns[process])
+                process: marks.counted_from_0(
+                    loop.begins_ns_by_process[process], loop.last_end_ns_by_process[process]
+                )
                 for process, marks in all_marks.items()
             }
         else:
@@ -262,8 +266,8 @@ def _find_loop(trace: Trace, all_marks: Mapping[int, _StepMarks]) -> Loop | None
     """Find the steps by what comes back most often: collectives, or messages between ranks."""
     call_loop = find_in_calls(trace.calls, all_marks)
     outlines, message_loop = trace.outlines or {}, None
-    if all(process in outlines and outlines[process].messages for process in all_marks):
-        message_loop = find_in_messages(trace.sent, all_marks)
+    if all(process in outlines and outlines[process].message_count for process in all_marks):
+        message_loop = find_in_messages(trace.program_messages, all_marks)
     if call_loop is None and message_loop is None:
         return find_in_group_calls(list_group_calls(trace.calls, all_marks), all_marks)
     loops = [loop for loop in (call_loop, message_loop) if loop is not None]
@@ -273,9 +277,9 @@ def _find_loop(trace: Trace, all_marks: Mapping[int, _StepMarks]) -> Loop | None
 def _restore_order(all_marks: dict[int, _StepMarks]) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Keep step numbers if they rise in every process, else count steps from 0 in all."""
     wrong_steps = {
-        process: marks.step[marks.disordered][0]
+        process: marks.step[marks.is_disordered][0]
         for process, marks in all_marks.items()
-        if marks.disordered.any()
+        if marks.is_disordered.any()
     }
     if not wrong_steps:
         return all_marks, []
@@ -294,27 +298,32 @@ def _restore_order(all_marks: dict[int, _StepMarks]) -> tuple[dict[int, _StepMar
 class StepNumbering:
     """Gives events the step in whose window they begin.
 
-    Only those without a step, of some `threads` of each process (training threads and tracks in flight);
+    Only those without a step, of some threads of each process (training threads and tracks in flight);
     with `renumbers_all` all of them, as the recorded numbers have lost their meaning.
     """
 
-    windows: Mapping[int, tuple[Ints, Int32s]]  # by process: begins, and their steps
-    threads: Mapping[int, tuple[int, ...]]
+    windows_by_process: Mapping[int, tuple[Ints, Int32s]]  # begins, ns, and their steps
+    threads_by_process: Mapping[int, tuple[int, ...]]
     renumbers_all: bool = False
-    needs: tuple[str, ...] = ("start_ns", "step", "thread")
+    needed_columns: tuple[str, ...] = ("start_ns", "step", "thread")
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with other steps."""
-        if process not in self.windows:
+        if process not in self.windows_by_process:
             return columns
-        start_ns, thread, step = (columns.number(name) for name in ("start_ns", "thread", "step"))
+        start_ns, thread, step = (
+            columns.number_column(name) for name in ("start_ns", "thread", "step")
+        )
         return columns.with_numbers(step=self.number_events(process, start_ns, thread, step))
 
-    def only(self, process: int) -> StepNumbering:
+    def limit_to(self, process: int) -> StepNumbering:
         """Return the windows of one process."""
-        if process not in self.windows:
+        if process not in self.windows_by_process:
             return StepNumbering({}, {})
-        windows, threads = {process: self.windows[process]}, {process: self.threads[process]}
+        windows, threads = (
+            {process: self.windows_by_process[process]},
+            {process: self.threads_by_process[process]},
+        )
         return StepNumbering(windows, threads, self.renumbers_all)
 
     def number_events(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
@@ -322,13 +331,13 @@ class StepNumbering:
 
         `thread` and `step` (as recorded; below 0 = none) are those of the events.
         """
-        begins_ns, step_of_window = self.windows[process]
+        begins_ns, step_of_window = self.windows_by_process[process]
         if self.renumbers_all:
             unnumbered_rows = np.arange(len(step))
         else:
             unnumbered_rows = np.flatnonzero(step < 0)
             if len(unnumbered_rows):
-                is_known = np.isin(thread[unnumbered_rows], self.threads[process])
+                is_known = np.isin(thread[unnumbered_rows], self.threads_by_process[process])
                 unnumbered_rows = unnumbered_rows[is_known]
         if not len(unnumbered_rows):
             return step
@@ -344,7 +353,7 @@ def _number_calls(grid: CallGrid, numbering: StepNumbering) -> CallGrid:
         return grid
     step = np.array(grid.step)
     for column, process in enumerate(grid.processes.tolist()):
-        if process in numbering.windows:
+        if process in numbering.windows_by_process:
             start_ns, thread = grid.start_ns[:, column], grid.thread[:, column]
             step[:, column] = numbering.number_events(process, start_ns, thread, step[:, column])
     return replace(grid, step=step)
@@ -356,7 +365,7 @@ def _sum_samples(
     """Return the steps of a process, ascending, and how many samples each worked through."""
     counters = outline.counters
     is_sample_counter = np.array([*(name == SAMPLE_COUNTER for name in counters.names), False])
-    rows = np.flatnonzero(is_sample_counter[counters.name])
+    rows = np.flatnonzero(is_sample_counter[counters.name_codes])
     times_ns = _to_common(counters.at_ns[rows], clock_map)
     steps = numbering.number_events(process, times_ns, counters.thread[rows], counters.step[rows])
     if (steps[1:] > steps[:-1]).all():

@@ -46,44 +46,45 @@ class Accumulation(DisplayMixin):
 def run(facts: Facts) -> Accumulation:
     """Count the calls of each pass of backprop, and the passes for each update."""
     calls = facts.calls.filter(pl.col("op").is_in(_REDUCTIONS), pl.col("step") >= 0)
-    pass_begins_ns, update_count = _find_passes(facts.trace)
+    pass_begins_ns, update_count = _find_passes_and_updates(facts.trace)
     if calls.is_empty() or update_count < MIN_UPDATES_TO_JUDGE:
         return Accumulation()
     passes_per_update = len(pass_begins_ns) / update_count
-    calls_of_passes = np.diff(
-        np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), pass_begins_ns)
-    )
-    calls_per_pass = int(np.median(calls_of_passes)) if len(calls_of_passes) else 0
+    calls_before_pass = np.searchsorted(np.sort(calls["ready_ns"].to_numpy()), pass_begins_ns)
+    call_counts = np.diff(calls_before_pass)  # of each pass but the last
+    calls_per_pass = int(np.median(call_counts)) if len(call_counts) else 0
     is_regular = (
-        calls_per_pass >= 1
-        and np.mean(calls_of_passes == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
+        calls_per_pass >= 1 and np.mean(call_counts == calls_per_pass) >= MIN_SHARE_OF_PASSES_ALIKE
     )
     if passes_per_update < MIN_PASSES_PER_UPDATE or not is_regular:
         return Accumulation()
     return Accumulation(_report(facts, calls, calls_per_pass, passes_per_update))
 
 
-def _find_passes(trace: Trace) -> tuple[Ints, int]:
+def _find_passes_and_updates(trace: Trace) -> tuple[Ints, int]:
     """Return when the first worker began each pass of backprop, ns, and how many updates it made."""
     workers = trace.workers.sort("rank")
     if workers.is_empty() or workers["training_thread"][0] is None:
         return np.zeros(0, np.int64), 0
-    span_columns = trace.source.columns(int(workers["process"][0]), _COLUMNS)
+    span_columns = trace.source.read_columns(int(workers["process"][0]), _COLUMNS)
     kind = span_columns.word_column("kind")
-    is_training = span_columns.number("thread") == workers["training_thread"][0]
+    is_training = span_columns.number_column("thread") == workers["training_thread"][0]
     rows = np.flatnonzero(span_columns.is_span & is_training & kind.is_in(_TRAINING))
-    rows = rows[span_columns.number("step")[rows] >= 0]
-    codes, start_ns = kind.take(rows).translated(_CODES, -1), span_columns.number("start_ns")[rows]
+    rows = rows[span_columns.number_column("step")[rows] >= 0]
+    codes, start_ns = (
+        kind.take(rows).translate(_CODES, -1),
+        span_columns.number_column("start_ns")[rows],
+    )
     spans = pl.DataFrame({"kind": codes, "start_ns": start_ns}).sort("start_ns")
     first_spans = spans.filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=-1))
-    begins_ns = first_spans.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()
-    return begins_ns, first_spans.filter(kind=_CODES["update"]).height
+    pass_begins_ns = first_spans.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()
+    return pass_begins_ns, first_spans.filter(kind=_CODES["update"]).height
 
 
 def _report(
     facts: Facts, calls: pl.DataFrame, calls_per_pass: int, passes_per_update: float
 ) -> tuple[Finding, ...]:
-    """Report what it saves to reduce only the last of an update's passes; `calls` has a row each."""
+    """Report what it saves to reduce only in the last pass of each update; `calls` has a row each."""
     run_ns = max(job_ns(facts.trace), 1)
     by_step = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
     steps = by_step["step"].to_numpy().astype(np.int64)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.communication.awaited_ranks import measure_caused_waits, sum_by_rank
+from tracelens.accounting.communication.awaited_ranks import measure_caused_waits, sum_waits_by_rank
 from tracelens.accounting.jitter import ALONE_COLUMNS
-from tracelens.model.calls import NEVER, alone_ns, is_uniform
+from tracelens.model.calls import NEVER, measure_last_gap_ns, repeats_one_column
 from tracelens.model.columns import FOREVER
 from tracelens.model.display import DisplayMixin
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -60,7 +60,7 @@ _RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "variance": pl.Float64(),
     "step": pl.List(pl.Int32()),
 }
-_NOTHING: Final = tuple(
+_NO_CALLS: Final = tuple(
     pl.DataFrame(schema=columns) for columns in (_CALL_COLUMNS, _SUM_COLUMNS, _RANK_COLUMNS)
 )
 STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -106,8 +106,8 @@ def run(facts: Facts) -> Arrivals:
     """Measure the calls to which all their ranks arrived, on clocks that are tied together."""
     trace, rank_count = facts.trace, facts.trace.workers.height
     unclear_ns = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
-    blocks = (block for grid in trace.calls for block in _measure(grid, unclear_ns))
-    calls, by_step, by_rank = map(pl.concat, zip(_NOTHING, *blocks, strict=True))
+    blocks = (block for grid in trace.calls for block in _measure_calls(grid, unclear_ns))
+    calls, by_step, by_rank = map(pl.concat, zip(_NO_CALLS, *blocks, strict=True))
     # The clocks cannot separate what is closer: such ranks count as having arrived together.
     clear_calls = calls.with_columns(
         pl.when(pl.col(name) > unclear_ns).then(name).otherwise(0)
@@ -119,7 +119,7 @@ def run(facts: Facts) -> Arrivals:
     kept_columns = ("step", "first_ns", "over_ns", "last_rank")
     return Arrivals(
         by_step=_summarise_steps(by_step, clear_calls, rank_count),
-        last=_count_last(by_rank, clear_calls, sum_by_rank(caused_waits)),
+        last=_count_last(by_rank, clear_calls, sum_waits_by_rank(caused_waits)),
         spread=log_histogram([calls], "skew_ns", "op", kept_columns),
         alone=_sum_alone(arrivals, caused_waits, rank_count),
     )
@@ -128,20 +128,23 @@ def run(facts: Facts) -> Arrivals:
 def _sum_alone(
     last_arrivals: pl.DataFrame, caused_waits: pl.DataFrame, rank_count: int
 ) -> pl.DataFrame:
-    """Sum the waits that last arrivals caused, for each rank alone, by step, in `ALONE_COLUMNS`."""
+    """Sum the waits that last arrivals caused, for each rank alone, by step, in `ALONE_COLUMNS`.
+
+    `last_arrivals` has a row per call or message, `caused_waits` one per wait for one rank.
+    """
     fair_share = 1 / max(rank_count, 1)
     squared_ns = pl.col("alone_ns").cast(pl.Float64) ** 2
     by_chance = last_arrivals.group_by("step", rank="last_rank").agg(
         variance=(squared_ns * fair_share * (1 - fair_share)).sum()
     )
     by_step = caused_waits.group_by("rank", "step").agg(pl.col("alone_ns").sum())
-    table = by_chance.join(by_step, on=("rank", "step"), how="left").sort("rank", "step")
-    return table.select(
+    waits = by_chance.join(by_step, on=("rank", "step"), how="left").sort("rank", "step")
+    return waits.select(
         pl.col(name).cast(kind).fill_null(0.0) for name, kind in ALONE_COLUMNS.items()
     )
 
 
-def _measure(
+def _measure_calls(
     grid: CallGrid, unclear_ns: int
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
     """Yield complete calls, some at a time, a row each, and their sums by step and by rank.
@@ -149,10 +152,10 @@ def _measure(
     Time in a call is a wait until the last arrival, else transfer; waits of `unclear_ns` or less, which
     clocks cannot show, are transfer.
     """
-    has_left_any = grid.took_part & (grid.end_ns != FOREVER)  # [call, process]
-    is_complete = (grid.arrived == grid.expected) & (grid.expected > 1)
-    rows = np.flatnonzero(is_complete & (grid.last_ns != NEVER) & has_left_any.any(axis=1))
-    for block_rows, block in grid.take(rows).blocks():
+    has_left_any = grid.is_made & (grid.end_ns != FOREVER)  # [call, process]
+    is_complete = (grid.arrival_count == grid.expected_count) & (grid.expected_count > 1)
+    rows = np.flatnonzero(is_complete & (grid.last_arrival_ns != NEVER) & has_left_any.any(axis=1))
+    for block_rows, block in grid.take_calls(rows).split_into_blocks():
         has_left = has_left_any[rows[block_rows]]
         wait_ns = block.wait_ns()
         wait_ns[(wait_ns <= unclear_ns) | ~has_left] = 0
@@ -178,7 +181,7 @@ def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
         "first_ns": first_ns,
         "over_ns": np.where(has_left, grid.end_ns, NEVER).max(axis=1),
         "skew_ns": last_ns - first_ns,
-        "alone_ns": alone_ns(arrived_ns),
+        "alone_ns": measure_last_gap_ns(arrived_ns),
         "last_ns": last_ns,
         "last_rank": grid.ranks[arrived_ns.argmax(axis=1)],
     }
@@ -186,7 +189,7 @@ def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
 
 
 def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -> pl.DataFrame:
-    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`; `sums` are waits by step."""
+    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`; `sums` are sums by step."""
     greatest_skew = pl.col("skew_ns").arg_max()
     skews = calls.group_by("step").agg(
         pl.col("last_rank", "first_ns", "over_ns").get(greatest_skew),
@@ -201,7 +204,7 @@ def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -
 
 def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum up waits and transfers, [call, process], by the step that each rank was in."""
-    if is_uniform(step):
+    if repeats_one_column(step):
         columns = (step[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
     else:
         columns = (step[has_left], wait_ns[has_left], transfer_ns[has_left])
@@ -209,9 +212,9 @@ def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints
 
 
 def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
-    """Sum up waits, transfers and calls of each rank, and how often it is last by chance."""
-    fair_share = 1 / grid.expected
-    if is_uniform(grid.step) and has_left.all():
+    """Sum waits, transfers and calls, [call, process], by rank, and how often it is last by chance."""
+    fair_share = 1 / grid.expected_count
+    if repeats_one_column(grid.step) and has_left.all():
         steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)
     else:
         steps_of_ranks = [
@@ -233,7 +236,10 @@ def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: In
 def _count_last(
     sums_by_rank: pl.DataFrame, calls: pl.DataFrame, caused_waits: pl.DataFrame
 ) -> pl.DataFrame:
-    """Count how often ranks arrived last, and by chance would have, and the wait that they caused."""
+    """Count how often ranks arrived last, and by chance would have, in `LAST_COLUMNS`.
+
+    `sums_by_rank` has rows in `_RANK_COLUMNS`, `calls` one per call, `caused_waits` one per rank.
+    """
     by_rank = (
         sums_by_rank.filter(pl.col("calls") > 0)
         .group_by("rank")

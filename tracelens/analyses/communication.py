@@ -40,7 +40,7 @@ QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9
 # of the job: joining messages that saves less is not reported [policy]
 MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03
 
-_BY: Final = (*call_costs.BY, "from_bytes")
+_BY: Final = (*call_costs.CALL_KIND, "from_bytes")
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
     "ranks": pl.Int32(),
@@ -97,15 +97,15 @@ class Communication(DisplayMixin):
 def run(facts: Facts) -> Communication:
     """Measure the collectives of all communicators."""
     costs = facts.call_costs
-    size_classes = _summarise(_add_bandwidths(costs.sized))
+    size_classes = _summarise_size_classes(_add_bandwidths(costs.sized_calls))
     return Communication(
         calls=facts.calls,
         bandwidths=size_classes.select(
             pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items()
         ),
         slowest=size_classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
-        lines=_list_lines(costs.fitted, costs.latency_shares),
-        choices=call_costs.find_fastest(costs.fitted),
+        lines=_list_lines(costs.fitted_cost_by_kind, costs.latency_share_by_kind),
+        choices=call_costs.find_fastest(costs.fitted_cost_by_kind),
         findings=tuple(_find_small_messages(facts)),
     )
 
@@ -125,20 +125,19 @@ def _add_bandwidths(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _summarise(calls: pl.DataFrame) -> pl.DataFrame:
+def _summarise_size_classes(calls: pl.DataFrame) -> pl.DataFrame:
     """Summarise calls, a row each, by operation, ranks and size class, each with its slowest call."""
     best_bandwidth = pl.col("bus_bandwidth").quantile(QUANTILE_OF_BEST_BANDWIDTH)
     slowest = pl.col("algorithm_bandwidth").arg_min()
-    share_of_best = (pl.col("bus_bandwidth") / pl.col("best").max().over("ranks")).clip(
-        upper_bound=1.0
-    )
+    best_of_ranks = pl.col("best_bandwidth").max().over("ranks")
+    share_of_best = (pl.col("bus_bandwidth") / best_of_ranks).clip(upper_bound=1.0)
     return (
         calls.group_by(_BY)
         .agg(
             pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
             pl.col("ready_ns", "wire_ns").get(slowest).name.prefix("slowest_"),
             calls=pl.len().cast(pl.Int64),
-            best=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
+            best_bandwidth=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
         )
         .with_columns(of_best=share_of_best)
         .sort("ranks", "op", "algorithm", "from_bytes")
@@ -146,16 +145,18 @@ def _summarise(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _list_lines(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.DataFrame:
-    """Return a row for each fitted line of costs, in `LINE_COLUMNS`."""
+    """Return a row for each fitted line of costs, in `LINE_COLUMNS`; both are by kind of call."""
     rows = []
     for (op, ranks, algorithm), line in lines.items():
         bus_factor = transfers.bus_factor(op, ranks)
-        low_pace, high_pace = line.ns_per_byte_interval
-        paces = (line.ns_per_byte, high_pace, low_pace)  # ns per byte
-        bandwidths = [bus_factor / pace if pace > 0 else None for pace in paces]
-        nbytes = line.half_bandwidth_bytes if np.isfinite(line.half_bandwidth_bytes) else None
+        low_ns_per_byte, high_ns_per_byte = line.ns_per_byte_interval
+        bandwidths = [  # bytes / ns: the fit, and its least and largest value
+            bus_factor / ns_per_byte if ns_per_byte > 0 else None
+            for ns_per_byte in (line.ns_per_byte, high_ns_per_byte, low_ns_per_byte)
+        ]
+        half_bytes = line.half_bandwidth_bytes if np.isfinite(line.half_bandwidth_bytes) else None
         latencies_ns = (line.latency_ns, *line.latency_interval)
-        line_numbers = nbytes, latency_shares[op, ranks, algorithm], line.deviation
+        line_numbers = half_bytes, latency_shares[op, ranks, algorithm], line.relative_error
         rows.append((op, ranks, algorithm, *latencies_ns, *bandwidths, *line_numbers))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
 
@@ -167,21 +168,23 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
         return []
     findings, costs = [], facts.call_costs
     min_saving_ns = MIN_SAVING_TO_REPORT_SMALL_MESSAGES * run_ns
-    for calls in costs.sized.partition_by("communicator", "op", "algorithm", maintain_order=True):
+    for calls in costs.sized_calls.partition_by(
+        "communicator", "op", "algorithm", maintain_order=True
+    ):
         communicator, op = calls["communicator"][0], str(calls["op"][0])
-        cost_line = costs.costs.get((op, calls["ranks"][0], calls["algorithm"][0]))
+        cost_line = costs.cost_by_kind.get((op, calls["ranks"][0], calls["algorithm"][0]))
         if cost_line is None or cost_line.latency_interval[0] <= 0 or calls["step"].min() == -1:
             continue
         # Joined, all calls of a step but one cost less by a latency.
         if cost_line.latency_ns * (calls.height - calls["step"].n_unique()) < min_saving_ns:
             continue
-        all_calls = costs.sized.filter(communicator=communicator, op=op)
+        all_calls = costs.sized_calls.filter(communicator=communicator, op=op)
         has_one_algorithm = all_calls["algorithm"].n_unique() == 1
         joined_calls = price_joined_calls(
             facts.replay,
             str(communicator),
             op,
-            _through_usual_call(cost_line, calls),
+            _adjust_to_usual_call(cost_line, calls),
             min_saving_ns=min_saving_ns,
             steps=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
         )
@@ -190,8 +193,12 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
     return findings
 
 
-def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
-    """Return a cost line whose bytes take what calls take beyond the latency, where that is a bound."""
+def _adjust_to_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
+    """Return a cost line whose bytes take what the median call takes beyond the latency.
+
+    A fitted line is kept: only where latency is bounded does it say nothing of bytes. `calls` has a row
+    each.
+    """
     if line.ns_per_byte > 0:
         return line
     wire_ns, nbytes = (float(np.median(calls[name].to_numpy())) for name in ("wire_ns", "bytes"))
@@ -203,9 +210,9 @@ def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
 def _measure_interval(
     joined: JoinedCalls, line: CostModel, saving: float, run_ns: int
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a saving, both shares of the job of `run_ns`.
+    """Return the 95 % interval of a saving by joined calls, both shares of the job of `run_ns`.
 
-    It joins the doubt about single steps with that about the latency.
+    It joins the doubt about single steps with that about the latency of the cost `line`.
     """
     bounds = bootstrap_interval(joined.saved_ns, run_ns)
     lower_error, upper_error = (
@@ -222,16 +229,18 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
     """Report that some calls of one kind, a row each, are worth joining; `line` is what they cost."""
     run_ns, pickled_calls = job_ns(facts.trace), find_pickled_calls(facts.calls)
     op, saving = str(calls["op"][0]), float(joined.saved_ns.sum()) / run_ns
-    latency_share = facts.call_costs.latency_shares[op, calls["ranks"][0], calls["algorithm"][0]]
+    latency_share = facts.call_costs.latency_share_by_kind[
+        op, calls["ranks"][0], calls["algorithm"][0]
+    ]
     mean_bytes = float(calls["bytes"].to_numpy().mean())
     return Finding.of(
         "small_messages",
         {
-            "calls": fmt.count(joined.calls, op),
+            "calls": fmt.count(joined.calls_per_step, op),
             "size": fmt.size(mean_bytes),
             "latency": fmt.duration(line.latency_ns),
             "share": fmt.percent(latency_share),
-            "messages": fmt.count(joined.messages, "message"),
+            "messages": fmt.count(joined.messages_per_step, "message"),
         },
         phase="reduction",
         pattern="persistent",
@@ -241,9 +250,9 @@ def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCa
         more=[pickled_calls.sentence] if pickled_calls else [],
         evidence={
             "op": op,
-            "calls_per_step": joined.calls,
-            "messages_per_step": joined.messages,
-            "bucket_bytes": joined.fix.nbytes,
+            "calls_per_step": joined.calls_per_step,
+            "messages_per_step": joined.messages_per_step,
+            "bucket_bytes": joined.fix.max_bytes,
             "mean_bytes": mean_bytes,
             "latency_ns": line.latency_ns,
             "latency_share": latency_share,

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import UNINSTRUMENTED
-from tracelens.accounting.phases import after_steps, job_ns
-from tracelens.accounting.pieces import covered_before, to_category_names
+from tracelens.accounting.phases import job_ns, measure_ns_after_steps
+from tracelens.accounting.pieces import sum_covered_ns_before, to_category_names
 from tracelens.model.display import DisplayMixin
 from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
 from tracelens.replay.slack import measure_slack
@@ -88,7 +88,11 @@ class CriticalPath(DisplayMixin):
 def run(facts: Facts) -> CriticalPath:
     """Walk the path and measure what ranks can spare; neither is known where ranks were left out."""
     trace, phases = facts.trace, facts.phases
-    path = pl.DataFrame(schema=PATH_COLUMNS) if trace.parted else walk_path(Lanes(trace, phases))
+    path = (
+        pl.DataFrame(schema=PATH_COLUMNS)
+        if trace.partial_communicators
+        else walk_path(Lanes(trace, phases))
+    )
     pieces = _cut_path(path, phases.pieces)
     segments = path_segments(pieces, phases.pieces)
     graphs = facts.replay.build_graphs()
@@ -113,11 +117,11 @@ def _cut_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     clipped_columns: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
     for worker, worker_process in enumerate(pieces.processes):
         rows = slice(*np.searchsorted(process, (worker_process, worker_process + 1)).tolist())
-        if rows.start < rows.stop and len((own_pieces := pieces.of_worker(worker)).step):
+        if rows.start < rows.stop and len((own_pieces := pieces.unpack_worker(worker)).window):
             clipped_columns.append(_clip_pieces(own_pieces, begins_ns[rows], ends_ns[rows]))
     step_row, *columns = map(np.concatenate, zip(*clipped_columns, strict=True))
     clipped = pl.DataFrame(columns, schema=("category", "name", "start_ns", "end_ns"))
-    return clipped.hstack(pieces.steps.select("process", "rank", "step")[step_row])
+    return clipped.hstack(pieces.windows.select("process", "rank", "step")[step_row])
 
 
 def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, ...]:
@@ -125,13 +129,13 @@ def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[
 
     As columns: the row of the step in `Segments.steps`, codes of category and name, begin and end, ns.
     """
-    piece, interval = _find_overlaps(pieces.bounds, begins_ns, ends_ns)
-    start_ns = np.maximum(pieces.bounds[piece], begins_ns[interval])
-    end_ns = np.minimum(pieces.bounds[piece + 1], ends_ns[interval])
+    piece, interval = _find_overlaps(pieces.bounds_ns, begins_ns, ends_ns)
+    start_ns = np.maximum(pieces.bounds_ns[piece], begins_ns[interval])
+    end_ns = np.minimum(pieces.bounds_ns[piece + 1], ends_ns[interval])
     has_length = end_ns > start_ns
     piece = piece[has_length]
-    codes = (column[piece].astype(np.int64) for column in (pieces.category, pieces.name))
-    step_row = pieces.step[piece].astype(np.int64) + pieces.offset
+    codes = (column[piece].astype(np.int64) for column in (pieces.category_code, pieces.name_code))
+    step_row = pieces.window[piece].astype(np.int64) + pieces.first_window
     return step_row, *codes, start_ns[has_length], end_ns[has_length]
 
 
@@ -185,23 +189,22 @@ def _sum_shares(path: pl.DataFrame, path_pieces: pl.DataFrame, trace: Trace) -> 
 
 def _measure_left_out(trace: Trace, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Yield how much of each process's part of the path is between steps that were kept, ns."""
-    steps = trace.steps.with_columns(gap_ns=after_steps(trace.steps)).filter(pl.col("gap_ns") > 0)
+    steps = trace.steps.with_columns(gap_ns=measure_ns_after_steps(trace.steps)).filter(
+        pl.col("gap_ns") > 0
+    )
     for (process,), own_steps in steps.partition_by("process", as_dict=True).items():
         begins_ns = own_steps["end_ns"].to_numpy()
         ends_ns = begins_ns + own_steps["gap_ns"].to_numpy()
         intervals = path.filter(process=process)
         gaps_until_end_ns, gaps_until_start_ns = (
-            covered_before(begins_ns, ends_ns, intervals[name].to_numpy())
+            sum_covered_ns_before(begins_ns, ends_ns, intervals[name].to_numpy())
             for name in ("end_ns", "start_ns")
         )
         yield process, round(float((gaps_until_end_ns - gaps_until_start_ns).sum()))
 
 
 def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
-    """Join the path's pieces, a row each, that are neighbours of a rank, step and category.
-
-    They are in order of time, in `PATH_SEGMENT_COLUMNS`.
-    """
+    """Join pieces of the path (rows) that are neighbours of a rank, step and category, by time."""
     segments = (
         path_pieces.sort("start_ns", maintain_order=True)
         .group_by(segment=pl.struct(_CELL).rle_id(), maintain_order=True)
@@ -213,7 +216,7 @@ def path_segments(path_pieces: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     )
     word_columns = {
         "category": to_category_names(segments["category"].to_numpy()),
-        "name": pieces.to_words(segments["name"].to_numpy()),
+        "name": pieces.to_span_names(segments["name"].to_numpy()),
     }
     return segments.with_columns(**word_columns).select(
         pl.col(name).cast(kind) for name, kind in PATH_SEGMENT_COLUMNS.items()

@@ -72,9 +72,11 @@ class Imbalance(DisplayMixin):
 def run(facts: Facts) -> Imbalance:
     """Measure how uneven compute time is."""
     times = facts.compute_time
-    total_ns = times.total
+    total_ns = times.total_compute_ns
     # Steps that all ranks took, with any compute time at all.
-    is_compared = np.asarray(times.settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1))
+    is_compared = np.asarray(
+        times.is_settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
+    )
     total_ns = total_ns[is_compared]
     if total_ns.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
@@ -93,14 +95,15 @@ def run(facts: Facts) -> Imbalance:
 def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> list[Finding]:
     """Report work that is uneven in every step, but each time on another rank.
 
-    `rows` flags the steps that are judged; in a share of them, `slowest_share`, each rank is slowest.
+    `rows` flags the steps that are judged, [step]; in a share of these, `slowest_share`, [rank], each
+    rank is the slowest.
     """
     times = facts.compute_time
-    total_ns = times.total[rows]
+    total_ns = times.total_compute_ns[rows]
     steps, ranks = total_ns.shape
     if ranks < 2 or steps < MIN_STEPS_FOR_IMBALANCE_TEST:
         return []
-    step_ns, median_ns = max(times.step_ns, 1.0), np.median(total_ns, axis=1)
+    step_ns, median_ns = max(times.typical_step_ns, 1.0), np.median(total_ns, axis=1)
     usual_ns = lower_medians(total_ns) if ranks == 2 else median_ns
     residual = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns  # share of a step
     shares = slowest_share[slowest_share > 0]
@@ -110,26 +113,26 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
     is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and relative_width > MIN_WIDTH_OF_RANKS
     if residual <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
-    less_ns = np.zeros(times.total.shape)
+    less_ns = np.zeros(times.total_compute_ns.shape)
     less_ns[rows] = total_ns - balance_work(times, rows)
     fix = WorkFix(times.steps, ((_find_varying_phases(times), less_ns),))
-    price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total)
-    if price.saving < MIN_SAVING_OF_BALANCE:
+    price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total_compute_ns)
+    if price.saving_share < MIN_SAVING_OF_BALANCE:
         return []
     workload_reason = explain_by_workload(measure_workload(facts.phases, times), times)
     return [
         Finding.of(
             "load_imbalance",
             {"excess": f"{100 * residual:.0f} %", "why": _describe_reason(workload_reason)},
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             pattern="migrating",
             evidence={
                 "excess": residual,
                 "last_rank_entropy": entropy,
                 "width": relative_width,
-                "explained_by": workload_reason.amount if workload_reason else None,
+                "explained_by": workload_reason.amount_name if workload_reason else None,
                 "explained": workload_reason.share if workload_reason else None,
             },
         )
@@ -139,11 +142,13 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
 def _describe_reason(reason: Explanation | None) -> str:
     if reason is not None and reason.share >= EXPLAINS_MOST:
         return (
-            f"the number of {reason.amount} per rank varies, which explains "
+            f"the number of {reason.amount_name} per rank varies, which explains "
             f"{fmt.percent(reason.share)} of it"
         )
     if reason is not None and reason.share <= EXPLAINS_HARDLY:
-        return f"the work per rank varies, though not with its {reason.amount} (a noisy machine?)"
+        return (
+            f"the work per rank varies, though not with its {reason.amount_name} (a noisy machine?)"
+        )
     return "the work per rank varies (sequence lengths, sample sizes, a noisy machine)"
 
 
@@ -159,9 +164,9 @@ def balance_work(times: ComputeTime, rows: Flags) -> Floats:
     lesser of both where one is disturbed. They are divided by it, to a power below 1 that leaves them as
     noisy as noise is. Where they vary each by itself, everything is balanced. `rows` flags the steps.
     """
-    total_ns = times.total[rows]
+    total_ns = times.total_compute_ns[rows]
     even_ns = np.broadcast_to(np.median(total_ns, axis=1, keepdims=True), total_ns.shape)
-    phases_ns = {phase: ns[rows] for phase, ns in zip(times.phases, times.own, strict=True)}
+    phases_ns = {phase: ns[rows] for phase, ns in zip(times.phases, times.compute_ns, strict=True)}
     if _find_varying_phases(times) == times.phases:
         return even_ns
     forward_deviation, backprop_deviation = (_clip_deviation(phases_ns[name]) for name in _WORK)
@@ -193,7 +198,7 @@ def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floa
     """Return the variance of forward and backprop together by noise, relative to their length.
 
     The update shows what disturbs whole steps, the difference of both what disturbs one of them.
-    `phases_ns` are by phase, [step, rank]; `forward` and `backprop` are relative deviations.
+    `phases_ns` are by phase, `forward` and `backprop` relative deviations, all [step, rank].
     """
     lengths_ns = np.array([np.median(phases_ns[phase]) for phase in _WORK])
     weight = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)
@@ -206,13 +211,13 @@ def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floa
 
 
 def _divide_by_median(spent_ns: Floats) -> Floats:
-    """Return each rank's time as a multiple of the step's median; 1 where that is 0."""
+    """Return each rank's time, [step, rank], as a multiple of the step's median; 1 where that is 0."""
     median_ns = np.median(spent_ns, axis=1, keepdims=True)
     return np.divide(spent_ns, median_ns, out=np.ones_like(spent_ns), where=median_ns > 0)
 
 
 def _clip_deviation(spent_ns: Floats) -> Floats:
-    """Return each rank's relative deviation from the step's median, without its tails."""
+    """Return each rank's relative deviation from the step's median, [step, rank], with its tails cut."""
     difference = _divide_by_median(spent_ns) - 1
     limit = Z_SCORE_TO_CLIP_DEVIATION * measure_deviation(difference)
     clipped = np.clip(difference, -limit, limit)

@@ -15,9 +15,9 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.communication.pickled_calls import find_pickled_calls
-from tracelens.accounting.phases import exposed_transfer, job_ns
+from tracelens.accounting.phases import job_ns, measure_exposed_transfer_ns
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct_columns
 from tracelens.model.columns import NULL
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
@@ -93,7 +93,7 @@ def run(facts: Facts) -> Interleaving:
     trace, phases = facts.trace, facts.phases
     overlap, updates = _measure_overlap(phases), phases.updates
     gap_kind = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
-    gaps = (some_gaps.with_columns(of=gap_kind) for some_gaps in updates.some_gaps())
+    gaps = (table.with_columns(of=gap_kind) for table in updates.build_gap_tables())
     result = Interleaving(
         overlap=overlap,
         by_step=_average_by_step(phases),
@@ -103,7 +103,7 @@ def run(facts: Facts) -> Interleaving:
         findings=(),
     )
     run_ns = job_ns(trace)
-    if not run_ns or overlap.is_empty() or trace.parted:
+    if not run_ns or overlap.is_empty() or trace.partial_communicators:
         return result  # of ranks that were left out neither waits nor gaps are known
     findings = [*_report_exposed(facts, overlap, run_ns), *_report_gaps(facts, run_ns)]
     return replace(result, findings=tuple(findings))
@@ -112,27 +112,27 @@ def run(facts: Facts) -> Interleaving:
 def _communication_ns(phases: Phases) -> dict[str, Ints]:
     """Return the communication of each rank in each step, ns, by column of `OVERLAP_COLUMNS`."""
     return {
-        "hidden_ns": phases.hidden_ns,
-        "wait_ns": phases.sum_time("wait", "ps_queue"),
-        "transfer_ns": phases.sum_time("transfer"),
+        "hidden_ns": phases.hidden_communication_ns,
+        "wait_ns": phases.sum_ns_by_window("wait", "ps_queue"),
+        "transfer_ns": phases.sum_ns_by_window("transfer"),
     }
 
 
 def _average_by_step(phases: Phases) -> pl.DataFrame:
     """Return a row per step, with the mean rank's communication, ns."""
-    has_time = (phases.steps >= 0) & (phases.by_step(phases.has_time) > 0)  # [step]
-    rank_counts = phases.by_step(np.ones(len(phases.has_time)))[has_time]
+    has_time = (phases.steps >= 0) & (phases.sum_by_step(phases.window_has_time) > 0)  # [step]
+    rank_counts = phases.sum_by_step(np.ones(len(phases.window_has_time)))[has_time]
     sums_ns = _communication_ns(phases)
-    means_ns = {name: phases.by_step(ns)[has_time] / rank_counts for name, ns in sums_ns.items()}
+    means_ns = {key: phases.sum_by_step(ns)[has_time] / rank_counts for key, ns in sums_ns.items()}
     steps = pl.Series(phases.steps[has_time], dtype=pl.Int32)
     return pl.DataFrame({"step": steps, **means_ns})
 
 
 def _measure_overlap(phases: Phases) -> pl.DataFrame:
     """Return the communication and overlap of each rank, in `OVERLAP_COLUMNS`."""
-    ranks, row = np.unique(phases.pieces.steps["rank"].to_numpy(), return_inverse=True)
-    has_time = np.bincount(row, phases.has_time, minlength=len(ranks)) > 0  # [rank]
-    step_ns = _communication_ns(phases) | {"backprop_ns": phases.sum_time("backprop")}
+    ranks, row = np.unique(phases.pieces.windows["rank"].to_numpy(), return_inverse=True)
+    has_time = np.bincount(row, phases.window_has_time, minlength=len(ranks)) > 0  # [rank]
+    step_ns = _communication_ns(phases) | {"backprop_ns": phases.sum_ns_by_window("backprop")}
     sums_ns = {
         name: np.bincount(row, ns, minlength=len(ranks)).astype(np.int64)[has_time]
         for name, ns in step_ns.items()
@@ -149,7 +149,7 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
     price = price_edits(facts.replay, "overlap=on")
-    if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
+    if price.saving_share is None or price.saving_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return _report_too_slow(facts, exposed_share, run_ns)
     pickled_calls = find_pickled_calls(facts.calls)
     mean_overlap = overlap_of_ranks["overlap"].mean()
@@ -158,8 +158,8 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
         Finding.of(
             "exposed_communication",
             {"exposed": fmt.percent(exposed_share), "overlap": fmt.percent(hidden_share)},
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             phase="reduction",
             more=[pickled_calls.sentence] if pickled_calls else [],
@@ -173,10 +173,10 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
 
 
 def _report_too_slow(facts: Facts, exposed_share: float, run_ns: int) -> list[Finding]:
-    """Report communication that compute is too short to hide; ranks expose a share of the job."""
+    """Report communication that compute is too short to hide: `exposed_share` of the job."""
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
-    max_saving = float(exposed_transfer(phases, steps).sum()) / run_ns
+    max_saving = float(measure_exposed_transfer_ns(phases, steps).sum()) / run_ns
     is_slow = max_saving >= MIN_SHARE_TO_REPORT_SLOW_TRANSFERS
     if not is_slow or not (trace.calls or trace.shards.height):
         return []
@@ -229,7 +229,9 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     steps = phases.steps[phases.steps >= 0]
     if len(steps) < 2:
         return []
-    gaps = pl.concat(some_gaps.filter("within") for some_gaps in phases.updates.some_gaps())
+    gaps = pl.concat(
+        table.filter("within") for table in phases.updates.build_gap_tables()
+    )  # a row per gap
     host_ns = _measure_host_time(facts.trace, phases, gaps, steps)
     if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * run_ns:
         return []
@@ -237,15 +239,15 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     price = price_less_work(facts.replay, fix, run_ns)
     median_gap_ns = gaps["gap_ns"].median()
     long_gap_ns = gaps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
-    is_small = price.saving < MIN_SAVING_TO_REPORT_UPDATE_GAPS
+    is_small = price.saving_share < MIN_SAVING_TO_REPORT_UPDATE_GAPS
     if is_small or not isinstance(median_gap_ns, float) or not isinstance(long_gap_ns, float):
         return []
     return [
         Finding.of(
             "update_gap",
             {"median": fmt.duration(median_gap_ns), "long": fmt.duration(long_gap_ns)},
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             phase="update",
             evidence={
@@ -258,18 +260,18 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
 
 
 def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure for how long each worker runs unrecorded code in gaps between updates, [step, worker]."""
+    """Measure unrecorded code in gaps (rows) between updates, ns, [step, worker], for `steps`."""
     ranks = trace.workers["rank"].to_numpy()
     step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
     step_row = np.searchsorted(steps, step)
-    order = np.argsort(ranks)
-    worker = order[np.searchsorted(ranks[order], rank)]
-    sums_ns = np.zeros((len(steps), len(ranks)))
+    by_rank = np.argsort(ranks)
+    worker = by_rank[np.searchsorted(ranks[by_rank], rank)]  # of each gap
+    gaps_ns = np.zeros((len(steps), len(ranks)))
     is_known = np.append(steps, -1)[step_row] == step
-    np.add.at(sums_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
-    window = phases.windows_of(trace.workers["process"].to_numpy(), steps[:, None])
-    host_ns = np.where(window >= 0, phases.sum_time("uninstrumented")[window], 0)
-    return np.minimum(sums_ns, host_ns)
+    np.add.at(gaps_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
+    window = phases.find_windows(trace.workers["process"].to_numpy(), steps[:, None])
+    host_ns = np.where(window >= 0, phases.sum_ns_by_window("uninstrumented")[window], 0)
+    return np.minimum(gaps_ns, host_ns)
 
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
@@ -300,17 +302,17 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
     times.
     """
     worker_of = {process: worker for worker, process in enumerate(pieces.processes)}
-    is_counted = grid.completed & (grid.last_ns != NEVER)[:, None]  # [call, process]
-    is_counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(worker_of))
+    is_counted = grid.is_completed & (grid.last_arrival_ns != NEVER)[:, None]  # [call, process]
+    is_counted &= (distinct_columns(grid.bucket) != NULL) & np.isin(grid.processes, list(worker_of))
     columns = np.flatnonzero(is_counted.any(axis=0))
     workers = (worker_of[process] for process in grid.processes[columns].tolist())
     exposed_ns = pl.col("wait_ns") + pl.col("transfer_ns")
-    for joined_pieces in pieces.join(workers):
+    for joined_pieces in pieces.join_workers(workers):
         some_columns, columns = np.split(columns, [len(joined_pieces.processes)])
         owner, call = np.nonzero(is_counted.T[some_columns])
         column = some_columns[owner]
         start_ns, end_ns = grid.start_ns[call, column], grid.end_ns[call, column]
-        parts_ns = _divide_calls(joined_pieces, owner, start_ns, grid.last_ns[call], end_ns)
+        parts_ns = _divide_calls(joined_pieces, owner, start_ns, grid.last_arrival_ns[call], end_ns)
         calls = {
             "bucket": grid.bucket[call, column],
             "size": grid.nbytes[call, column],
@@ -335,13 +337,13 @@ def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
 def _divide_calls(
     pieces: JoinedPieces, owner: Ints, start_ns: Ints, last_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Divide calls, [call], into time that compute hides, wait, and transfer, ns.
+    """Divide calls into time that compute hides, wait, and transfer, ns, each [call], as all arrays.
 
     `owner` is each call's worker, as an index of the joined pieces; `last_ns` is the last arrival.
     """
     arrival_ns = np.clip(last_ns, start_ns, end_ns)
-    positions = pieces.to_line(np.stack([start_ns, arrival_ns, end_ns]), owner)
-    compute_before_ns = pieces.spent_before(IS_COMPUTE, positions)
+    positions = pieces.to_line_ns(np.stack([start_ns, arrival_ns, end_ns]), owner)
+    compute_before_ns = pieces.sum_ns_before(IS_COMPUTE, positions)
     hidden_wait_ns, hidden_transfer_ns = np.rint(np.diff(compute_before_ns, axis=0)).astype(
         np.int64
     )

@@ -42,7 +42,7 @@ class Life(DisplayMixin):
 
 def run(facts: Facts) -> Life:
     """Account for the wall time of all attempts."""
-    life = facts.life
+    life = facts.life_ledger
     if life is None:
         empty = (pl.DataFrame(schema=ATTEMPT_COLUMNS), pl.DataFrame(schema=LIFE_COLUMNS))
         return Life(*empty, None, ())

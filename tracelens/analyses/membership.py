@@ -55,7 +55,7 @@ class Membership(DisplayMixin):
 def run(facts: Facts) -> Membership:
     """Find when each rank was there."""
     trace = facts.trace
-    presence = _find_presence(trace, facts.roles.server)
+    presence = _find_presence(trace, facts.roles.server_rank)
     epochs = _divide_into_epochs(presence)
     workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
     worlds = workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
@@ -63,7 +63,7 @@ def run(facts: Facts) -> Membership:
     if has_change and not presence.is_empty():
         return Membership(epochs, (_report_change(presence, epochs, worlds),))
     early_end = facts.early_end
-    if early_end and early_end.apart_ns > 0 and early_end.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
+    if early_end and early_end.gap_ns > 0 and early_end.missing_steps >= MIN_FEWER_STEPS_IF_UNEVEN:
         return Membership(epochs, (_report_uneven(early_end),))
     if epochs.height > 1:
         return Membership(epochs, (_report_change(presence, epochs, worlds),))
@@ -75,8 +75,8 @@ def _has_regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
     if epochs.height < 2:
         return False
     first_step = int(epochs["first_step"][1])
-    steps = (grid.step[grid.step >= 0] for grid in trace.calls)
-    return any(of_group.min() >= first_step for of_group in steps if len(of_group))
+    steps_by_group = (grid.step[grid.step >= 0] for grid in trace.calls)
+    return any(steps.min() >= first_step for steps in steps_by_group if len(steps))
 
 
 def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
@@ -133,7 +133,10 @@ def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
 
 
 def _report_change(presence: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
-    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report."""
+    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report.
+
+    `presence` has a row per rank, with its first and last step; `epochs` has rows in `EPOCH_COLUMNS`.
+    """
     first, last = pl.col("first"), pl.col("last")
     is_always_there = first.eq(first.min()) & last.eq(last.max())
     ranks = presence.filter(~is_always_there)["rank"].to_list()
@@ -157,10 +160,10 @@ def _report_uneven(early: EarlyEnd) -> Finding:
         {
             "who": fmt.capital(fmt.listing("rank", early.ranks)),
             "last": str(early.last_step),
-            "end": str(early.others_step),
+            "end": str(early.others_last_step),
         },
         ranks=early.ranks,
-        steps=(early.last_step + 1, early.others_step),
+        steps=(early.last_step + 1, early.others_last_step),
         evidence={"ended_early": list(early.ranks)},
     )
 

@@ -66,19 +66,19 @@ def run(facts: Facts) -> StageImbalance:
     """Compare the stages."""
     trace, times = facts.trace, facts.compute_time
     stages = times.stages
-    if stages is None or not times.settled.any():
+    if stages is None or not times.is_settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    replay = facts.replay.build_whole() if trace.exchanged.height else None
+    replay = facts.replay.build_whole() if trace.matched_messages.height else None
     if replay is not None:
         times = _exclude_implicit_waits(times, replay)
-    stage_total_ns = _condense_stages(times, stages, times.total)
+    stage_total_ns = _condense_stages(times, stages, times.total_compute_ns)
     if not len(stage_total_ns):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
     stage_ns = np.median(stage_total_ns, axis=0)
     columns = {
         "stage": np.arange(len(stage_ns)),
-        "ranks": [len(members) for members in stages.members],
-        "first_rank": [times.ranks[members[0]] for members in stages.members],
+        "ranks": [len(members) for members in stages.columns_by_stage],
+        "first_rank": [times.ranks[members[0]] for members in stages.columns_by_stage],
         "own_ns": stage_ns,
         "over_mean": stage_ns / max(float(stage_ns.mean()), 1.0) - 1,
     }
@@ -97,15 +97,18 @@ def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTi
     """Return compute times without the waits in collectives that no span shows."""
     rows = np.searchsorted(replay.steps, times.steps)
     worked = np.stack(
-        [replay.sum_by_step(replay.measure_work_ns((name,)))[rows] for name in times.phases]
+        [
+            replay.sum_by_step_and_worker(replay.measure_work_ns((name,)))[rows]
+            for name in times.phases
+        ]
     )
-    return replace(times, own=np.where(np.isnan(times.own), np.nan, worked))
+    return replace(times, compute_ns=np.where(np.isnan(times.compute_ns), np.nan, worked))
 
 
 def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Floats:
-    """Return the time of the median rank of each stage, [step, stage], in steps that all stages took."""
+    """Return the median `spent_ns` of the ranks of each stage, [step, stage], in steps that all took."""
     settled_ns = spent_ns[times.settled_rows]
-    by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.members]
+    by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.columns_by_stage]
     stage_ns = np.stack(by_stage, axis=1)
     return np.asarray(stage_ns[~np.isnan(stage_ns).any(axis=1)])
 
@@ -116,7 +119,7 @@ def _report(
     """Report the stage that takes longest, of [step, stage], if it clearly does in most steps."""
     stage_ns = np.median(total_ns, axis=0)
     slowest, mean_ns = int(stage_ns.argmax()), float(stage_ns.mean())
-    residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.step_ns, 1.0)
+    residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.typical_step_ns, 1.0)
     long_share = (residual > MIN_RESIDUAL_OF_LONG_STAGE).mean()
     is_short = len(residual) < MIN_STEPS_FOR_STAGE_TEST
     if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
@@ -126,9 +129,9 @@ def _report(
     lost_ns = np.maximum(variant_replay.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
     run_ns = max(job_ns(facts.trace), 1)
     saving = float(lost_ns.sum()) / run_ns
-    if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.reliable:
+    if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.is_reliable:
         return None
-    ranks = tuple(times.ranks[rank] for rank in stages.members[slowest])
+    ranks = tuple(times.ranks[rank] for rank in stages.columns_by_stage[slowest])
     return Finding.of(
         "stage_imbalance",
         {
@@ -138,7 +141,7 @@ def _report(
             "own": fmt.duration(float(stage_ns[slowest])),
             "mean": fmt.duration(mean_ns),
         },
-        more=[ALONE] if max(map(len, stages.members)) == 1 else [],
+        more=[ALONE] if max(map(len, stages.columns_by_stage)) == 1 else [],
         ranks=ranks,
         phase=_find_longest_phase(times, stages, slowest),
         pattern="persistent",
@@ -153,28 +156,28 @@ def _report(
 def _even_out(
     times: ComputeTime, stages: Stages, *, uniform: bool
 ) -> tuple[tuple[tuple[str, ...], Floats], ...]:
-    """Return phases, and what to take off each for even stages, ns, [step, rank].
+    """Return each phase (in a tuple), and what to take off it for even stages, ns, [step, rank].
 
     If `uniform`, each rank and step of all stages takes the same.
     """
     changes = []
-    for phase, phase_ns in zip(times.phases, times.own, strict=True):
-        stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)
+    for phase, phase_ns in zip(times.phases, times.compute_ns, strict=True):
+        stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)  # [stage]
         # What one stage alone does (data loading, say) is nothing that could be spread.
         is_in_all_stages = stage_ns.all()
         if uniform:
             even_ns = np.full(len(stage_ns), stage_ns.mean()) if is_in_all_stages else stage_ns
-            less_ns = phase_ns - even_ns[stages.stage]
+            less_ns = phase_ns - even_ns[stages.stage_of_column]
         else:
             less_share = (
                 1 - stage_ns.mean() / stage_ns if is_in_all_stages else np.zeros(len(stage_ns))
             )
-            less_ns = phase_ns * less_share[stages.stage]
+            less_ns = phase_ns * less_share[stages.stage_of_column]
         changes.append(((phase,), np.nan_to_num(less_ns)))
     return tuple(changes)
 
 
 def _find_longest_phase(times: ComputeTime, stages: Stages, stage: int) -> str:
     """Return the phase in which a stage takes most beyond the mean of all."""
-    by_phase = [np.median(_condense_stages(times, stages, ns), axis=0) for ns in times.own]
+    by_phase = [np.median(_condense_stages(times, stages, ns), axis=0) for ns in times.compute_ns]
     return times.phases[int(np.argmax([ns[stage] - ns.mean() for ns in by_phase]))]

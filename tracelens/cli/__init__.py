@@ -42,7 +42,7 @@ COMMANDS: Final = (
     "demo",
 )
 OUT_OF_MEMORY_ADVICE: Final = "read a part (--ranks, --steps), or on a machine with more memory."
-_EXTRA_OF: Final = {
+_EXTRA_BY_MODULE: Final = {
     "polars": "analyze",
     "rich": "analyze",
     "jsonschema": "analyze",
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit):
         raise
     except MemoryError:
-        containment.out_of_memory()
+        containment.end_out_of_memory()
         return _fail(UnusableInput(f"There was no more memory: {OUT_OF_MEMORY_ADVICE}"))
     except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
         return bug.report(error)
@@ -113,7 +113,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
     except TraceLensError as error:
         return _fail(error)
     except ModuleNotFoundError as error:
-        extra = _EXTRA_OF.get((error.name or "").split(".")[0])
+        extra = _EXTRA_BY_MODULE.get((error.name or "").split(".")[0])
         if extra is None:
             raise
         return _fail(MissingExtra.naming(f"`tracelens {arguments.verb}`", extra))
@@ -126,7 +126,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         file_text = f" '{shown_name(error.filename)}'" if isinstance(error.filename, str) else ""
         return _fail(TraceLensError(f"The system refused{file_text}: {error.strerror}."))
     except KeyboardInterrupt:
-        return 130
+        return 130  # as a shell's of a command that Ctrl-C ended
     return exit_code
 
 

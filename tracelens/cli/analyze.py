@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
-_MOST_INDEXED: Final = (1 << 25, 1 << 10)  # spans and ranks
+_MAX_SPANS_INDEXED: Final = 1 << 25
+_MAX_RANKS_INDEXED: Final = 1 << 10
 NAME: Final = "analyze"
 HELP: Final = "report what costs time in a recorded run, findings first"
 EXAMPLES: Final = """\
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             kept_report.keep(paths[0], report, choice)
     sys.stdout.write(_write_report(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()
-    if trace and keeps_report and choice.is_all:
+    if trace and keeps_report and choice.is_whole_run:
         _keep_index(paths[0], trace, report, again=arguments.again)
     if arguments.html:
         _write_page(arguments.html, paths[0], trace, report)
@@ -104,7 +105,7 @@ def _write_report(report: Report, arguments: argparse.Namespace) -> str:
 def _find_kept_report(
     arguments: argparse.Namespace, paths: Sequence[Path], choice: Choice
 ) -> Report | None:
-    """Return the report that was kept; for a page only if there is an index, too."""
+    """Return the report that was kept; for a page only if there is an index, too; else None."""
     from tracelens.distil import kept_report
 
     must_explain = arguments.again or arguments.tables  # a kept report has a part of the tables
@@ -114,7 +115,7 @@ def _find_kept_report(
     if report and arguments.html:
         from tracelens.lod import opening
 
-        return report if choice.is_all and opening.indexed(paths[0]) else None
+        return report if choice.is_whole_run and opening.open_indexed(paths[0]) else None
     return report
 
 
@@ -124,7 +125,7 @@ def _explain(
     """Open and analyze the run; return both the trace and its report."""
     from tracelens.executors import open_executor
 
-    memory = runs.parse_memory(arguments)
+    memory = runs.parse_memory(arguments)  # bytes
     with open_executor(arguments.executor) as executor:
         trace = runs.open_joined(arguments, paths, executor, choice, memory)
         from tracelens.verdicts.report import analyze
@@ -139,9 +140,9 @@ def _keep_index(path: Path, trace: Trace, report: Report, *, again: bool) -> Non
 
     if again:
         index.remove(path)
-    max_spans, max_ranks = _MOST_INDEXED
-    if report.summary.spans <= max_spans and report.summary.ranks_seen <= max_ranks:
-        opening.keep(path, trace, report, runs.show_progress)
+    summary = report.summary
+    if summary.spans <= _MAX_SPANS_INDEXED and summary.ranks_seen <= _MAX_RANKS_INDEXED:
+        opening.write_index(path, trace, report, runs.show_progress)
 
 
 def _write_page(file: Path, path: Path, trace: Trace | None, report: Report) -> None:
@@ -153,7 +154,7 @@ def _write_page(file: Path, path: Path, trace: Trace | None, report: Report) -> 
     if trace:
         store = Store.from_trace(trace, report)
     else:
-        run = opening.indexed(path)
+        run = opening.open_indexed(path)
         assert run
         store = Store(replace(run, report=report), path)
     page.write(store, file)

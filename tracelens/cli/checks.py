@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 State = Literal["ok", "note", "problem"]
 
 _GIBIBYTE: Final = 1 << 30
-_SLOW_CLOCK_NS: Final = 300
+_MAX_NS_PER_READING: Final = 300  # a clock that takes longer to read is slow
 _CLOCK_SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _PTRACE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _EXTRAS: Final = {
@@ -117,7 +117,7 @@ def _check_clock() -> Check:
         f"source {clock_source}, {median_ns:.0f} ns a reading, "
         f"smallest step {min(step_lengths_ns)} ns"
     )
-    if median_ns <= _SLOW_CLOCK_NS:
+    if median_ns <= _MAX_NS_PER_READING:
         return Check("clock", "ok", description)
     advice = (
         "Reading the clock is slow here; a kernel that uses 'tsc' reads it without a system call."
@@ -128,9 +128,9 @@ def _check_clock() -> Check:
 def _check_folder(directory: Path) -> Check:
     """Check that the trace folder can be written, and has room for a trace."""
     from tracelens_instrument.storage.placement import (
+        find_local_directory,
+        find_mount,
         is_network,
-        local_place,
-        mount_of,
         read_mounts,
     )
 
@@ -138,13 +138,16 @@ def _check_folder(directory: Path) -> Check:
     if not os.access(folder, os.W_OK | os.X_OK):
         advice = "Choose another with --out or TRACELENS_DIR."
         return Check("trace folder", "problem", f"{folder} cannot be written", advice)
-    mount = mount_of(folder, read_mounts())
+    mount = find_mount(folder, read_mounts())
     file_system = mount.type if mount else "unknown type"
     free_bytes = shutil.disk_usage(folder).free
     description = f"{directory} on {file_system}, {free_bytes / _GIBIBYTE:.1f} GiB free"
     if mount and is_network(mount.type):
         return Check(
-            "trace folder", "note", description, f"Live segments go to {local_place(folder)}."
+            "trace folder",
+            "note",
+            description,
+            f"Live segments go to {find_local_directory(folder)}.",
         )
     if free_bytes < _GIBIBYTE:
         advice = "Free some room, or bound the recording with --budget or --keep last:N."
@@ -153,11 +156,11 @@ def _check_folder(directory: Path) -> Check:
 
 
 def _check_identity() -> Check:
-    from tracelens_instrument.core.identity import identify, launcher_of
+    from tracelens_instrument.core.identity import identify, read_launcher
 
     identity = identify({}, {})
     description = f"{identity.role} {identity.rank} of {identity.world}"
-    if launcher_of(os.environ) is None:
+    if read_launcher(os.environ) is None:
         return Check("identity", "ok", f"{description}: no launcher has set a rank here")
     return Check("identity", "ok", f"{description}, as the launcher says")
 
@@ -229,13 +232,12 @@ def check_trial(parent: Path, program: str = TRIAL_PROGRAM) -> Check:
         shutil.rmtree(folder, ignore_errors=True)
     if closed_count == SPANS:
         return Check(name, "ok", f"{SPANS} spans recorded, process killed, all read back")
-    return Check(
-        name, "problem", f"{closed_count} of {SPANS} spans were read back", output.strip()[-500:]
-    )
+    description = f"{closed_count} of {SPANS} spans were read back"
+    return Check(name, "problem", description, advice=output.strip()[-500:])
 
 
 def _record_trial(folder: Path, program: str) -> str:
-    """Record in a process that is killed; return its output."""
+    """Record in a process that kills itself; return its errors, '' if it came so far."""
     other_variables = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
     }

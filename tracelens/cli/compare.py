@@ -41,16 +41,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print; exit code 1 if a gate failed."""
     runs.import_libraries()
-    from tracelens.comparison import Steps, compare
+    from tracelens.comparison import RunMetrics, compare
     from tracelens.comparison.formats import COMPARISONS
     from tracelens.comparison.gates import judge, parse
 
     gates = [parse(text) for text in arguments.fail_if]
     *baselines, new = [
-        replace(Steps.from_run(run), name=runs.write_name(path))
+        replace(RunMetrics.from_run(run), name=runs.write_name(path))
         for path, run in runs.measure_runs(arguments, "baseline runs, and last the new one")
     ]
     comparison = compare(baselines, new)
     outcomes = judge(gates, comparison)
     sys.stdout.write(COMPARISONS[arguments.format](comparison, outcomes))
-    return int(any(outcome.failed for outcome in outcomes))
+    return int(any(outcome.has_failed for outcome in outcomes))

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = of_trace(
         trace,
         choice,
-        kept=_find_flagged(trace, report, memory) if arguments.keep else None,
+        flagged=_find_flagged(trace, report, memory) if arguments.keep else None,
         anonymous=arguments.anonymize,
         sources=sources,
     )

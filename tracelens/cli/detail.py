@@ -140,7 +140,7 @@ def _tell_begin(watch: DetailWatch, request: DetailRequest) -> None:
         )
     if watch.other_hosts:
         _write(
-            f"ranks on {fmt.series(watch.other_hosts)} follow, too; that cannot be seen from here"
+            f"ranks on {fmt.join_words(watch.other_hosts)} follow, too; that cannot be seen from here"
         )
 
 

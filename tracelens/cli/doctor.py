@@ -54,6 +54,8 @@ def _write_lines(checks: list[Check]) -> list[str]:
         lines += textwrap.wrap(
             sentence, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label)
         )
-    problems = sum(check.state == "problem" for check in checks)
-    verdict = f"{problems} problem(s) would stop recording" if problems else "ready to record"
+    problem_count = sum(check.state == "problem" for check in checks)
+    verdict = "ready to record"
+    if problem_count:
+        verdict = f"{problem_count} problem(s) would stop recording"
     return [*lines, "", verdict]

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.trace = runs.fetch_copy(arguments.trace)
     if arguments.again:
         index.remove(arguments.trace)
-    indexed_run = opening.indexed(arguments.trace) or _explain(arguments)
+    indexed_run = opening.open_indexed(arguments.trace) or _explain(arguments)
     folder = indexed_run.scene.pyramid.folder if indexed_run.scene.pyramid else None
     if folder is None:
         raise InvalidArgument(
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
-    """Count what spans are called, for the search of the dashboard; it does so itself where not.
+    """Count what spans are called, for the search of the dashboard, which else does so itself.
 
     This alone reads events again after a report.
     """
@@ -80,14 +80,14 @@ def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
 def _explain(arguments: argparse.Namespace) -> Run:
     from tracelens.lod import opening
 
-    return opening.explained(runs.open_trace(arguments, opening.MEMORY), runs.show_progress)
+    return opening.explain_trace(runs.open_trace(arguments, opening.MEMORY), runs.show_progress)
 
 
 def _describe(folder: Path) -> str:
     from tracelens.lod import index
 
-    sizes = index.size(folder)
+    bytes_by_part = index.count_bytes(folder)
     return (
-        f"{folder}: {sum(sizes.values()) / 1e6:.1f} MB, of which levels of detail "
-        f"{sizes['levels'] / 1e6:.1f} MB, spans {sizes['columns'] / 1e6:.1f} MB"
+        f"{folder}: {sum(bytes_by_part.values()) / 1e6:.1f} MB, of which levels of detail "
+        f"{bytes_by_part['levels'] / 1e6:.1f} MB, spans {bytes_by_part['columns'] / 1e6:.1f} MB"
     )

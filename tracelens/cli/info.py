@@ -83,12 +83,17 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
 def _summarize_files(path: Path) -> dict[str, Any]:
     """Gather the facts from what files say of themselves, without reading their events."""
     from tracelens.model.fmt import shown_name
-    from tracelens.readers.native.summary import main_flags, notes_of, sampled, summaries
+    from tracelens.readers.native.summary import (
+        count_sampled_processes,
+        find_main_processes,
+        note_lacking_parts,
+        read_summaries,
+    )
     from tracelens.reports.messages import write_note
 
     with runs.show_progress("reading") as on_progress:
-        files, unreadable = summaries(path, on_progress)
-    is_main, restarts = main_flags(files)
+        files, unreadable = read_summaries(path, on_progress)
+    is_main, restarts = find_main_processes(files)  # [file]; notes on ranks with several processes
     return {
         "trace": shown_name(path),
         "ranks_expected": max(sum(is_main), *(facts.side.process.world for facts in files)),
@@ -97,9 +102,11 @@ def _summarize_files(path: Path) -> dict[str, Any]:
             for facts, main in sorted(zip(files, is_main, strict=True), key=_get_order)
         ],
         "clock": _describe_clocks(files),
-        "sampled": sampled(path, files),
+        "sampled": count_sampled_processes(path, files),
         "devices": _list_device_clocks(files),
-        "notes": [write_note(note) for note in (*unreadable, *notes_of(files), *restarts)],
+        "notes": [
+            write_note(note) for note in (*unreadable, *note_lacking_parts(files), *restarts)
+        ],
         "life": _measure_life(path) if restarts or any(one.side.endings for one in files) else None,
         "recognised": None,  # it is a recording of our own
     }
@@ -112,7 +119,7 @@ def _get_order(facts_and_flag: tuple[FileFacts, bool]) -> tuple[str, int, int]:
 
 
 def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
-    """Return the facts of a process; only the main process of a worker rank has steps."""
+    """Return the facts of a process; only the `main` process of a worker rank has steps."""
     process, summary = facts.side.process, facts.summary
     return {
         "role": process.role,
@@ -122,9 +129,9 @@ def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: 
         "steps": summary.steps if main and process.role == "worker" else 0,
         "events": summary.rows,
         "seconds": _measure_seconds(summary.first_ns, summary.last_ns),
-        "dropped": sum(facts.lost.values()),
-        "complete": facts.side.complete and not facts.cut,
-        "file": facts.file,
+        "dropped": sum(facts.lost_by_reason.values()),
+        "complete": facts.side.complete and not facts.is_cut,
+        "file": facts.file_name,
         "detail": facts.side.retention.detail,
         "ended_by": next((one.cause for one in facts.side.endings if one.thread is None), None),
     }
@@ -143,7 +150,7 @@ def _describe_clocks(files: list[FileFacts]) -> str:
         "requests to parameter servers": "ps" in kinds,
         "wall clocks": "local" in reading_methods,
     }
-    ties = " or ".join(name for name, is_there in is_possible.items() if is_there)
+    ties = " or ".join(tie for tie, is_given in is_possible.items() if is_given)
     return f"{count} clocks, to be tied by {ties}" if ties else f"{count} clocks, not tied"
 
 
@@ -217,7 +224,7 @@ def _describe_life(trace: Trace) -> dict[str, Any] | None:
     from tracelens.analyses.life import sum_shares
     from tracelens.reports.messages import describe_life
 
-    life = None if trace.parted or trace.is_snapshot else measure_life(trace)
+    life = None if trace.partial_communicators or trace.is_snapshot else measure_life(trace)
     if life is None:
         return None
     shares = sum_shares(life, find_failures(trace, life.lives[-1]))
@@ -237,7 +244,7 @@ def _describe_recognition(trace: Trace) -> dict[str, Any] | None:
         "found": [{"what": what, "there": there} for what, there in list_facts(trace)],
         "left_out": [{"what": what, "events": count} for what, count in trace.recognition.left_out],
         "not_known": [
-            {"missing": gap.missing, "unknown": gap.unknown, "decisive": gap.decisive}
+            {"missing": gap.missing, "unknown": gap.unknown, "decisive": gap.is_decisive}
             | {"advice": gap.advice}
             for gap in find_gaps(trace)
         ],
@@ -251,7 +258,7 @@ def _measure_seconds(first_ns: int | None, last_ns: int | None) -> float | None:
 def _write_facts(facts: dict[str, Any], *, markdown: bool) -> None:
     """Write the facts to standard output; what was recorded cannot control the terminal."""
     if markdown:
-        from tracelens.reports.lines import escaped as escape
+        from tracelens.reports.lines import escape_markdown as escape
     else:
         from tracelens.model.inert import clean as escape
 
@@ -321,9 +328,10 @@ def _write_details(processes: list[dict[str, Any]]) -> str:
 def _write_devices(clocks: list[dict[str, Any]]) -> str:
     from tracelens.model.fmt import duration
 
-    worst = max(clock["uncertainty_ns"] for clock in clocks)
-    return f"{len(clocks)} devices timed, clock uncertainty {duration(worst)}"
+    uncertainty_ns = max(clock["uncertainty_ns"] for clock in clocks)
+    return f"{len(clocks)} devices timed, clock uncertainty {duration(uncertainty_ns)}"
 
 
 def _write_cell(value: object) -> str:
+    """Write a value for a table: "-" for None, whole numbers in groups of three digits."""
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

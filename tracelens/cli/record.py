@@ -45,12 +45,12 @@ EXAMPLES: Final = """\
   tracelens record --detail layer -- torchrun --nproc-per-node 4 train.py
 """
 MOST_HZ: Final = 1000
-_FOR_VERDICT_S: Final = 60  # a run that takes longer to explain is left to `tracelens analyze`
-_LOOKS: Final = 20  # at processes that are about to end
-_LOOKS_FOR_SAMPLES: Final = 100
-_LOOK_EVERY_S: Final = 0.1
-_PASSED_ON: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-_FROM_KEYBOARD: Final = ("SIGINT", "SIGQUIT")
+_VERDICT_TIMEOUT_S: Final = 60  # a run that takes longer is left to `tracelens analyze`
+_MAX_LOOKS_FOR_LEFTOVERS: Final = 20  # at processes that are about to end
+_MAX_LOOKS_FOR_SAMPLES: Final = 100
+_LOOK_INTERVAL_S: Final = 0.1
+_FORWARDED_SIGNALS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_KEYBOARD_SIGNALS: Final = ("SIGINT", "SIGQUIT")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +84,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
-    retention = _parse_retention(arguments.keep, arguments.budget, arguments.detail)
-    retention |= _parse_sampling(arguments.sample)
+    variables = _parse_retention(arguments.keep, arguments.budget, arguments.detail)
+    variables |= _parse_sampling(arguments.sample)
     command = _check_command(arguments.command)
     folder = _check_folder((arguments.out or default_folder()).absolute())
     files_before = _find_recordings(folder)
@@ -95,9 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         looks = None
         if (arguments.watch or arguments.on_alert) and launcher_rank() in {None, 0}:
             looks = _begin_watch(folder, arguments.on_alert)
-        exit_code, attachments = _run_recorded(
-            command, environment(folder) | retention, journal, looks
-        )
+        variables = make_environment(folder) | variables
+        exit_code, attachments = _run_recorded(command, variables, journal, looks)
         journal.end(exit_code)
         if looks is not None:
             looks.close()
@@ -118,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def default_folder() -> Path:
-    """``traces/<UTC time>``, the same for all ranks of one launcher."""
+    """Return ``traces/<UTC time>``, the same for all ranks of one launcher."""
     from tracelens_instrument.core.environment import default_directory
 
     return default_directory()
@@ -126,13 +125,13 @@ def default_folder() -> Path:
 
 def launcher_rank() -> int | None:
     """Return the rank that a launcher has given us; None if the launcher is in the command."""
-    from tracelens_instrument.core.identity import launcher_of
+    from tracelens_instrument.core.identity import read_launcher
 
-    rank_and_world = launcher_of(os.environ)
+    rank_and_world = read_launcher(os.environ)
     return None if rank_and_world is None else rank_and_world[0]
 
 
-def environment(folder: Path) -> dict[str, str]:
+def make_environment(folder: Path) -> dict[str, str]:
     """Return the environment that makes every Python below record itself into `folder`."""
     import tracelens_instrument
     from tracelens_instrument.core.environment import ALL_RANKS_VARIABLE
@@ -141,10 +140,9 @@ def environment(folder: Path) -> dict[str, str]:
     variables = dict(os.environ)
     search_path = variables.get("PYTHONPATH")
     # An empty path among theirs means the working directory, so it stays.
-    paths = (
-        [path for path in search_path.split(os.pathsep) if path != autoload] if search_path else []
-    )
-    variables["PYTHONPATH"] = os.pathsep.join([autoload, *paths])
+    paths = search_path.split(os.pathsep) if search_path else []
+    other_paths = [path for path in paths if path != autoload]
+    variables["PYTHONPATH"] = os.pathsep.join([autoload, *other_paths])
     variables["TRACELENS_DIR"] = str(folder)
     variables["TRACELENS_HOOKS"] = "1"
     # Nothing drawn: each host, or each rank, may have a `record` of its own, and must say the same.
@@ -155,7 +153,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _parse_retention(keep: str | None, budget: str | None, detail: str | None) -> dict[str, str]:
-    """Return the variables for what is to be kept, if that was asked for and is valid."""
+    """Return the environment variables for what is to be kept, if that was asked for and is valid."""
     from tracelens_instrument.retention.policy import (
         BUDGET_VARIABLE,
         DETAIL_VARIABLE,
@@ -164,12 +162,12 @@ def _parse_retention(keep: str | None, budget: str | None, detail: str | None) -
     )
 
     parse(keep, budget, detail)
-    given = {KEEP_VARIABLE: keep, BUDGET_VARIABLE: budget, DETAIL_VARIABLE: detail}
-    return {name: value for name, value in given.items() if value is not None}
+    variables = {KEEP_VARIABLE: keep, BUDGET_VARIABLE: budget, DETAIL_VARIABLE: detail}
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _parse_sampling(rate: int | None) -> dict[str, str]:
-    """Return the variable that asks for samples of stacks, if any are wanted."""
+    """Return the environment variable that asks for `rate` samples of stacks a second; None = none."""
     from tracelens_instrument.core.environment import RATE_VARIABLE
 
     if rate is None:
@@ -190,7 +188,7 @@ def _begin_watch(folder: Path, on_alert: str | None) -> Looks:
 def _run_recorded(
     command: Sequence[str], variables: dict[str, str], journal: CommandJournal, looks: Looks | None
 ) -> tuple[int, list[str]]:
-    """Run the command; return its exit code and what hooks attached to, once for all ranks."""
+    """Run the command; return its exit code and what hooks attached to (names, each once)."""
     from tracelens_instrument.core.attachments import ATTACHED_VARIABLE
 
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
@@ -257,22 +255,23 @@ def _await_samples(folder: Path) -> None:
     """Wait while samples of killed ranks are still being written down; not for those of other hosts."""
     from tracelens.schema.arrow import UNFINISHED_SAMPLES
 
-    for _ in range(_LOOKS_FOR_SAMPLES):
+    for _ in range(_MAX_LOOKS_FOR_SAMPLES):
         if not any((folder / SAMPLES_FOLDER).glob(f"*{UNFINISHED_SAMPLES}")):
             return
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _find_leftovers(folder: Path) -> list[Path]:
     """Return the segments that no process writes any more; a killed one takes a moment to end."""
-    look_count = _LOOKS if launcher_rank() is None else 1
+    # One of several ranks does not wait for the others, which record what they leave.
+    look_count = _MAX_LOOKS_FOR_LEFTOVERS if launcher_rank() is None else 1
     for look in range(look_count):
         recordings = _find_unfinished(folder)
         leftovers = [recording for recording in recordings if not _may_grow(recording)]
         if len(leftovers) == len(recordings):
             break
         if look + 1 < look_count:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_LOOK_INTERVAL_S)
     return leftovers
 
 
@@ -346,7 +345,7 @@ def _write_verdict(folder: Path) -> None:
     command = [sys.executable, "-m", "tracelens", "analyze", "--verdict", str(folder)]
     with suppress(OSError, subprocess.SubprocessError):
         analysis = subprocess.run(
-            command, capture_output=True, text=True, timeout=_FOR_VERDICT_S, check=True
+            command, capture_output=True, text=True, timeout=_VERDICT_TIMEOUT_S, check=True
         )
         sys.stderr.write(analysis.stdout)
 
@@ -355,35 +354,36 @@ def _describe_folder(folder: Path, attached: Sequence[str]) -> str:
     """Name the folder that the ranks of our launcher record to; some may not have ended yet."""
     if not _find_unfinished(folder) and not _find_recordings(folder):
         return _explain_nothing(attached)
-    shown = _quote_path(folder)
-    return f"the ranks record to {shown}; when all have ended: tracelens analyze {shown}"
+    path = _quote_path(folder)
+    return f"the ranks record to {path}; when all have ended: tracelens analyze {path}"
 
 
 def _count_events(path: Path) -> int:
     """Count the events of a file by its first column."""
     import pyarrow as pa
 
-    from tracelens.schema.arrow import mapped
+    from tracelens.schema.arrow import map_file
 
     options = pa.ipc.IpcReadOptions(included_fields=[0])
     try:
-        with pa.ipc.open_file(mapped(path), options=options) as reader:
+        with pa.ipc.open_file(map_file(path), options=options) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     except (NotATrace, pa.ArrowInvalid, OSError, ValueError):
         return 0
 
 
-def _count(things: Collection[object], one: str, many: str) -> str:
-    return f"{len(things)} {one if len(things) == 1 else many}"
+def _count(things: Collection[object], singular: str, plural: str) -> str:
+    return f"{len(things)} {singular if len(things) == 1 else plural}"
 
 
 def _quote_path(folder: Path) -> str:
+    """Return a path for a shell: the relative one, if that is shorter."""
     return shlex.quote(min(os.path.relpath(folder), str(folder), key=len))
 
 
-def _write_result(text: str, code: int) -> None:
-    ended = f" (the command ended with exit code {code})" if code else ""
-    _write(f"{text}{ended}")
+def _write_result(sentence: str, exit_code: int) -> None:
+    ending = f" (the command ended with exit code {exit_code})" if exit_code else ""
+    _write(f"{sentence}{ending}")
 
 
 def _write(text: str) -> None:
@@ -428,36 +428,36 @@ class _Relay:
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        self._before: dict[int, Any] = {}
+        self._early_signals: list[int] = []
+        self._earlier_handlers: dict[int, Any] = {}  # by number of the signal
 
     def __enter__(self) -> Self:
-        for name in _PASSED_ON:
+        for name in _FORWARDED_SIGNALS:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._receive)
+                self._earlier_handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._earlier_handlers.items():
             signal.signal(number, handler)
 
     def attach(self, child: subprocess.Popen[bytes]) -> None:
         """Pass signals on to this child from now on."""
         self._child = child
-        while self._early:
-            child.send_signal(self._early.pop(0))
+        while self._early_signals:
+            child.send_signal(self._early_signals.pop(0))
 
     def _receive(self, number: int, _frame: object) -> None:
-        if signal.Signals(number).name in _FROM_KEYBOARD and _in_foreground():
+        if signal.Signals(number).name in _KEYBOARD_SIGNALS and _is_in_foreground():
             return  # Ctrl-C reaches the whole foreground group, so the child has it already
         if self._child is None:
-            self._early.append(number)
+            self._early_signals.append(number)
         else:
             self._child.send_signal(number)
 
 
-def _in_foreground() -> bool:
+def _is_in_foreground() -> bool:
     """Return True if a key pressed in our terminal becomes a signal to this process."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)

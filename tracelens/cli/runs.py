@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracelens.errors import InvalidArgument
 from tracelens.executors import EXECUTORS
-from tracelens.memory import keep_room
-from tracelens.model.fmt import parsed_size, shown_name
+from tracelens.memory import keep_freed_memory
+from tracelens.model.fmt import parse_size, shown_name
 from tracelens.remote.address import hide_secrets, parse_place
 from tracelens.schema.gate import LIMITS, raise_limit
 from tracelens.schema.vocabulary import MOST_RANKS
@@ -38,11 +38,11 @@ WHAT: Final = (
 # What libraries read when they are loaded: NumPy starts a thread a core for its BLAS, of which no matrix
 # here has need, and polars keeps for half a second and more what it has freed. Without keeping any, a
 # profile of torch.profiler took 0.5 of 4.5 s of CPU more, in page faults (seen by hand; no script).
-_LOADED_WITH: Final = {
+_VARIABLE_BY_LIBRARY: Final = {
     "numpy": ("OPENBLAS_NUM_THREADS", "1"),
     "polars": ("_RJEM_MALLOC_CONF", "dirty_decay_ms:5,muzzy_decay_ms:0"),
 }
-_OBJECTS: Final = 100_000  # that were made and are still there before cycles are looked for again
+_NEW_OBJECTS_PER_COLLECTION: Final = 100_000  # before the garbage collector looks for cycles again
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
     "(worker_no=rank, t0=start_us) or a word in one (kind:predict=forward, role:chief2=worker)"
@@ -80,8 +80,8 @@ def add_trace(
     parser: argparse.ArgumentParser, *, also: str = "", nargs: Literal["+"] | None = None
 ) -> None:
     """Add the argument for the run, and the options of tables; `also` names other inputs allowed."""
-    help_ = f"{WHAT}{also and ', or '}{also}"
-    parser.add_argument("trace", type=parse_place, nargs=nargs, help=help_)
+    help_text = f"{WHAT}{also and ', or '}{also}"
+    parser.add_argument("trace", type=parse_place, nargs=nargs, help=help_text)
     table = parser.add_argument_group("tables of spans")
     table.add_argument("--map", action="append", metavar="THEIRS=OURS", help=MAP)
     table.add_argument(
@@ -112,8 +112,8 @@ def add_runs(parser: argparse.ArgumentParser, what: str) -> None:
     add_keeping(parser)
 
 
-def add_scenario(parser: argparse.ArgumentParser, of_changes: str) -> None:
-    """Add the argument for a scenario, and the option that changes it; `of_changes` is its help."""
+def add_scenario(parser: argparse.ArgumentParser, help_of_changes: str) -> None:
+    """Add the argument for a scenario, and the option that changes it, with its help."""
     parser.add_argument(
         "scenario",
         type=Path,
@@ -121,7 +121,7 @@ def add_scenario(parser: argparse.ArgumentParser, of_changes: str) -> None:
         help="a scenario, or a preset: resnet50, hepcnn, alexnet, nt3 (docs/simulate.md)",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="TABLE.NAME=VALUE", help=of_changes
+        "--set", action="append", default=[], metavar="TABLE.NAME=VALUE", help=help_of_changes
     )
 
 
@@ -154,16 +154,16 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def raise_limits(given: Sequence[str]) -> None:
-    """Set the limits that `--limit` names.
+def raise_limits(texts: Sequence[str]) -> None:
+    """Raise the limits that the texts of `--limit` name.
 
     Raises:
         InvalidArgument: a text is not NAME=VALUE, or names no limit.
     """
-    for text in given:
+    for text in texts:
         name, _, value = text.partition("=")
         try:
-            raise_limit(name, parsed_size(value))
+            raise_limit(name, parse_size(value))
         except ValueError as error:
             raise InvalidArgument(
                 f"--limit {text}: expected NAME=VALUE, such as file=16GiB or rows=200000000."
@@ -193,7 +193,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 def parse_memory(arguments: argparse.Namespace) -> int:
     """Parse `--memory`: the bytes that a report may take."""
     try:
-        return parsed_size(arguments.memory)
+        return parse_size(arguments.memory)
     except ValueError as error:
         raise InvalidArgument(f"--memory: {error}.") from error
 
@@ -216,7 +216,7 @@ def parse_choice(arguments: argparse.Namespace) -> Choice:
 
 
 def open_trace(arguments: argparse.Namespace, memory: int = 0) -> Trace:
-    """Open the run that `add_trace` asked for, showing progress; `memory` as `tracelens.load.open`."""
+    """Open the run that `add_trace` asked for, showing progress; `memory` bytes as of `load.open`."""
     return open_joined(arguments, [fetch_copy(arguments.trace)], memory=memory)
 
 
@@ -227,9 +227,13 @@ def open_joined(
     choice: Choice | None = None,
     memory: int = 0,
 ) -> Trace:
-    """Open the folders of one run, showing progress, as the options of `add_trace` say."""
+    """Open the folders of one run, showing progress, as the options of `add_trace` say.
+
+    `executor` says where files are read, None = here; `choice` what part of the run, None = all;
+    `memory` is how many bytes to take.
+    """
     import_libraries()
-    keep_room()
+    keep_freed_memory()  # freed memory is used again
     from tracelens.load import open_joined as open_all
     from tracelens.model.choice import EVERYTHING
 
@@ -254,9 +258,9 @@ def open_path(
     *,
     contained: bool = False,
 ) -> Trace:
-    """Open one of several runs, as the options of `add_trace` say."""
+    """Open one of several runs as `add_trace` asked; `contained`: in a process of its own first."""
     import_libraries()
-    keep_room()
+    keep_freed_memory()  # freed memory is used again
     from tracelens.load import open as open_run
 
     options = _parse_options(arguments)
@@ -273,7 +277,7 @@ def _parse_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_runs(arguments: argparse.Namespace, expected: str) -> Iterator[tuple[Path, Run]]:
-    """Open the runs that `add_runs` asked for by their indexes; make those that are not there.
+    """Yield the path and the index of each run that `add_runs` asked for; make those that are not there.
 
     Raises:
         InvalidArgument: there is only one; `expected` says which there should be.
@@ -285,8 +289,8 @@ def measure_runs(arguments: argparse.Namespace, expected: str) -> Iterator[tuple
         names = ", ".join(map(write_name, paths))
         raise InvalidArgument(f"Found one run, {names}: expected {expected}.")
     for path in paths:
-        indexed_run = None if arguments.map else opening.indexed(path)
-        yield path, indexed_run or opening.explained(open_path(arguments, path), show_progress)
+        indexed_run = None if arguments.map else opening.open_indexed(path)
+        yield path, indexed_run or opening.explain_trace(open_path(arguments, path), show_progress)
 
 
 def has_options(arguments: argparse.Namespace) -> bool:
@@ -313,30 +317,30 @@ def _parse_ranks(texts: Sequence[str]) -> dict[str, int]:
 def import_libraries() -> None:
     """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
 
-    Settings of the caller stay. The names of the runs stay to the end, so that the
-    garbage collector need not look for it, neither now nor later; and it looks for cycles less often,
-    as a run of thousands of files is hundreds of thousands of small objects without any. Once: what a
-    server that reads one run after the other has left by then is not to stay as well.
+    Settings of the caller stay. What the libraries made stays to the end, so that the garbage collector
+    need not look at it; and it looks for cycles less often, as a run of thousands of files is hundreds
+    of thousands of small objects without any. It does so once: what a server that reads one run after
+    the other has left by then is not to stay as well.
     """
     gc.disable()
     try:
-        for library, (name, value) in _LOADED_WITH.items():
+        for library, (name, value) in _VARIABLE_BY_LIBRARY.items():
             os.environ.setdefault(name, value)  # for the BLAS of SciPy, too
             import_module(library)
     finally:
         gc.freeze()
-        gc.set_threshold(_OBJECTS)
+        gc.set_threshold(_NEW_OBJECTS_PER_COLLECTION)
         gc.enable()
 
 
 def fetch_copy(place: Place, is_end_enough: Callable[[Path], bool] | None = None) -> Path:
-    """Return a path; of an address that of a copy in the user's cache, fetched as `fetched` says."""
+    """Return a path; of an address that of a copy, or of its end if that `is_end_enough`."""
     if isinstance(place, Path):
         return place
-    from tracelens.remote.mirror import fetched
+    from tracelens.remote.mirror import fetch_copy
 
     with show_progress("fetching") as on_progress:
-        return fetched(place, on_progress, is_end_enough=is_end_enough)
+        return fetch_copy(place, on_progress, is_end_enough=is_end_enough)
 
 
 def write_name(place: Place) -> str:
@@ -344,25 +348,25 @@ def write_name(place: Place) -> str:
     return shown_name(place) if isinstance(place, Path) else hide_secrets(place)
 
 
-def match_paths(paths: Sequence[Place]) -> list[Path]:
-    """Return the existing paths, and the matches of patterns in order of name.
+def match_paths(places: Sequence[Place]) -> list[Path]:
+    """Return the existing paths, the matches of patterns in order of name, and copies of addresses.
 
-    A name that neither exists nor matches stays, and opening it raises the error. Of
-    addresses the places are those of copies, as `local` says.
+    A name that neither exists nor matches stays, and opening it raises the error.
     """
     matches: list[Path] = []
-    for path in paths:
-        if isinstance(path, str):
-            from tracelens.remote.listing import matching
+    for place in places:
+        if isinstance(place, str):
+            from tracelens.remote.listing import list_matching
 
-            matches += map(fetch_copy, matching(path))
+            matches += map(fetch_copy, list_matching(place))
             continue
-        names: list[str] = [] if path.exists() else sorted(glob.glob(str(path)))  # noqa: PTH207 - may be absolute
-        matches += [Path(name) for name in names] or [path]
+        names: list[str] = [] if place.exists() else sorted(glob.glob(str(place)))  # noqa: PTH207 - may be absolute
+        matches += [Path(name) for name in names] or [place]
     return matches
 
 
 def _parse_pair(text: str) -> tuple[str, str]:
+    """Parse ``THEIRS=OURS`` of `--map`: a name in a table, and what TraceLens calls it."""
     other_name, _, own_name = text.rpartition("=")
     if not other_name or not own_name:
         raise InvalidArgument(

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli import runs
-from tracelens.memory import keep_room
+from tracelens.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C or SIGTERM, which are normal ends."""
     runs.import_libraries()  # before there are threads, which would each take room of their own
-    keep_room()
+    keep_freed_memory()
     from tracelens_dashboard.app.server import serve
 
     token = not arguments.no_token

@@ -59,19 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.scaling.sweep import make_scenarios, measure_cells, parse_axis
 
     axes = [parse_axis(text) for text in arguments.over]
-    cells = make_scenarios(arguments.scenario, axes, arguments.set)
+    scenarios = make_scenarios(arguments.scenario, axes, arguments.set)
     _check_outputs(arguments)
-    executor_spec = arguments.executor or f"processes:{min(len(cells), os.cpu_count() or 1)}"
+    executor_spec = arguments.executor or f"processes:{min(len(scenarios), os.cpu_count() or 1)}"
     measured_cells: list[Cell] = []
     with open_executor(executor_spec) as executor, runs.show_progress("simulating") as on_progress:
-        for cell in measure_cells(cells, executor):
+        for cell in measure_cells(scenarios, executor):
             measured_cells.append(cell)
-            on_progress(len(measured_cells), len(cells))
+            on_progress(len(measured_cells), len(scenarios))
     if arguments.html:
         name = shown_name(arguments.scenario)
-        _write(
-            arguments.html, heat_maps.to_html(measured_cells, axes, arguments.show, name).encode()
-        )
+        page = heat_maps.to_html(measured_cells, axes, arguments.show, name)
+        _write(arguments.html, page.encode())
     if arguments.save:
         _save(arguments.save, measured_cells, axes)
     if arguments.format == "json":
@@ -95,9 +94,10 @@ def _save(path: Path, finished_cells: Sequence[Cell], axes: Sequence[Axis]) -> N
 
     import polars as pl
 
-    table = io.BytesIO()
-    pl.DataFrame([cell.row(axes) for cell in finished_cells], strict=False).write_parquet(table)
-    _write(path, table.getvalue())
+    buffer = io.BytesIO()
+    table = pl.DataFrame([cell.make_row(axes) for cell in finished_cells], strict=False)
+    table.write_parquet(buffer)
+    _write(path, buffer.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:

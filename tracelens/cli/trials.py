@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-_OPTIONS: Final = {"map": "--map", "rank_of": "--rank-of", "limit": "--limit"}
+_OPTION_BY_ATTRIBUTE: Final = {"map": "--map", "rank_of": "--rank-of", "limit": "--limit"}
 _FILE_INDEX: Final = struct.Struct("=q")  # the number of the file that is being tried
-_PAGE: Final = 4096
+_PAGE_BYTES: Final = 4096
 
 
 def options_of(arguments: Namespace) -> list[str]:
     """Return the options of a verb that say how it reads files, as `analyze` takes them."""
     options = ["--one-clock"] if getattr(arguments, "one_clock", False) else []
-    for name, option in _OPTIONS.items():
+    for name, option in _OPTION_BY_ATTRIBUTE.items():
         for value in getattr(arguments, name, None) or ():
             options += [option, value]
     return options
@@ -45,14 +45,14 @@ def options_of(arguments: Namespace) -> list[str]:
 def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     """Return why files are to be left out, by absolute path; arguments as of `containment.try_files`.
 
-    Of the sizes and times that one may take, see docs/reliability.md.
+    For the sizes and times that a file may take see docs/reliability.md.
     """
     from tracelens.cli import parse
 
     raise_limits(parse(["analyze", "FILE", *options]).limit or ())
     files = [file for path in paths for file in _list_files(path)]
     reasons: dict[str, str] = {}
-    with mmap.mmap(-1, _PAGE) as page:
+    with mmap.mmap(-1, _PAGE_BYTES) as page:
         file_index = 0
         while file_index < len(files):
             _FILE_INDEX.pack_into(page, 0, file_index)
@@ -60,7 +60,7 @@ def try_files(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
             if child == 0:
                 _try_all(files, file_index, options, page, reasons)
             _, status = os.waitpid(child, 0)
-            (file_index,) = _FILE_INDEX.unpack_from(page, 0)
+            (file_index,) = _FILE_INDEX.unpack_from(page, 0)  # the one that the child tried last
             if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
                 break
             reasons[os.path.abspath(files[file_index])] = _describe_end(status)  # noqa: PTH100 - links stay
@@ -110,7 +110,7 @@ def _try_all(
         try:
             _try_file(files[index], options)
         except MemoryError:
-            containment.out_of_memory()
+            containment.end_out_of_memory()
         except BaseException:  # noqa: BLE001, S110 - said when the run is read
             pass
     os._exit(0)
@@ -127,10 +127,11 @@ def _try_file(file: Path, options: Sequence[str]) -> None:
     main(["analyze", str(file), "--no-keep", *options])
 
 
-def _set_limit(which: int, value: int) -> None:
-    _, hard = resource.getrlimit(which)
-    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (soft, hard))
+def _set_limit(resource_number: int, value: int) -> None:
+    """Set the soft limit of a resource of this process, as far as the hard limit lets."""
+    _, hard_limit = resource.getrlimit(resource_number)
+    soft_limit = value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit)
+    resource.setrlimit(resource_number, (soft_limit, hard_limit))
 
 
 def _measure_size(file: Path) -> int:
@@ -170,5 +171,5 @@ def named_signal(number: int) -> str:
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    json.dump(try_files(list(map(Path, asked["places"])), asked["options"]), sys.stdout)
+    question = json.load(sys.stdin)
+    json.dump(try_files(list(map(Path, question["places"])), question["options"]), sys.stdout)

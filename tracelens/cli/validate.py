@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli import runs
 from tracelens.errors import TraceNotFound, UnusableInput
-from tracelens.schema.gate import contents, open_regular
+from tracelens.schema.gate import open_regular, read_contents
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if report is None:
         noun, problems = _check_trace(arguments)
     else:
-        from tracelens.reports.schema import problems as broken
+        from tracelens.reports.schema import find_problems as broken
 
         noun, problems = "report", broken(report)
     sys.stdout.write(_write_problems(arguments.format, runs.write_name(given_path), noun, problems))
@@ -67,8 +67,8 @@ def _repair(arguments: argparse.Namespace) -> int:
     copied = repair(arguments.trace, arguments.repair)
     for sentence in copied.sentences:
         sys.stdout.write(f"{clean(sentence)}\n")
-    name, events = runs.write_name(arguments.repair), count(copied.events, "event")
-    whole, rewritten = count(copied.whole, "file"), count(copied.parts, "file")
+    name, events = runs.write_name(arguments.repair), count(copied.event_count, "event")
+    whole, rewritten = count(copied.whole_files, "file"), count(copied.partial_files, "file")
     sys.stdout.write(f"wrote {name}: {events}, {whole} as recorded, {rewritten} written anew\n")
     return 0
 
@@ -93,7 +93,7 @@ def _read_report(path: Path) -> Any:
         with open_regular(path) as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):
                 return None
-        document = loads(contents(path))
+        document = loads(read_contents(path))
     except (OSError, ValueError, UnusableInput):
         return None
     return document if str(document.get("format")).startswith(_MARK) else None

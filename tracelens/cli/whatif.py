@@ -26,7 +26,7 @@ EXAMPLES: Final = """\
 """
 
 _HEADINGS: Final = ("what if", "step before", "after", "95 % interval", "saving")
-_MOST_RANKS: Final = 8
+_MAX_RANKS_SHOWN: Final = 8
 _COLUMNS: Final = 88
 
 
@@ -70,15 +70,19 @@ def to_text(whatif: WhatIf) -> str:
 
 def to_markdown(whatif: WhatIf) -> str:
     """Write the same as Markdown."""
-    from tracelens.reports.lines import escaped, markdown_row
+    from tracelens.reports.lines import escape_markdown, markdown_row
 
     ruler = ("---", *["---:"] * (len(_HEADINGS) - 1))
     lines = [f"| {' | '.join(row)} |" for row in (_HEADINGS, ruler)]
     lines += [markdown_row(_make_cells(answer)) for answer in whatif.answers]
-    return "\n".join([*lines, "", *(f"- {escaped(note)}" for note in _make_notes(whatif))]) + "\n"
+    return (
+        "\n".join([*lines, "", *(f"- {escape_markdown(note)}" for note in _make_notes(whatif))])
+        + "\n"
+    )
 
 
 def _make_cells(answer: Answer) -> tuple[str, ...]:
+    """Return an answer's row of the table, under `_HEADINGS`."""
     from tracelens.model.inert import clean
 
     low_ns, high_ns = answer.after_interval_ns
@@ -100,9 +104,9 @@ def _make_notes(whatif: WhatIf) -> Sequence[str]:
         (answer,) = whatif.answers
         wait_texts = (
             f"rank {rank} {duration(before_ns)} -> {duration(after_ns)}"
-            for rank, (before_ns, after_ns) in list(answer.waits.items())[:_MOST_RANKS]
+            for rank, (before_ns, after_ns) in list(answer.waits.items())[:_MAX_RANKS_SHOWN]
         )
-        more_text = ", ..." if len(answer.waits) > _MOST_RANKS else ""
+        more_text = ", ..." if len(answer.waits) > _MAX_RANKS_SHOWN else ""
         notes += [
             f"Waiting and communicating, per step: {', '.join(wait_texts)}{more_text}",
             *answer.remarks,

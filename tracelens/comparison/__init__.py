@@ -5,6 +5,6 @@ What the numbers mean: docs/compare.md.
 """
 
 from tracelens.comparison.changes import Comparison, Metric, compare
-from tracelens.comparison.series import Steps
+from tracelens.comparison.series import RunMetrics
 
-__all__ = ["Comparison", "Metric", "Steps", "compare"]
+__all__ = ["Comparison", "Metric", "RunMetrics", "compare"]

@@ -13,7 +13,7 @@ from tracelens.stats import between_runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.comparison.series import Steps
+    from tracelens.comparison.series import RunMetrics
     from tracelens.model.findings import Finding
     from tracelens.stats.between_runs import Change
 
@@ -36,31 +36,31 @@ class Metric:
     probability: float | None
 
     @property
-    def clear(self) -> bool:
+    def is_clear(self) -> bool:
         """Whether equal runs would rarely differ so far."""
         return between_runs.is_rare(self.probability)
 
 
 @dataclass(frozen=True)
 class FindingChange:
-    """A finding of the new run, or of baselines; `before` and `after` are its savings, null if unknown.
+    """A finding of the new run, or of baselines; savings are shares of the job, None if unknown.
 
-    `baselines` counts those that have it; `before` is the largest saving among them.
+    `baseline_count` is how many have it; `saving_before` is the largest saving among them.
     """
 
     finding: Finding
     state: State
-    baselines: int
-    before: float | None
-    after: float | None
+    baseline_count: int
+    saving_before: float | None
+    saving_after: float | None
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """What changed: `metrics` in the order of `METRICS`, those that no run has left out."""
 
-    baselines: tuple[Steps, ...]
-    new: Steps
+    baselines: tuple[RunMetrics, ...]
+    new: RunMetrics
     metrics: tuple[Metric, ...]
     findings: tuple[FindingChange, ...]
 
@@ -72,10 +72,10 @@ class Comparison:
     def phases(self) -> list[Metric]:
         """The metrics that are parts of a step, what changed most first."""
         parts = [metric for metric in self.metrics if metric.name in CATEGORY_OF]
-        return sorted(parts, key=lambda metric: -abs(metric.change.delta))
+        return sorted(parts, key=lambda metric: -abs(metric.change.difference))
 
 
-def compare(baselines: Sequence[Steps], new: Steps) -> Comparison:
+def compare(baselines: Sequence[RunMetrics], new: RunMetrics) -> Comparison:
     """Compare a run with one baseline or more.
 
     The step's median is judged alone; the other metrics are one family (Holm 1979).
@@ -84,34 +84,42 @@ def compare(baselines: Sequence[Steps], new: Steps) -> Comparison:
     return Comparison(tuple(baselines), new, metrics, _compare_findings(baselines, new))
 
 
-def _compare_metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ...]:
+def _compare_metrics(baselines: Sequence[RunMetrics], new: RunMetrics) -> tuple[Metric, ...]:
     """Measure the change of each metric from the baselines to the new run; empty without steps.
 
-    Probabilities but that of the median step are adjusted for their number.
+    Probabilities but that of the median step are adjusted for their number. What equal runs differ
+    by is a share of a metric's usual size: of a phase, more than in proportion to its time.
     """
     runs = (*baselines, new)
-    if not all(run.count for run in runs):
+    if not all(run.step_count for run in runs):
         return ()
-    step_ns = float(np.mean([np.median(run.metrics[STEP_TIME]) for run in baselines]))
+    step_ns = float(np.mean([np.median(run.values_by_metric[STEP_TIME]) for run in baselines]))
     changes: list[tuple[str, Any, Change]] = []  # name, statistic, change
     for name in METRICS:
-        series = [run.metrics.get(name, np.zeros(run.count)) for run in runs]  # [run][step]
-        if not any(name in run.metrics for run in runs) or _is_negligible(name, series, step_ns):
+        if not any(name in run.values_by_metric for run in runs):
             continue
-        is_mostly_zero = any(not np.median(values) and values.any() for values in series)
+        values_by_run = [  # [run][step]
+            run.values_by_metric.get(name, np.zeros(run.step_count)) for run in runs
+        ]
+        if _is_negligible(name, values_by_run, step_ns):
+            continue
+        is_mostly_zero = any(not np.median(values) and values.any() for values in values_by_run)
         use_mean = name == MEAN_STEP_TIME or is_mostly_zero
         levels = [
             between_runs.measure_level(values, mean=use_mean, seed=run_index)
-            for run_index, values in enumerate(series)
+            for run_index, values in enumerate(values_by_run)
         ]
-        share = float(np.mean([level.value for level in levels])) / max(step_ns, 1.0)
-        unit = 1.0 if name == EFFICIENCY else step_ns * float(np.sqrt(min(max(share, 0.0), 1.0)))
-        change = between_runs.measure_change(levels[:-1], levels[-1], unit)
+        step_share = float(np.mean([level.value for level in levels])) / max(step_ns, 1.0)
+        usual_ns = step_ns * float(np.sqrt(min(max(step_share, 0.0), 1.0)))
+        usual_size = 1.0 if name == EFFICIENCY else usual_ns
+        change = between_runs.measure_change(levels[:-1], levels[-1], usual_size)
         changes.append((name, "mean" if use_mean else "median", change))
-    probabilities = [change.either for name, _, change in changes if name != STEP_TIME]
+    probabilities = [change.p_of_difference for name, _, change in changes if name != STEP_TIME]
     adjusted = iter(between_runs.adjust_for_count(probabilities))
     return tuple(
-        Metric(name, statistic, change, change.either if name == STEP_TIME else next(adjusted))
+        Metric(
+            name, statistic, change, change.p_of_difference if name == STEP_TIME else next(adjusted)
+        )
         for name, statistic, change in changes
     )
 
@@ -125,42 +133,53 @@ def _is_negligible(name: str, values_by_run: Sequence[Any], step_ns: float) -> b
     )
 
 
-def likeness(finding: Finding) -> tuple[Any, ...]:
+def find_match_key(finding: Finding) -> tuple[Any, ...]:
     """Return the key by which findings of two runs are matched: kind, phase and subject."""
-    where = finding.ranks or finding.shards or finding.hosts
-    return finding.kind, finding.phase, tuple(sorted(where))
+    subjects = finding.ranks or finding.shards or finding.hosts
+    return finding.kind, finding.phase, tuple(sorted(subjects))
 
 
-def _compare_findings(baselines: Sequence[Steps], new: Steps) -> tuple[FindingChange, ...]:
+def _compare_findings(
+    baselines: Sequence[RunMetrics], new: RunMetrics
+) -> tuple[FindingChange, ...]:
     """List the new run's findings, then those of baselines alone, each by saving."""
-    baseline_findings: dict[Any, list[Finding]] = {}  # by likeness
+    # Of findings of one run with the same key the first one counts.
+    baseline_findings_by_key: dict[Any, list[Finding]] = {}
     for run in baselines:
-        finding_by_key = {likeness(finding): finding for finding in reversed(run.findings)}
+        finding_by_key = {find_match_key(finding): finding for finding in reversed(run.findings)}
         for key, finding in finding_by_key.items():
-            baseline_findings.setdefault(key, []).append(finding)
-    new_findings = {likeness(finding): finding for finding in reversed(new.findings)}
+            baseline_findings_by_key.setdefault(key, []).append(finding)
+    new_finding_by_key = {find_match_key(finding): finding for finding in reversed(new.findings)}
     changes = [
         FindingChange(
             finding,
-            "both" if key in baseline_findings else "new",
-            len(baseline_findings.get(key, ())),
-            _find_largest_saving(baseline_findings.get(key, ())),
-            finding.saving,
+            state="both" if key in baseline_findings_by_key else "new",
+            baseline_count=len(baseline_findings_by_key.get(key, ())),
+            saving_before=_find_largest_saving(baseline_findings_by_key.get(key, ())),
+            saving_after=finding.saving,
         )
-        for key, finding in new_findings.items()
+        for key, finding in new_finding_by_key.items()
     ]
     changes += [
-        FindingChange(findings[0], "gone", len(findings), _find_largest_saving(findings), None)
-        for key, findings in baseline_findings.items()
-        if key not in new_findings
+        FindingChange(
+            findings[0],
+            state="gone",
+            baseline_count=len(findings),
+            saving_before=_find_largest_saving(findings),
+            saving_after=None,
+        )
+        for key, findings in baseline_findings_by_key.items()
+        if key not in new_finding_by_key
     ]
-    order = ("new", "both", "gone")
-    return tuple(sorted(changes, key=lambda row: (order.index(row.state), -_get_saving(row))))
+    states = ("new", "both", "gone")
+    return tuple(
+        sorted(changes, key=lambda change: (states.index(change.state), -_get_saving(change)))
+    )
 
 
 def _find_largest_saving(findings: Sequence[Finding]) -> float | None:
     return max((finding.saving for finding in findings if finding.saving is not None), default=None)
 
 
-def _get_saving(row: FindingChange) -> float:
-    return row.after or row.before or 0.0
+def _get_saving(change: FindingChange) -> float:
+    return change.saving_after or change.saving_before or 0.0

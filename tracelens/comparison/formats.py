@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.comparison import messages
 from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY
-from tracelens.reports.lines import COLUMNS, escaped, json_text, markdown_row, named_lines
+from tracelens.reports.lines import COLUMNS, escape_markdown, json_text, markdown_row, named_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracelens.comparison.changes import Comparison, FindingChange, Metric
     from tracelens.comparison.gates import Outcome
-    from tracelens.comparison.messages import Row
-    from tracelens.comparison.series import Steps
+    from tracelens.comparison.messages import MetricRow
+    from tracelens.comparison.series import RunMetrics
 
 COMPARISON_FORMAT: Final = "tracelens.comparison/1"
 MAX_LINES: Final = 30  # lines: a comparison is no longer, so that it fits on a screen [policy]
@@ -26,43 +26,45 @@ MIN_ROWS_SHOWN: Final = 4  # rows: the table shows as many, however little room 
 
 def to_text(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
     """Write a comparison for a terminal; what there is no room for is counted."""
-    baseline, new = messages.scope(comparison)
+    baseline_text, new_text = messages.describe_runs(comparison)
     facts = [
-        ("Verdict", f"{messages.verdict(comparison)}: {messages.headline(comparison)}"),
-        ("Baseline", baseline),
-        ("New", new),
-        *(("Note", sentence) for sentence in messages.cautions(comparison)),
+        ("Verdict", f"{messages.name_verdict(comparison)}: {messages.write_headline(comparison)}"),
+        ("Baseline", baseline_text),
+        ("New", new_text),
+        *(("Note", sentence) for sentence in messages.list_cautions(comparison)),
     ]
     gates = [
-        ("FAILED" if outcome.failed else "passed", f"{outcome.gate.text}: {outcome.reason}")
+        ("FAILED" if outcome.has_failed else "passed", f"{outcome.gate.text}: {outcome.reason}")
         for outcome in outcomes
     ]
-    head, foot = (
-        [line for fact in lines for line in named_lines(*fact, MAX_LINES_OF_NOTE)]
-        for lines in (facts, gates)
+    head_lines, gate_lines = (
+        [line for fact in names_and_texts for line in named_lines(*fact, MAX_LINES_OF_NOTE)]
+        for names_and_texts in (facts, gates)
     )
-    foot = ["", *foot] if foot else []
-    findings = _write_findings(comparison)
-    free_lines = MAX_LINES - len(head) - len(foot) - len(findings)
-    return "\n".join([*head, *_write_metrics(comparison, free_lines), *findings, *foot]) + "\n"
+    last_lines = [*_write_findings(comparison), *([""] if gate_lines else []), *gate_lines]
+    free_lines = MAX_LINES - len(head_lines) - len(last_lines)
+    return "\n".join([*head_lines, *_write_metrics(comparison, free_lines), *last_lines]) + "\n"
 
 
 def _write_metrics(comparison: Comparison, free_lines: int) -> list[str]:
     """Return the table of metrics as lines; if room is short, with the phases that changed most."""
+    # A phase is a part of a step (`CATEGORY_OF`).
     if not comparison.metrics:
         return []
     free_rows = max(free_lines - 3, MIN_ROWS_SHOWN)  # a blank line, the headings, the last line
     step_metrics = [metric for metric in comparison.metrics if metric.name not in CATEGORY_OF]
     phases = comparison.phases[: max(free_rows - len(step_metrics), 0)]
-    names = {metric.name for metric in (*step_metrics, *phases)}
-    rows = [messages.row(metric) for metric in comparison.metrics if metric.name in names]
+    shown_names = {metric.name for metric in (*step_metrics, *phases)}
+    rows = [
+        messages.write_row(metric) for metric in comparison.metrics if metric.name in shown_names
+    ]
     hidden_count = len(comparison.metrics) - len(rows)
     more_text = f"; {hidden_count} more: --format json" if hidden_count else ""
     note = f"* equal runs would rarely differ so far (p < 0.05){more_text}"
     return ["", *map(_write_row, (messages.HEADINGS, *rows)), note]
 
 
-def _write_row(row: Row) -> str:
+def _write_row(row: MetricRow) -> str:
     title, before, after, change, interval, probability, mark = row
     return (
         f"{title[:23]:23} {before:>9} {after:>9} {change:>9} {interval:>16} {probability:>7} {mark}"
@@ -85,27 +87,29 @@ def _write_findings(comparison: Comparison) -> list[str]:
 
 
 def _describe_finding(change: FindingChange, comparison: Comparison) -> tuple[str, str]:
-    """Write the state of a finding (new, gone, still there), and the finding in a line."""
-    return messages.STATES[change.state], messages.finding(change, len(comparison.baselines))
+    """Return the state of a finding (new, gone, still there), and the finding in a line."""
+    return messages.STATES[change.state], messages.describe_finding(
+        change, len(comparison.baselines)
+    )
 
 
 def to_markdown(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
     """Write a comparison for an issue or a job summary, with all metrics and findings."""
-    headline = escaped(messages.headline(comparison))
-    baseline, new = messages.scope(comparison)
-    facts = [f"Baseline: {baseline}", f"New: {new}", *messages.cautions(comparison)]
-    lines = [f"**TraceLens: {messages.verdict(comparison)}**: {headline}", ""]
-    lines += [f"- {escaped(fact)}" for fact in facts]
+    headline = escape_markdown(messages.write_headline(comparison))
+    baseline_text, new_text = messages.describe_runs(comparison)
+    facts = [f"Baseline: {baseline_text}", f"New: {new_text}", *messages.list_cautions(comparison)]
+    lines = [f"**TraceLens: {messages.name_verdict(comparison)}**: {headline}", ""]
+    lines += [f"- {escape_markdown(fact)}" for fact in facts]
     if outcomes:
         lines += ["", "| gate | outcome | why |", "|---|---|---|"]
         lines += [
-            f"| `{outcome.gate.text}` | {'**failed**' if outcome.failed else 'passed'} "
-            f"| {escaped(outcome.reason)} |"
+            f"| `{outcome.gate.text}` | {'**failed**' if outcome.has_failed else 'passed'} "
+            f"| {escape_markdown(outcome.reason)} |"
             for outcome in outcomes
         ]
     if comparison.metrics:
         lines += ["", markdown_row(messages.HEADINGS), "|---|---:|---:|---:|---:|---:|---|"]
-        lines += [markdown_row(messages.row(metric)) for metric in comparison.metrics]
+        lines += [markdown_row(messages.write_row(metric)) for metric in comparison.metrics]
     if comparison.findings:
         lines += ["", "| finding | |", "|---|---|"]
         lines += [
@@ -119,8 +123,8 @@ def to_json(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
     return json_text(
         {
             "format": COMPARISON_FORMAT,
-            "verdict": messages.verdict(comparison).lower().replace(" ", "_"),
-            "summary": messages.headline(comparison),
+            "verdict": messages.name_verdict(comparison).lower().replace(" ", "_"),
+            "summary": messages.write_headline(comparison),
             "baselines": [_run_object(run) for run in comparison.baselines],
             "new": _run_object(comparison.new),
             "metrics": [_metric_object(metric) for metric in comparison.metrics],
@@ -134,29 +138,31 @@ def to_json(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
                 }
                 for outcome in outcomes
             ],
-            "notes": messages.cautions(comparison),
+            "notes": messages.list_cautions(comparison),
         }
     )
 
 
-def _run_object(run: Steps) -> dict[str, Any]:
-    return {"name": run.name, "ranks": run.ranks, "shards": run.shards, "steps": run.count}
+def _run_object(run: RunMetrics) -> dict[str, Any]:
+    sizes = {"ranks": run.rank_count, "shards": run.shard_count, "steps": run.step_count}
+    return {"name": run.name, **sizes}
 
 
 def _metric_object(metric: Metric) -> dict[str, Any]:
+    """Return a metric as JSON; changes are shares of the baselines' mean, null where that is 0."""
     change = metric.change
-    interval = [change.share(bound) for bound in (change.low, change.high) if bound is not None]
+    interval = [change.as_share(bound) for bound in (change.low, change.high) if bound is not None]
     return {
         "name": metric.name,
         "statistic": metric.statistic,
         "unit": "share" if metric.name == EFFICIENCY else "ns",
         "baseline": change.before,
         "new": change.after,
-        "change": change.share(change.delta),
+        "change": change.as_share(change.difference),
         "interval": interval or None,
-        "between_baselines": change.between,
+        "between_baselines": change.deviation_of_baselines,
         "probability": metric.probability,
-        "clear": metric.clear,
+        "clear": metric.is_clear,
     }
 
 
@@ -166,9 +172,9 @@ def _finding_object(change: FindingChange) -> dict[str, Any]:
         "state": change.state,
         **{name: getattr(finding, name) for name in ("kind", "category", "phase")},
         **{name: list(getattr(finding, name)) for name in ("ranks", "hosts", "shards")},
-        "saving_before": change.before,
-        "saving": change.after,
-        "baselines": change.baselines,
+        "saving_before": change.saving_before,
+        "saving": change.saving_after,
+        "baselines": change.baseline_count,
         "sentence": finding.sentence,
     }
 

@@ -41,18 +41,18 @@ EXPECTED: Final = (
 class Gate:
     """A condition: `text` as it was given, and what it says.
 
-    `limit` is signed: a share of the baseline if `relative`, else ns; of findings a share of the job,
-    null if any new finding counts.
+    `limit` is signed: a share of the baseline if `is_relative`, else ns; of findings a share of the
+    job, None if any new finding counts. `is_decrease`: it fails below the limit.
     """
 
     text: str
     name: str
     limit: float | None = None
-    relative: bool = True
-    decrease: bool = False
+    is_relative: bool = True
+    is_decrease: bool = False
 
     @property
-    def of_findings(self) -> bool:
+    def is_on_findings(self) -> bool:
         """Whether it is about findings, not about a metric."""
         return self.name == FAULTS or self.name in KINDS
 
@@ -67,13 +67,13 @@ class Outcome:
     probability: float | None = None
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the condition holds."""
         return self.state == "failed"
 
 
 def parse(text: str) -> Gate:
-    """Read a condition.
+    """Read a condition, such as ``step_time>+3%``; a limit is a share (0.03), or a time in ns.
 
     Raises:
         InvalidArgument: the text is no condition, or its metric or kind of finding does not exist.
@@ -93,18 +93,18 @@ def parse(text: str) -> Gate:
             raise InvalidArgument(f"--fail-if '{text}': a metric needs a limit; {EXPECTED}.")
         return Gate(text, name)
     limit = float(match["limit"]) * _UNITS[unit]
-    gate = Gate(text, name, limit, relative=unit == "%", decrease=direction == "<")
-    if gate.of_findings and (gate.decrease or not gate.relative):
+    gate = Gate(text, name, limit, is_relative=unit == "%", is_decrease=direction == "<")
+    if gate.is_on_findings and (gate.is_decrease or not gate.is_relative):
         raise InvalidArgument(
             f"--fail-if '{text}': findings are limited by the share of the job that fixing them would "
             f"save, such as '{name}>2%'."
         )
-    if limit and gate.decrease != (limit < 0):
+    if limit and gate.is_decrease != (limit < 0):
         raise InvalidArgument(
             f"--fail-if '{text}': '>' goes with an increase and '<' with a decrease, "
             f"such as '{name}>+3%' or '{name}<-3%'."
         )
-    if name == "efficiency" and not gate.relative:
+    if name == "efficiency" and not gate.is_relative:
         raise InvalidArgument(f"--fail-if '{text}': efficiency has no unit; its limit is in %.")
     return gate
 
@@ -118,9 +118,9 @@ def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
     Raises:
         UnusableInput: a gate cannot be judged: no steps, or too few of them with one baseline.
     """
-    metric_gates = [gate for gate in gates if not gate.of_findings]
+    metric_gates = [gate for gate in gates if not gate.is_on_findings]
     changes = [_find_change(gate, comparison) for gate in metric_gates]
-    probabilities = [change.either if change else None for change in changes]
+    probabilities = [change.p_of_difference if change else None for change in changes]
     adjusted_probabilities = between_runs.adjust_for_count(probabilities)
     outcomes = {
         gate: _judge_metric(gate, change, probability)
@@ -132,41 +132,47 @@ def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
 
 
 def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
-    """Return a metric's change; null where no run has any of it."""
-    runs_without_steps = [run for run in (*comparison.baselines, comparison.new) if not run.count]
+    """Return a metric's change; None where no run has any of it."""
+    # It cannot be judged where the probability that equal runs differ so far (`more`) is not known.
+    runs_without_steps = [
+        run for run in (*comparison.baselines, comparison.new) if not run.step_count
+    ]
     if runs_without_steps:
         raise UnusableInput(
             f"'{runs_without_steps[0].name}' has no steps, so '{gate.text}' cannot be judged: "
             "mark steps with tl.step(i)."
         )
     metric = comparison.metric(gate.name)
-    if metric and metric.change.more is None:
+    if metric and metric.change.p_of_increase is None:
         raise UnusableInput(
             f"'{gate.text}' cannot be judged with one baseline and so few steps "
-            f"({min(comparison.baselines[0].count, comparison.new.count)}): give several "
+            f"({min(comparison.baselines[0].step_count, comparison.new.step_count)}): give several "
             "baselines, or 30 steps."
         )
     return metric.change if metric else None
 
 
 def _judge_metric(gate: Gate, change: Change | None, probability: float | None) -> Outcome:
-    """Judge a condition on a metric by its change, and the probability of equal runs."""
+    """Judge a condition on a metric by its change, and by how probable it is in equal runs."""
+    # The limit is a share of what was before if it is relative, else in the metric's unit.
     if change is None:
         return Outcome(gate, "passed", "in no run for a thousandth of a step")
     limit = gate.limit or 0.0
-    difference = change.share(change.delta) if gate.relative else change.delta
+    difference = change.as_share(change.difference) if gate.is_relative else change.difference
     if difference is None:  # nothing before: any share is exceeded
-        difference = float("inf") if change.delta > 0 else 0.0
-    is_exceeded = difference < limit if gate.decrease else difference > limit
+        difference = float("inf") if change.difference > 0 else 0.0
+    is_exceeded = difference < limit if gate.is_decrease else difference > limit
     has_failed = is_exceeded and between_runs.is_rare(probability)
-    reason = f"{signed(change, relative=gate.relative)}, {_write_chance(probability)}"
+    reason = (
+        f"{write_signed_change(change, relative=gate.is_relative)}, {_write_p_value(probability)}"
+    )
     if is_exceeded and not has_failed:
         reason += ": equal runs may differ so far"
     return Outcome(gate, "failed" if has_failed else "passed", reason, probability)
 
 
 def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
-    """Judge a condition on findings: by new ones, or by what all of them would save."""
+    """Judge a condition on findings: by new ones, or by what all of them would save of the job."""
     changes = [
         change
         for change in comparison.findings
@@ -175,28 +181,28 @@ def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
     ]
     if gate.limit is None:
         new_count = sum(change.state == "new" for change in changes)
-        phrase = fmt.count(new_count, "new finding") if new_count else "no new finding"
-        return Outcome(gate, "failed" if new_count else "passed", phrase)
-    saving = sum(change.after or 0.0 for change in changes)
-    saving_before = sum(change.before or 0.0 for change in changes)
-    words = f"{fmt.percent(saving)} of the job, {fmt.percent(saving_before)} in the baselines"
-    return Outcome(gate, "failed" if saving - saving_before > gate.limit else "passed", words)
+        reason = fmt.count(new_count, "new finding") if new_count else "no new finding"
+        return Outcome(gate, "failed" if new_count else "passed", reason)
+    saving = sum(change.saving_after or 0.0 for change in changes)
+    saving_before = sum(change.saving_before or 0.0 for change in changes)
+    reason = f"{fmt.percent(saving)} of the job, {fmt.percent(saving_before)} in the baselines"
+    return Outcome(gate, "failed" if saving - saving_before > gate.limit else "passed", reason)
 
 
-def signed(change: Change, *, relative: bool = True) -> str:
+def write_signed_change(change: Change, *, relative: bool = True) -> str:
     """Write a change with its sign: `+4.6 %`, or `+2.30 ms`."""
-    share = change.share(change.delta)
+    share = change.as_share(change.difference)
     if relative and share is not None:
-        return f"{'+' if share >= 0 else '-'}{fmt.percent(abs(share), 1)}"
-    return f"{'+' if change.delta >= 0 else '-'}{fmt.duration(abs(change.delta))}"
+        return f"{'+' if share >= 0 else '-'}{fmt.percent(abs(share), digits=1)}"
+    return f"{'+' if change.difference >= 0 else '-'}{fmt.duration(abs(change.difference))}"
 
 
-def _write_chance(probability: float | None) -> str:
-    shown = chance(probability)
+def _write_p_value(probability: float | None) -> str:
+    shown = write_probability(probability)
     return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
 
 
-def chance(probability: float | None) -> str:
+def write_probability(probability: float | None) -> str:
     """Write a probability: `0.03`, `< 0.001`; a dash where it is not known."""
     if probability is None:
         return "-"

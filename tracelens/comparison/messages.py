@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.comparison.gates import chance, signed
-from tracelens.comparison.series import EFFICIENCY, STEP_TIME, title
+from tracelens.comparison.gates import write_probability, write_signed_change
+from tracelens.comparison.series import EFFICIENCY, STEP_TIME, name_metric
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import rate_severity, subject
+from tracelens.model.findings import name_subject, rate_severity
 from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ONE_BASELINE: Final = (
 STATES: Final = {"new": "new", "gone": "gone", "both": "still there"}
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """A metric as tables show it; `mark` is a star where the change is clear."""
 
     title: str
@@ -35,31 +35,33 @@ class Row(NamedTuple):
     mark: str
 
 
-HEADINGS: Final = Row("per step", "baseline", "new", "change", "95 % CI", "p", "")
+HEADINGS: Final = MetricRow("per step", "baseline", "new", "change", "95 % CI", "p", "")
 
 
-def verdict(comparison: Comparison) -> str:
+def name_verdict(comparison: Comparison) -> str:
     """Name the verdict: that of the median step, or WORSE if the new run has a critical fault."""
+    # A change is clear if equal runs would rarely differ so far.
     step = comparison.metric(STEP_TIME)
-    if step is not None and step.clear and step.change.delta > 0:
+    if step is not None and step.is_clear and step.change.difference > 0:
         return "SLOWER"
-    if new_faults(comparison):
+    if find_new_faults(comparison):
         return "WORSE"
     if step is None:
         return "NOT COMPARABLE"
-    return "FASTER" if step.clear else "NO CLEAR CHANGE"
+    return "FASTER" if step.is_clear else "NO CLEAR CHANGE"
 
 
-def new_faults(comparison: Comparison) -> list[FindingChange]:
+def find_new_faults(comparison: Comparison) -> list[FindingChange]:
     """Return the critical faults of the new run that no baseline has."""
-    new = [change for change in comparison.findings if change.state == "new"]
-    faults = [change for change in new if change.finding.category == "fault"]
+    new_changes = [change for change in comparison.findings if change.state == "new"]
+    faults = [change for change in new_changes if change.finding.category == "fault"]
     return [change for change in faults if rate_severity(change.finding) == "critical"]
 
 
-def headline(comparison: Comparison) -> str:
+def write_headline(comparison: Comparison) -> str:
     """State the change of the median step, and the critical faults that are new."""
-    faults = [finding(change, len(comparison.baselines)) for change in new_faults(comparison)]
+    changes, baseline_count = find_new_faults(comparison), len(comparison.baselines)
+    faults = [describe_finding(change, baseline_count) for change in changes]
     step_sentence = _describe_step(comparison)
     return f"{step_sentence} New: {'; '.join(faults)}." if faults else step_sentence
 
@@ -68,23 +70,27 @@ def _describe_step(comparison: Comparison) -> str:
     """Write the change of the median step, in a sentence."""
     step = comparison.metric(STEP_TIME)
     if step is None:
-        name = next(run.name for run in (*comparison.baselines, comparison.new) if not run.count)
+        name = next(
+            run.name for run in (*comparison.baselines, comparison.new) if not run.step_count
+        )
         return f"{clean(name)} has no steps, so only findings are compared."
     baseline_time, new_time = fmt.duration(step.change.before), fmt.duration(step.change.after)
     interval = _write_interval(step)
     ci = f" (95 % CI {interval})" if interval else ""
-    return f"median step {new_time}, {baseline_time} in the baseline: {signed(step.change)}{ci}."
+    change_text = f"{write_signed_change(step.change)}{ci}"
+    return f"median step {new_time}, {baseline_time} in the baseline: {change_text}."
 
 
-def cautions(comparison: Comparison) -> list[str]:
+def list_cautions(comparison: Comparison) -> list[str]:
     """List the limitations of the comparison, a sentence for each."""
-    ranks = sorted({run.ranks for run in (*comparison.baselines, comparison.new)})
-    shards = sorted({run.shards for run in (*comparison.baselines, comparison.new)})
+    runs = (*comparison.baselines, comparison.new)
+    rank_counts = sorted({run.rank_count for run in runs})
+    shard_counts = sorted({run.shard_count for run in runs})
     sentences = []
-    for noun, counts in (("rank", ranks), ("PS shard", shards)):
+    for noun, counts in (("rank", rank_counts), ("PS shard", shard_counts)):
         if len(counts) > 1:
-            listed = fmt.series([str(count) for count in counts])
-            sentences.append(f"The runs are not of one size: {listed} {noun}s.")
+            counts_text = fmt.join_words([str(count) for count in counts])
+            sentences.append(f"The runs are not of one size: {counts_text} {noun}s.")
     if len(comparison.baselines) == 1:
         sentences.append(ONE_BASELINE)
     step = comparison.metric(STEP_TIME)
@@ -93,68 +99,80 @@ def cautions(comparison: Comparison) -> list[str]:
     return sentences
 
 
-def scope(comparison: Comparison) -> tuple[str, str]:
+def describe_runs(comparison: Comparison) -> tuple[str, str]:
     """Describe the baselines, and the new run."""
-    names = fmt.series([clean(run.name) for run in comparison.baselines])
+    # The standard deviation of several baselines (`between`, ns) is a share of their mean.
+    baseline_text = fmt.join_words([clean(run.name) for run in comparison.baselines])
     step = comparison.metric(STEP_TIME)
-    if step and step.change.between is not None and step.change.before:
-        share = fmt.percent(step.change.between / step.change.before, 1)
-        count = len(comparison.baselines)
-        names = f"{count} runs whose steps differ by {share} (standard deviation): {names}"
+    if step and step.change.deviation_of_baselines is not None and step.change.before:
+        deviation_text = fmt.percent(
+            step.change.deviation_of_baselines / step.change.before, digits=1
+        )
+        baseline_text = (
+            f"{len(comparison.baselines)} runs whose steps differ by {deviation_text} (standard "
+            f"deviation): {baseline_text}"
+        )
     new = comparison.new
-    steps, ranks = fmt.count(new.count, "step"), fmt.count(new.ranks, "rank")
-    return f"{names}.", f"{steps}, {ranks}: {clean(new.name)}."
+    steps_text, ranks_text = fmt.count(new.step_count, "step"), fmt.count(new.rank_count, "rank")
+    return f"{baseline_text}.", f"{steps_text}, {ranks_text}: {clean(new.name)}."
 
 
-def row(metric: Metric) -> Row:
-    """Return a metric as text."""
+def write_row(metric: Metric) -> MetricRow:
+    """Return a metric as the texts of a row; efficiency is a share, all others are times in ns."""
     change = metric.change
-    write = (lambda v: fmt.percent(v, 1)) if metric.name == EFFICIENCY else fmt.duration
-    name = title(metric.name)
+    write_value = (
+        (lambda share: fmt.percent(share, digits=1)) if metric.name == EFFICIENCY else fmt.duration
+    )
+    name = name_metric(metric.name)
     if metric.statistic == "mean" and "mean" not in name:
         name += ", mean"
-    return Row(
+    return MetricRow(
         name,
-        write(change.before),
-        write(change.after),
-        signed(change),
+        write_value(change.before),
+        write_value(change.after),
+        write_signed_change(change),
         _write_interval(metric),
-        chance(metric.probability),
-        "*" if metric.clear else "",
+        write_probability(metric.probability),
+        "*" if metric.is_clear else "",
     )
 
 
-def finding(change: FindingChange, baselines: int) -> str:
-    """Write a finding and its change, in a line; `baselines` is the number of baseline runs."""
-    subject_name = subject(change.finding)
+def describe_finding(change: FindingChange, baseline_count: int) -> str:
+    """Write a finding and its change, in a line; `baseline_count` is that of all baselines."""
+    subject_name = name_subject(change.finding)
     title = f"{KINDS[change.finding.kind].title}{subject_name and ', '}{subject_name}"
     if change.finding.phase:
         title += f", {fmt.phase(change.finding.phase)}"
     before, after = (
-        fmt.percent(share) if share is not None else "?" for share in (change.before, change.after)
+        fmt.percent(share) if share is not None else "?"
+        for share in (change.saving_before, change.saving_after)
     )
     if change.state == "new":
-        return f"{title}: {after} of the job" if change.after is not None else title
-    in_some = f" (in {change.baselines} of {baselines} baselines)"
-    note = "" if change.baselines == baselines else in_some
+        return f"{title}: {after} of the job" if change.saving_after is not None else title
+    note = ""
+    if change.baseline_count != baseline_count:
+        note = f" (in {change.baseline_count} of {baseline_count} baselines)"
     if change.state == "gone":
-        return f"{title}: {before} of the job before{note}" if change.before else title + note
-    if change.before is None and change.after is None:
+        return (
+            f"{title}: {before} of the job before{note}" if change.saving_before else title + note
+        )
+    if change.saving_before is None and change.saving_after is None:
         return title + note
     return f"{title}: {after} of the job, {before} before{note}"
 
 
 def _write_interval(metric: Metric) -> str:
     """Write the interval of a change, in percent, or as times if nothing was there before."""
+    # The ends of the interval are differences in the metric's unit; empty without an interval.
     change = metric.change
     if change.low is None or change.high is None:
         return ""
-    low, high = change.share(change.low), change.share(change.high)
-    if low is None or high is None:
-        return f"{_write_signed(change.low)} to {_write_signed(change.high)}"
-    digits = 0 if max(abs(low), abs(high)) >= 0.995 else 1
-    return f"{100 * low:+.{digits}f} to {100 * high:+.{digits}f} %"
+    low_share, high_share = change.as_share(change.low), change.as_share(change.high)
+    if low_share is None or high_share is None:
+        return f"{_write_signed_duration(change.low)} to {_write_signed_duration(change.high)}"
+    digits = 0 if max(abs(low_share), abs(high_share)) >= 0.995 else 1
+    return f"{100 * low_share:+.{digits}f} to {100 * high_share:+.{digits}f} %"
 
 
-def _write_signed(ns: float) -> str:
+def _write_signed_duration(ns: float) -> str:
     return f"{'+' if np.sign(ns) >= 0 else '-'}{fmt.duration(abs(ns))}"

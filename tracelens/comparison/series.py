@@ -27,78 +27,80 @@ CATEGORY_OF: Final = {_NAMED.get(name, f"phase:{name}"): name for name in CATEGO
 METRICS: Final = (STEP_TIME, MEAN_STEP_TIME, EFFICIENCY, *CATEGORY_OF)
 
 
-def title(metric: str) -> str:
+def name_metric(metric: str) -> str:
     """Name a metric as tables do."""
     titles = {STEP_TIME: "step", MEAN_STEP_TIME: "step, mean", EFFICIENCY: "parallel efficiency"}
     return titles.get(metric) or fmt.phase(CATEGORY_OF[metric])
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """A run as it is compared: `metrics` hold a value per step, ns (efficiency: a share), by name."""
+class RunMetrics:
+    """A run as it is compared: a value per step, [step] in ns (efficiency: a share), by metric."""
 
     name: str
-    ranks: int
-    shards: int
-    count: int
-    metrics: Mapping[str, Floats]
+    rank_count: int
+    shard_count: int
+    step_count: int
+    values_by_metric: Mapping[str, Floats]
     findings: tuple[Finding, ...]
 
     @classmethod
-    def from_run(cls, run: Run) -> Steps:
-        """Measure a run."""
-        lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy().astype(np.float64)
+    def from_run(cls, run: Run) -> RunMetrics:
+        """Measure a run; its workers and shards are tables with one row each."""
+        lengths_ns = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy().astype(np.float64)
         return cls(
             name=run.name,
-            ranks=run.workers.height,
-            shards=run.shards.height,
-            count=len(lengths),
-            metrics=measure_metrics(lengths, run.times),
+            rank_count=run.workers.height,
+            shard_count=run.shards.height,
+            step_count=len(lengths_ns),
+            values_by_metric=measure_metrics(lengths_ns, run.times),
             findings=run.report.findings,
         )
 
 
 def measure_metrics(step_ns: Floats, times: Times) -> dict[str, Floats]:
-    """Return the metrics of a run by its steps' lengths, ns, [step], and ranks' time by category.
+    """Return the values of each metric, [step], by the lengths of steps, [step], and ranks' times.
 
     A phase is the mean over the ranks of a step. Efficiency is POP parallel efficiency, of the time
     inside steps: the ranks' own time in a step, as a share of all of it.
     """
-    metrics = {STEP_TIME: step_ns, MEAN_STEP_TIME: step_ns}
-    category_ns, mean_ns = times.sums.ns, times.mean
+    values_by_metric = {STEP_TIME: step_ns, MEAN_STEP_TIME: step_ns}
+    # Over the ranks, [category, step].
+    category_ns, mean_ns = times.sums_over_ranks.total_ns, times.mean_ns
     if category_ns.size:
         own_rows = [row for row, name in enumerate(times.categories) if name in OWN_CATEGORIES]
-        metrics[EFFICIENCY] = category_ns[own_rows].sum(axis=0) / np.maximum(
+        values_by_metric[EFFICIENCY] = category_ns[own_rows].sum(axis=0) / np.maximum(
             category_ns.sum(axis=0), 1.0
         )
     mean_by_category = dict(zip(times.categories, mean_ns, strict=True))
     for metric, category in CATEGORY_OF.items():
         if category in mean_by_category:
-            metrics[metric] = np.asarray(mean_by_category[category])
-    return metrics
+            values_by_metric[metric] = np.asarray(mean_by_category[category])
+    return values_by_metric
 
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Own time here less that of the other run, ns, [rank, place]; NaN where one was not there.
+    """Compute time here less that of the other run, ns, [rank, step]; NaN where one was not there.
 
-    `steps` are what this run calls its steps at these places, `others` what the other one does: steps
-    are matched by their place since the run's begin, as two runs rarely number, or end, alike.
+    `steps` are the numbers of the steps in this run, `other_steps` those in the other one: steps
+    are matched by their index since the run's begin, as two runs rarely number, or end, alike.
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    others: tuple[int, ...]
-    compute_ns: Floats
+    other_steps: tuple[int, ...]
+    difference_ns: Floats
 
 
-def difference(residuals: Residuals, other: Residuals) -> Difference:
+def subtract_compute_time(run: Residuals, other_run: Residuals) -> Difference:
     """Subtract another run's compute time from this one's, for ranks and steps that both have."""
-    ranks = tuple(rank for rank in residuals.ranks if rank in set(other.ranks))
-    step_count = min(len(residuals.steps), len(other.steps))
+    # Steps are matched by their index; compute times are [rank, step] in ns.
+    ranks = tuple(rank for rank in run.ranks if rank in set(other_run.ranks))
+    step_count = min(len(run.steps), len(other_run.steps))
     own_ns, other_ns = (
-        run.compute_ns[[run.ranks.index(rank) for rank in ranks], :step_count]
-        for run in (residuals, other)
+        residuals.compute_ns[[residuals.ranks.index(rank) for rank in ranks], :step_count]
+        for residuals in (run, other_run)
     )
-    steps, other_steps = (run.steps[:step_count] for run in (residuals, other))
+    steps, other_steps = (residuals.steps[:step_count] for residuals in (run, other_run))
     return Difference(ranks, steps, other_steps, np.asarray(own_ns - other_ns))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from tracelens.conversion.layout import Growth
+from tracelens.conversion.layout import GrowthLimit
 from tracelens.conversion.messages import (
     CHECKSUM_KEY,
     END,
@@ -29,14 +29,14 @@ from tracelens.conversion.messages import (
     NO_CHECKSUM,
     add_blocks_to_footer,
     fill_in_checksum,
-    messages,
+    iterate_messages,
 )
 from tracelens.conversion.tally import Tally
 from tracelens.errors import NotATrace
-from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA, WRITE_OPTIONS, mapped
-from tracelens.schema.gate import contents
+from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA, WRITE_OPTIONS, map_file
+from tracelens.schema.gate import read_contents
 from tracelens.schema.ownership import NO_LINK
-from tracelens.schema.vocabulary import SCHEMA_VERSION, stem
+from tracelens.schema.vocabulary import SCHEMA_VERSION, make_stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,25 +62,25 @@ class GrowingFile:
             NotATrace: these bytes are damaged.
         """
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
-        self._fresh = length == 0
+        self._is_new = length == 0
         self._tally = Tally()
         self._empty_batch: pa.RecordBatch | None = None  # no row, but all words
         self._version = SCHEMA_VERSION
         try:
             os.ftruncate(self._descriptor, length)
             os.lseek(self._descriptor, length, os.SEEK_SET)
-            self.length = length
-            if self._fresh:
-                self._append(LEAD)
+            self.length_bytes = length
+            if self._is_new:
+                self._append_bytes(LEAD)
             else:
                 self._resume(path)
         except (OSError, NotATrace):
             self.close()
             raise
         self._process = side.process
-        self._written = io.BytesIO()
+        self._stream_buffer = io.BytesIO()
         schema = self._schema.with_metadata(self._with_file_version(side).to_metadata())
-        self._writer = pa.ipc.new_stream(self._written, schema, options=WRITE_OPTIONS)
+        self._writer = pa.ipc.new_stream(self._stream_buffer, schema, options=WRITE_OPTIONS)
 
     def __enter__(self) -> Self:
         return self
@@ -95,14 +95,14 @@ class GrowingFile:
             OSError: there is no room.
         """
         self._tally_batch(batch)
-        if self._version == _FIRST_VERSION:
+        if self._version == _FIRST_VERSION:  # a file that an older TraceLens began
             self._writer.write_batch(batch)
-            self._flush(checksum=False)
+            self._flush(with_checksum=False)
             return
         columns = [*batch.columns, *_make_constant_columns(self._process, batch.num_rows)]
         file_batch = pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
         self._writer.write_batch(file_batch, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
-        self._flush(checksum=True)
+        self._flush(with_checksum=True)
 
     def sync(self) -> None:
         """Wait until the disk has it all.
@@ -119,21 +119,23 @@ class GrowingFile:
             OSError: there is no room.
         """
         side = self._with_file_version(side)
-        process, before = side.process, self._process
-        has_new_rank = (process.role, process.rank) != (before.role, before.rank)
+        process, earlier = side.process, self._process
+        has_new_rank = (process.role, process.rank) != (earlier.role, earlier.rank)
         if has_new_rank and self._empty_batch is not None:
             self._process = side.process
-            self.append(self._empty_batch)
+            self.append(
+                self._empty_batch
+            )  # its dictionaries, of the new rank, hold for all batches
         self._writer.close()
-        if self._empty_batch is None:
-            self._append(self._written.getvalue()[: -len(END)])
+        if self._empty_batch is None:  # no batch was written: the schema is still in the buffer
+            self._append_bytes(self._stream_buffer.getvalue()[: -len(END)])
         # Unmapped when nothing points into it any more: of an error, its frames do.
-        content = mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ)
-        file_messages = list(messages(memoryview(content)))
+        content = mmap.mmap(self._descriptor, self.length_bytes, prot=mmap.PROT_READ)
+        file_messages = list(iterate_messages(memoryview(content)))
         metadata = side.to_metadata(self._tally.summary(side))
         empty_footer = _empty_footer(self._schema.with_metadata(metadata))
         footer = add_blocks_to_footer(empty_footer, file_messages)
-        self._append(END + footer + struct.pack("<i", len(footer)) + MAGIC)
+        self._append_bytes(END + footer + struct.pack("<i", len(footer)) + MAGIC)
         self.sync()
 
     def close(self) -> None:
@@ -156,7 +158,7 @@ class GrowingFile:
 
     def _resume(self, path: Path) -> None:
         """Find the version of the file, and tally the events that it has."""
-        stream_content = mapped(path).slice(len(LEAD))
+        stream_content = map_file(path).slice(len(LEAD))
         try:
             if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(stream_content).names):
                 self._version = _FIRST_VERSION
@@ -165,25 +167,25 @@ class GrowingFile:
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 
-    def _flush(self, *, checksum: bool) -> None:
-        """Append the bytes of the last written batch; without the schema if the file has it."""
-        has_schema = not self._fresh and self._writer.stats.num_record_batches == 1
-        with self._written.getbuffer() as written_bytes:
-            new_begin = next(messages(written_bytes, 0)).end if has_schema else 0
+    def _flush(self, *, with_checksum: bool) -> None:
+        """Append the batch in the stream's buffer, without the schema if the file has that."""
+        has_schema = not self._is_new and self._writer.stats.num_record_batches == 1
+        with self._stream_buffer.getbuffer() as written_bytes:
+            new_begin = next(iterate_messages(written_bytes, 0)).end if has_schema else 0
             with written_bytes[new_begin:] as new_bytes:
-                if checksum:
+                if with_checksum:
                     fill_in_checksum(new_bytes)
-                self._append(new_bytes)
-        self._written.seek(0)
-        self._written.truncate()
+                self._append_bytes(new_bytes)
+        self._stream_buffer.seek(0)
+        self._stream_buffer.truncate()
 
-    def _append(self, content: bytes | memoryview) -> None:
+    def _append_bytes(self, content: bytes | memoryview) -> None:
         length = len(content)
         with memoryview(content) as view:
             written = 0
             while written < length:
                 written += os.write(self._descriptor, view[written:])
-        self.length += length
+        self.length_bytes += length
 
 
 def read_growing(path: Path, length_bytes: int) -> list[pa.RecordBatch]:
@@ -196,8 +198,8 @@ def read_growing(path: Path, length_bytes: int) -> list[pa.RecordBatch]:
     """
     if not length_bytes:
         return []
-    file_content = mapped(path).slice(0, length_bytes)
-    Growth(length_bytes).add_all(memoryview(file_content))
+    file_content = map_file(path).slice(0, length_bytes)
+    GrowthLimit(length_bytes).count_stream(memoryview(file_content))  # raises if it is too much
     batches = list(_read_stream(file_content.slice(len(LEAD))))
     for batch in batches:
         batch.validate(full=True)
@@ -212,8 +214,8 @@ def read_samples(path: Path) -> list[pa.RecordBatch]:
         OSError: there is no such file.
         ValueError: it does not begin as one of these, or contradicts itself (`pyarrow.ArrowInvalid`).
     """
-    content = contents(path, "samples")
-    Growth(len(content)).add_all(memoryview(content), begin=0)
+    content = read_contents(path, "samples")
+    GrowthLimit(len(content)).count_stream(memoryview(content), begin=0)
     batches: list[pa.RecordBatch] = []
     with pa.ipc.open_stream(content) as stream, contextlib.suppress(pa.ArrowInvalid, OSError):
         _check_names(stream.schema)
@@ -265,7 +267,7 @@ def _read_stream(stream: pa.Buffer) -> Iterator[pa.RecordBatch]:
 
 def _make_constant_columns(process: Process, row_count: int) -> list[pa.Array[Any]]:
     """Return the columns that are the same in all rows."""
-    process_name = stem(process.role, process.rank, process.pid)
+    process_name = make_stem(process.role, process.rank, process.pid)
     zero_codes = pa.py_buffer(np.zeros(row_count, np.int8).data)
     indices = pa.Array.from_buffers(pa.int8(), row_count, [None, zero_codes])
     words = (pa.array([process.rank], pa.int32()), pa.array([process_name], pa.string()))

@@ -20,10 +20,10 @@ from tracelens.conversion.columns import (
     RecordChunk,
     compute_ends,
     count_depths,
-    join,
-    pick,
+    join_records,
+    make_batch,
+    pick_records,
     split_fields,
-    to_batch,
 )
 from tracelens.conversion.definitions import TYPES, UNKNOWN, DefinitionTable, tabulate_definitions
 from tracelens.conversion.folder import Progress
@@ -69,10 +69,10 @@ class _Spans(NamedTuple):
     definition_row: Array
 
     @classmethod
-    def none(cls) -> Self:
+    def empty(cls) -> Self:
         return cls(*(np.empty(0, np.int64) for _ in cls._fields))
 
-    def and_(self, other: _Spans) -> _Spans:
+    def append(self, other: _Spans) -> _Spans:
         return _Spans(*map(np.append, self, other)) if len(self.start_ns) else other
 
     def take(self, where: Indices) -> _Spans:
@@ -96,19 +96,22 @@ class Conversion:
         batch_rows: int = BATCH_ROWS,
         max_waiting: int = _MOST_WAITING,
     ) -> None:
-        """Start; at most `max_waiting` events wait for ones that begin earlier."""
+        """Start anew, or at the `progress` of an earlier conversion; `sink` takes the batches.
+
+        At most `max_waiting` events wait for ones that begin earlier.
+        """
         _keep_memory()
         self._batch_rows = batch_rows
         self._max_waiting = max_waiting
         earlier_progress = progress or Progress()
-        self.lost = Counter(earlier_progress.lost)
-        self.thinned = Counter(earlier_progress.thinned)
-        self.latest_ns = earlier_progress.latest_ns
-        self.sorted = earlier_progress.sorted
+        self.lost_by_reason = Counter(earlier_progress.lost)
+        self.thinned_by_kind = Counter(earlier_progress.thinned)
+        self.latest_start_ns = earlier_progress.latest_ns
+        self.is_sorted = earlier_progress.sorted
         self._sink = sink
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
-        self._enclosing_spans = _Spans.none()
+        self._enclosing_spans = _Spans.empty()
         self._waiting = RecordChunk.concatenated(())
         self._device_records: list[Records] = []
         self._definition_count = 0
@@ -121,7 +124,8 @@ class Conversion:
             self._definition_count = len(definitions)
             self._definitions = tabulate_definitions(definitions)
         flight_threads = [thread.index for thread in threads if thread.in_flight]
-        self._in_flight = np.zeros(max(flight_threads, default=-1) + 2, np.bool_)  # [thread]
+        # [thread]; the last one stands for all beyond, which are none.
+        self._in_flight = np.zeros(max(flight_threads, default=-1) + 2, np.bool_)
         self._in_flight[flight_threads] = True
 
     def has_all_definitions(self, records: Records) -> bool:
@@ -138,7 +142,7 @@ class Conversion:
             mode: What to hold back.
         """
         events, device_times = self._split_chunk(chunk, next_records)
-        pool = RecordChunk.concatenated([self._waiting, events]).sorted()
+        pool = RecordChunk.concatenated([self._waiting, events]).sort_by_start()
         ready_count = self._count_ready(pool.records["start_ns"], next_records, mode)
         self._waiting = pool.slice_rows(ready_count, None)
         ready_chunk = pool.slice_rows(0, ready_count)
@@ -159,22 +163,18 @@ class Conversion:
         is_forward = (
             (type_codes != _SPAN) | (ends_ns == 0) | (np.abs(ends_ns) >= chunk.records["start_ns"])
         )
-        self.lost["unknown definition"] += len(definition_rows) - int(is_known.sum())
-        self.lost[NEGATIVE] += int((is_known & ~is_forward).sum())
-        events = chunk.where(is_known & is_forward & (type_codes != _DEVICE))
+        self.lost_by_reason["unknown definition"] += len(definition_rows) - int(is_known.sum())
+        self.lost_by_reason[NEGATIVE] += int((is_known & ~is_forward).sum())
+        events = chunk.select(is_known & is_forward & (type_codes != _DEVICE))
         if not table.times_devices:
             return events, DeviceTimes.from_records(None)
         next_type_codes = table.type[table.find_rows(next_records["definition"])]
-        own_records = pick(chunk.records, np.flatnonzero(type_codes == _DEVICE))
-        self._device_records = [
-            *self._device_records[-1:],
-            own_records,
-        ]  # of the chunk before and of this one
-        device_records = [
-            *self._device_records,
-            pick(next_records, np.flatnonzero(next_type_codes == _DEVICE)),
-        ]
-        return events, DeviceTimes.from_records(join(device_records))
+        chunk_times = pick_records(chunk.records, np.flatnonzero(type_codes == _DEVICE))
+        next_times = pick_records(next_records, np.flatnonzero(next_type_codes == _DEVICE))
+        # Of the chunk before and of this one.
+        self._device_records = [*self._device_records[-1:], chunk_times]
+        device_records = join_records([*self._device_records, next_times])
+        return events, DeviceTimes.from_records(device_records)
 
     def _count_ready(self, starts_ns: Ints, next_records: Records, mode: ChunkMode) -> int:
         """Return the number of records that begin at `starts_ns`, sorted, to convert now."""
@@ -188,7 +188,8 @@ class Conversion:
     ) -> RecordChunk:
         """Pass on the events to keep as batches, and return those that are held back.
 
-        Depths and sampling also see the spans of earlier chunks that may enclose this one's.
+        Depths and sampling also see the spans of earlier chunks that may enclose this one's. Open spans
+        of released origins are passed on as such, and counted in `lost_by_reason`.
         """
         fields = split_fields(chunk.records)
         definition_rows = self._definitions.find_rows(fields["definition"])
@@ -196,7 +197,7 @@ class Conversion:
         ends_ns = compute_ends(fields, type_codes)
         threads, starts_ns, steps = (fields[name] for name in ("thread", "start_ns", "step"))
         chunk_spans = _Spans(threads, starts_ns, ends_ns, steps, definition_rows)
-        spans = self._enclosing_spans.and_(chunk_spans)
+        spans = self._enclosing_spans.append(chunk_spans)
         remembered_count = len(self._enclosing_spans.start_ns)
         span_depths = count_depths(spans.thread, spans.start_ns, spans.end_ns)
         new_depths = span_depths[remembered_count:]
@@ -205,7 +206,7 @@ class Conversion:
         is_kept, is_held = self._choose_events(chunk, spans, span_depths, mode)
         if mode.holds_back:
             is_released = is_open & np.isin(chunk.origin, mode.released_origins)
-            self.lost[OUTLASTED] += int(is_released.sum())
+            self.lost_by_reason[OUTLASTED] += int(is_released.sum())
             is_held |= is_open & ~is_released
         self._count_thinned(definition_rows[~is_kept & ~is_held])
         self._pass_on_batches(is_kept & ~is_held, fields, definition_rows, depths, device_times)
@@ -226,11 +227,8 @@ class Conversion:
         chunk_size = len(chunk.records)
         if self._sampling is None:
             return np.ones(chunk_size, np.bool_), np.zeros(chunk_size, np.bool_)
-        table, rows, first_row = (
-            self._definitions,
-            spans.definition_row,
-            len(spans.step) - chunk_size,
-        )
+        table, rows = self._definitions, spans.definition_row
+        first_row = len(spans.step) - chunk_size
         was_fed_before = chunk.depth != UNKNOWN_DEPTH
         columns_of_group = (table.kind.codes, table.op.codes, table.communicator, table.shard)
         events = SampledEvents(
@@ -254,7 +252,7 @@ class Conversion:
         kinds = self._definitions.kind
         counts = np.bincount(kinds.codes[definition_rows], minlength=len(kinds.words))
         for kind, count in zip(kinds.words.to_pylist(), counts.tolist(), strict=True):
-            self.thinned[str(kind)] += count
+            self.thinned_by_kind[str(kind)] += count
 
     def _pass_on_batches(
         self,
@@ -273,10 +271,10 @@ class Conversion:
         for batch_rows in itertools.starmap(slice, itertools.pairwise(batch_bounds)):
             batch_fields = {name: values[batch_rows] for name, values in fields.items()}
             start_ns = batch_fields["start_ns"]
-            self.sorted &= self.latest_ns <= int(start_ns[0])
-            self.latest_ns = max(self.latest_ns, int(start_ns[-1]))
+            self.is_sorted &= self.latest_start_ns <= int(start_ns[0])
+            self.latest_start_ns = max(self.latest_start_ns, int(start_ns[-1]))
             self._sink(
-                to_batch(
+                make_batch(
                     batch_fields,
                     definition_rows[batch_rows],
                     depths[batch_rows],

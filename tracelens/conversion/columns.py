@@ -73,7 +73,7 @@ _NUMBER_BITS = np.uint64(48)
 _DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
-def pick(records: Records, indices: Indices) -> Records:
+def pick_records(records: Records, indices: Indices) -> Records:
     """Select records by index; as rows of integers: numpy copies structures field by field."""
     if len(indices) == len(records) and bool((np.diff(indices) == 1).all()):
         return records
@@ -81,8 +81,8 @@ def pick(records: Records, indices: Indices) -> Records:
     return picked
 
 
-def join(parts: Sequence[Records]) -> Records:
-    """Put records one after the other; as rows of integers, for the same reason."""
+def join_records(parts: Sequence[Records]) -> Records:
+    """Put records one after the other; as rows of integers: numpy copies structures field by field."""
     nonempty_parts = [part for part in parts if len(part)]
     if len(nonempty_parts) == 1:
         return nonempty_parts[0]
@@ -125,7 +125,7 @@ def compute_ends(fields: Fields, type_codes: Int8s) -> Ints:
     return ends_ns
 
 
-def to_batch(
+def make_batch(
     fields: Fields,
     definition_rows: Int32s,
     depths: Ints,
@@ -140,7 +140,7 @@ def to_batch(
     is_span, is_counter = type_codes == _SPAN, type_codes == _COUNTER
     start_ns, request = fields["start_ns"], fields["request"]
     end_ns = compute_ends(fields, type_codes)
-    has_no_request = is_counter | (request == NO_REQUEST) | device_times.names_device_time(request)
+    has_no_request = is_counter | (request == NO_REQUEST) | device_times.is_timing_request(request)
     columns: dict[str, pa.Array[Any]] = {
         "start_ns": _wrap_array(start_ns),
         "duration_ns": _null_where(end_ns - start_ns, end_ns == FOREVER),
@@ -255,9 +255,9 @@ class DeviceTimes:
 
     @classmethod
     def from_records(cls, records: Records | None) -> DeviceTimes:
-        """Read records of device times, whose `bytes` are the begin, ns; skip unsound ones.
+        """Read records of device times, [span]; skip unsound ones. None: the process defines none.
 
-        None: the process has no definition of device times.
+        Their `bytes` are the begin on the device, ns, their `thread` is the stream's track.
         """
         times = np.empty(0, SLOT) if records is None else records
         duration_ns = times["end_ns"] - times["start_ns"]
@@ -267,7 +267,7 @@ class DeviceTimes:
         request, begin_ns, stream = (times[name][rows] for name in ("request", "bytes", "thread"))
         return cls(records is not None, request, begin_ns, duration_ns[rows], stream)
 
-    def names_device_time(self, requests: UInt64s) -> Flags:
+    def is_timing_request(self, requests: UInt64s) -> Flags:
         """Return True for each request that names a device time, recorded or not."""
         return np.asarray((requests >> _NUMBER_BITS == _DEVICE_MARK) & self.may_exist)
 
@@ -276,7 +276,7 @@ class DeviceTimes:
         if not len(self.request):
             return {}
         indices = np.minimum(np.searchsorted(self.request, requests), len(self.request) - 1)
-        is_missing = (self.request[indices] != requests) | ~self.names_device_time(requests)
+        is_missing = (self.request[indices] != requests) | ~self.is_timing_request(requests)
         return {
             "device_start_ns": pa.array(self.begin_ns[indices], mask=is_missing),
             "device_duration_ns": pa.array(self.duration_ns[indices], mask=is_missing),
@@ -328,19 +328,19 @@ class RecordChunk(NamedTuple):
 
     @classmethod
     def concatenated(cls, chunks: Sequence[RecordChunk]) -> Self:
-        """Put parts one after the other."""
+        """Put chunks one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
-            join([chunk.records for chunk in chunks]),
+            join_records([chunk.records for chunk in chunks]),
             np.concatenate([empty, *(chunk.origin for chunk in chunks)]),
             np.concatenate([empty, *(chunk.depth for chunk in chunks)]),
         )
 
-    def where(self, is_chosen: Flags) -> RecordChunk:
+    def select(self, is_chosen: Flags) -> RecordChunk:
         """Select by a mask, which mostly selects all."""
         return self if is_chosen.all() else self.take(np.flatnonzero(is_chosen))
 
-    def sorted(self) -> RecordChunk:
+    def sort_by_start(self) -> RecordChunk:
         """Put them in the order of their begin, as they mostly are."""
         start_ns = np.ascontiguousarray(self.records["start_ns"])
         is_sorted = (start_ns[1:] >= start_ns[:-1]).all()
@@ -353,4 +353,5 @@ class RecordChunk(NamedTuple):
 
     def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
-        return RecordChunk(pick(self.records, indices), self.origin[indices], self.depth[indices])
+        records = pick_records(self.records, indices)
+        return RecordChunk(records, self.origin[indices], self.depth[indices])

@@ -66,7 +66,7 @@ def tabulate_definitions(definitions: Iterable[Definition]) -> DefinitionTable:
     definition_by_id: dict[int, Definition] = {}
     for definition in filter(_is_sound, definitions):
         definition_by_id.setdefault(definition.id, definition)
-    row_by_id = np.zeros(max(definition_by_id, default=0) + 2, np.int32)
+    row_by_id = np.zeros(max(definition_by_id, default=0) + 2, np.int32)  # the last: of larger ids
     row_by_id[list(definition_by_id)] = np.arange(1, len(definition_by_id) + 1)
 
     def values(field: str) -> list[Any]:
@@ -102,13 +102,13 @@ def _is_sound(definition: Definition) -> bool:
 
 
 def _make_column(words: Sequence[str | None], dtype: Any = np.int8) -> Column:
-    """Number words in the order of first occurrence."""
-    code_of: dict[str, int] = {}
+    """Number words in the order of first occurrence; row 0, no definition, and None have code -1."""
+    code_by_word: dict[str, int] = {}
     codes = [
-        -1 if word is None else code_of.setdefault(_to_printable(word), len(code_of))
+        -1 if word is None else code_by_word.setdefault(_to_printable(word), len(code_by_word))
         for word in words
     ]
-    return Column(np.array([-1, *codes], dtype), pa.array([*code_of], pa.string()))
+    return Column(np.array([-1, *codes], dtype), pa.array([*code_by_word], pa.string()))
 
 
 def _make_numbers(values: Sequence[int | None]) -> Ints:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick
+from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick_records
 from tracelens.errors import NotATrace
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import NO_LINK
 from tracelens.schema.record import BYTE_ORDER, HEADER, MAGIC, RECORD_BYTES
@@ -42,13 +42,15 @@ class Segment(NamedTuple):
     def used_records(self) -> RecordChunk:
         """Return the slots that are in use; their origins locate them."""
         used_slots = np.flatnonzero(self.slots["definition"])
-        return RecordChunk.new(pick(self.slots, used_slots), self.origins(used_slots))
+        return RecordChunk.new(
+            pick_records(self.slots, used_slots), self.compute_origins(used_slots)
+        )
 
-    def free(self) -> Ints:
+    def compute_free_origins(self) -> Ints:
         """Return the origins of the slots that are not in use."""
-        return self.origins(np.flatnonzero(self.slots["definition"] == 0))
+        return self.compute_origins(np.flatnonzero(self.slots["definition"] == 0))
 
-    def origins(self, slots: Indices) -> Ints:
+    def compute_origins(self, slots: Indices) -> Ints:
         """Number slots uniquely in a recording."""
         return slots.astype(np.int64) + (self.number << SLOT_BITS)
 
@@ -66,7 +68,7 @@ class SegmentFile(NamedTuple):
             NotATrace: it is no segment, or none that can be read here.
             OSError: it cannot be read, or is gone.
         """
-        content = contents(self.path, "segment")
+        content = read_contents(self.path, "segment")
         header = content[:RECORD_BYTES]
         if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
             return Segment(self.number, np.empty(0, SLOT))  # killed while it was being made
@@ -104,8 +106,8 @@ class HeldSlot(NamedTuple):
     `depth` is that of its event, -1 without an event; such a slot waits since `since_ns`, monotonic.
     """
 
-    segment: int
-    slot: int
+    segment_number: int
+    slot_index: int
     depth: int
     since_ns: int
 
@@ -134,7 +136,7 @@ def load_progress(folder: Path) -> Progress:
         NotATrace: the progress file is damaged.
     """
     try:
-        fields = loads(contents(folder / PROGRESS_FILE, "side"))
+        fields = loads(read_contents(folder / PROGRESS_FILE, "side"))
         held_slots = tuple(HeldSlot(*map(int, slot)) for slot in fields.pop("held"))
         return Progress(held=held_slots, **fields)
     except FileNotFoundError:

@@ -15,7 +15,13 @@ import numpy as np
 
 from tracelens.conversion.arrow_file import GrowingFile
 from tracelens.conversion.batches import BATCH_ROWS, ChunkMode, Conversion
-from tracelens.conversion.columns import SLOT, UNKNOWN_DEPTH, RecordChunk, join, pick
+from tracelens.conversion.columns import (
+    SLOT,
+    UNKNOWN_DEPTH,
+    RecordChunk,
+    join_records,
+    pick_records,
+)
 from tracelens.conversion.folder import (
     SLOT_BITS,
     HeldSlot,
@@ -26,7 +32,7 @@ from tracelens.conversion.folder import (
 )
 from tracelens.conversion.retention import cut_to_last, join_consecutive, steps_cut_off
 from tracelens.schema.gate import open_regular
-from tracelens.schema.side import Past, from_lines, summarized
+from tracelens.schema.side import Past, parse_lines, summarize_steps
 from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
 
 if TYPE_CHECKING:
@@ -54,7 +60,8 @@ def convert_rest(
 ) -> SideTables:
     """Convert all segments that `progress` leaves, as of a recording that is over.
 
-    Returns the side tables with the counts of lost events, and the steps that were cut off.
+    Returns the side tables with the counts of lost events, and the steps that were cut off. A chunk is
+    fed when the next one is there: conversion looks ahead.
     """
     conversion.set_definitions(side.definitions, side.threads)
     chunk = RecordChunk.concatenated(())
@@ -69,13 +76,13 @@ def convert_rest(
 
 def add_counts(side: SideTables, conversion: Conversion) -> SideTables:
     """Return the side tables with a conversion's counts of lost events and its sortedness."""
-    dropped_by_reason = conversion.lost.copy()
-    dropped_by_reason.update(side.dropped)
+    dropped_by_reason = conversion.lost_by_reason.copy()
+    dropped_by_reason.update(side.dropped)  # a Counter adds
     return replace(
         side,
         dropped={reason: count for reason, count in dropped_by_reason.items() if count},
-        thinned={kind: count for kind, count in conversion.thinned.items() if count},
-        sorted=conversion.sorted,
+        thinned={kind: count for kind, count in conversion.thinned_by_kind.items() if count},
+        sorted=conversion.is_sorted,
     )
 
 
@@ -83,10 +90,10 @@ def read_held_in(
     segment: Segment, held_slots: Sequence[HeldSlot]
 ) -> tuple[RecordChunk, list[HeldSlot]]:
     """Return the records now in a segment's held slots, and the slots that are still unused."""
-    indices = np.array([slot.slot for slot in held_slots], np.intp)
+    indices = np.array([slot.slot_index for slot in held_slots], np.intp)
     depths = np.array([slot.depth for slot in held_slots], np.int64)
-    slot_records = pick(segment.slots, indices) if len(indices) else segment.slots[:0]
-    held_records = RecordChunk(slot_records, segment.origins(indices), depths)
+    slot_records = pick_records(segment.slots, indices) if len(indices) else segment.slots[:0]
+    held_records = RecordChunk(slot_records, segment.compute_origins(indices), depths)
     is_used = slot_records["definition"] != 0
     unused_slots = [
         slot for slot, in_use in zip(held_slots, is_used.tolist(), strict=True) if not in_use
@@ -120,7 +127,7 @@ def _iterate_chunks(
 def _read_rest(segment: Segment, progress: Progress) -> RecordChunk:
     if segment.number >= progress.next or not progress.length:
         return segment.used_records()
-    held_slots = [slot for slot in progress.held if slot.segment == segment.number]
+    held_slots = [slot for slot in progress.held if slot.segment_number == segment.number]
     return read_held_in(segment, held_slots)[0]
 
 
@@ -131,14 +138,16 @@ def _cut_to_last_steps(
     side: SideTables,
     past_steps: list[Past],
 ) -> RecordChunk:
-    """Return the records of the last steps; count others as lost, their steps as past."""
-    numbered = [(segment.number, segment.used_records().records) for segment in segments]
-    kept_records = join(
-        cut_to_last(join_consecutive(numbered), step_count, side.kept, side.definitions)
-    )
-    all_records = [segment_records for _, segment_records in numbered]
-    past_steps += summarized(steps_cut_off(all_records, kept_records, side.definitions))
-    conversion.lost[OUTDATED] += sum(map(len, all_records)) - len(kept_records)
+    """Return the records of the last steps; count others as lost, and add their steps to `past_steps`.
+
+    `side.kept` are moments before which the last steps are kept, too.
+    """
+    numbered_records = [(segment.number, segment.used_records().records) for segment in segments]
+    stretches = join_consecutive(numbered_records)
+    kept_records = join_records(cut_to_last(stretches, step_count, side.kept, side.definitions))
+    records_by_segment = [segment_records for _, segment_records in numbered_records]
+    past_steps += summarize_steps(steps_cut_off(records_by_segment, kept_records, side.definitions))
+    conversion.lost_by_reason[OUTDATED] += sum(map(len, records_by_segment)) - len(kept_records)
     return RecordChunk.new(kept_records, np.zeros(len(kept_records), np.int64))
 
 
@@ -153,12 +162,12 @@ class IncrementalConversion:
             OSError: the file cannot be written.
         """
         self._folder = folder
-        self._names = _GrowingSideFile(folder / SIDE_FILE)
-        side = self._names.side
+        self._side_file = _GrowingSideFile(folder / SIDE_FILE)
+        side = self._side_file.side
         self._progress = load_progress(folder)
         self._file = GrowingFile(folder / UNFINISHED_FILE, side, self._progress.length)
         self._conversion = Conversion(self._file.append, side.retention, self._progress)
-        self._chunk = CHUNK if side.retention.every is None else CHUNK * _WHEN_THINNED
+        self._segments_per_chunk = CHUNK if side.retention.every is None else CHUNK * _WHEN_THINNED
         self._remove_converted()
 
     def __enter__(self) -> Self:
@@ -168,7 +177,9 @@ class IncrementalConversion:
         self._file.close()
 
     def advance(self, end_number: int) -> bool:
-        """Convert the next chunk of full segments before `end_number`; False = there are too few.
+        """Convert the next chunk of full segments before `end_number`; False = not yet.
+
+        There are too few, with those to look ahead at, or a definition is missing.
 
         Raises:
             UnusableInput: a segment cannot be read.
@@ -179,14 +190,13 @@ class IncrementalConversion:
             for file in segment_files(self._folder)
             if self._progress.next <= file.number < end_number
         ]
-        if len(full_files) < self._chunk + AHEAD:
+        if len(full_files) < self._segments_per_chunk + AHEAD:
             return False
-        chunk_segments = [file.read() for file in full_files[: self._chunk]]
-        chunks_ahead = [
-            file.read().used_records() for file in full_files[self._chunk : self._chunk + AHEAD]
-        ]
-        self._names.read_on()
-        self._conversion.set_definitions(self._names.definitions, self._names.threads)
+        chunk_segments = [file.read() for file in full_files[: self._segments_per_chunk]]
+        files_ahead = full_files[self._segments_per_chunk :][:AHEAD]
+        chunks_ahead = [file.read().used_records() for file in files_ahead]
+        self._side_file.read_on()
+        self._conversion.set_definitions(self._side_file.definitions, self._side_file.threads)
         new_records = RecordChunk.concatenated(
             [segment.used_records() for segment in chunk_segments]
         )
@@ -217,7 +227,10 @@ class IncrementalConversion:
     def _convert(
         self, chunk_segments: Sequence[Segment], new_records: RecordChunk, next_records: Records
     ) -> None:
-        """Convert a chunk and the held slots, save the progress, remove converted segments."""
+        """Convert a chunk and the held slots, save the progress, remove converted segments.
+
+        A held slot may still change. An origin is segment number << `SLOT_BITS` | slot.
+        """
         now_ns = time.monotonic_ns()
         held_records, unused_slots, released_origins = self._read_held_slots(now_ns)
         held_chunk = self._conversion.feed(
@@ -234,27 +247,30 @@ class IncrementalConversion:
         free_slots = [
             HeldSlot(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now_ns)
             for segment in chunk_segments
-            for origin in segment.free().tolist()
+            for origin in segment.compute_free_origins().tolist()
         ]
         self._file.sync()
         self._progress = Progress(
-            length=self._file.length,
+            length=self._file.length_bytes,
             next=chunk_segments[-1].number + 1,
             held=tuple(sorted([*unused_slots, *held_slots, *free_slots])),
-            lost=_nonzero_counts(self._conversion.lost),
-            thinned=_nonzero_counts(self._conversion.thinned),
-            latest_ns=self._conversion.latest_ns,
-            sorted=self._conversion.sorted,
+            lost=_nonzero_counts(self._conversion.lost_by_reason),
+            thinned=_nonzero_counts(self._conversion.thinned_by_kind),
+            latest_ns=self._conversion.latest_start_ns,
+            sorted=self._conversion.is_sorted,
         )
         save_progress(self._folder, self._progress)
         self._remove_converted()
 
     def _read_held_slots(self, now_ns: int) -> tuple[RecordChunk, list[HeldSlot], Ints]:
-        """Return records in held slots, unused slots to wait for, and origins to hold no longer."""
+        """Return records in held slots, unused slots to wait for, and origins to hold no longer.
+
+        Expired segments hold up the removal of too many: nothing of them is waited for any more.
+        """
         file_by_number = {file.number: file for file in segment_files(self._folder)}
         slots_by_segment: dict[int, list[HeldSlot]] = {}
         for slot in self._progress.held:
-            slots_by_segment.setdefault(slot.segment, []).append(slot)
+            slots_by_segment.setdefault(slot.segment_number, []).append(slot)
         expired_numbers = _find_expired(slots_by_segment)
         record_chunks: list[RecordChunk] = []
         awaited_slots: list[HeldSlot] = []
@@ -275,7 +291,7 @@ class IncrementalConversion:
         """Remove the segments all of whose events are in the Arrow file."""
         if not self._progress.length:
             return
-        held_numbers = {slot.segment for slot in self._progress.held}
+        held_numbers = {slot.segment_number for slot in self._progress.held}
         for file in segment_files(self._folder):
             if file.number < self._progress.next and file.number not in held_numbers:
                 file.path.unlink(missing_ok=True)
@@ -302,22 +318,22 @@ class _GrowingSideFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._at = 0
-        self._first = b""
+        self._offset_bytes = 0
+        self._first_line = b""
         self.definitions: list[Definition] = []
         self.threads: list[Thread] = []
         self.side: SideTables = self.read_on()
 
     def read_on(self) -> SideTables:
-        """Read the lines that were added since the last call."""
+        """Read the whole lines added since the last call, and the first again: it has the version."""
         with open_regular(self._path, "side") as file:
-            file.seek(self._at)
+            file.seek(self._offset_bytes)
             content = file.read()
         complete_lines = content[: content.rfind(b"\n") + 1]
-        self._at += len(complete_lines)
+        self._offset_bytes += len(complete_lines)
         lines = complete_lines.split(b"\n")
-        self._first = self._first or next(iter(lines), b"")
-        tables = from_lines([self._first, *lines])
+        self._first_line = self._first_line or next(iter(lines), b"")
+        tables = parse_lines([self._first_line, *lines])
         self.definitions += tables.definitions
         self.threads += tables.threads
         return tables

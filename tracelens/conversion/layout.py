@@ -9,8 +9,15 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.conversion.flatbuffers import byte, field, follow, number, records, root
-from tracelens.conversion.messages import BATCH, DICTIONARY, LEAD, footer_content, messages
+from tracelens.conversion.flatbuffers import (
+    find_field,
+    find_root,
+    follow_offset,
+    read_byte,
+    read_number,
+    read_structs,
+)
+from tracelens.conversion.messages import BATCH, DICTIONARY, LEAD, get_footer, iterate_messages
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import limit
 
@@ -48,7 +55,7 @@ class Layout(NamedTuple):
     codec: int | None
 
 
-def layout_of(header: memoryview) -> Layout:
+def read_layout(header: memoryview) -> Layout:
     """Return the layout of a record batch, or of a dictionary's words.
 
     Raises:
@@ -57,16 +64,17 @@ def layout_of(header: memoryview) -> Layout:
     batch = _find_batch(header)
     if batch is None:
         raise struct.error("it is no batch")
-    compression = field(header, batch, _COMPRESSION)
+    position = find_field(header, batch, _COMPRESSION)
+    codec = None if position is None else read_byte(header, follow_offset(header, position), _CODEC)
     return Layout(
-        rows=number(header, batch, _LENGTH),
-        nodes=records(header, batch, _NODES, _PAIR),
-        buffers=records(header, batch, _BUFFERS, _PAIR),
-        codec=None if compression is None else byte(header, follow(header, compression), _CODEC),
+        rows=read_number(header, batch, _LENGTH),
+        nodes=read_structs(header, batch, _NODES, _PAIR),
+        buffers=read_structs(header, batch, _BUFFERS, _PAIR),
+        codec=codec,
     )
 
 
-def absent_columns(header: memoryview, count: int) -> set[int]:
+def find_absent_columns(header: memoryview, count: int) -> set[int]:
     """Return the indices of a record batch's columns in which every row is null.
 
     Where the number of nodes is not `count`, some columns are nested, and none is returned.
@@ -75,13 +83,13 @@ def absent_columns(header: memoryview, count: int) -> set[int]:
         struct.error: the header is damaged.
     """
     batch = _find_batch(header)
-    nodes = [] if batch is None else records(header, batch, _NODES, _PAIR)
+    nodes = [] if batch is None else read_structs(header, batch, _NODES, _PAIR)
     if len(nodes) != count:
         return set()
     return {index for index, (rows, null_count) in enumerate(nodes) if rows == null_count}
 
 
-def declared_bytes(header: memoryview, body: memoryview) -> int:
+def sum_declared_bytes(header: memoryview, body: memoryview) -> int:
     """Return the bytes that a message's buffers claim to hold when decompressed; 0 for a schema.
 
     Every compressed buffer begins with its full length; the header says where the buffers are.
@@ -89,6 +97,7 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
     Raises:
         struct.error: the header points outside of itself or of the body.
     """
+    # Only small headers are cached: those of other batches may be equal.
     read_buffers = _read_buffers if len(header) <= _SMALL else _read_buffers.__wrapped__
     buffers, is_compressed = read_buffers(bytes(header))
     total_bytes = 0
@@ -103,7 +112,7 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
     return total_bytes
 
 
-class Growth:
+class GrowthLimit:
     """Counts the bytes that a file of `size` bytes claims to become when it is decompressed."""
 
     def __init__(
@@ -113,16 +122,16 @@ class Growth:
         self._allowed = min(max(min_allowance, max_growth * size), limit("decompressed"))
         self._total = 0
 
-    def add(self, message: Message, content: memoryview) -> None:
+    def count_message(self, message: Message, content: memoryview) -> None:
         """Count one more message.
 
         Raises:
             NotATrace: it is too much.
             struct.error: it is damaged.
         """
-        self.add_bytes(declared_bytes(message.header(content), message.body(content)))
+        self.count_bytes(sum_declared_bytes(message.header(content), message.body(content)))
 
-    def add_bytes(self, count: int) -> None:
+    def count_bytes(self, count: int) -> None:
         """Count more decompressed bytes.
 
         Raises:
@@ -134,15 +143,15 @@ class Growth:
                 f"its {self._size} bytes would become more than {self._allowed} when decompressed"
             )
 
-    def add_all(self, content: memoryview, begin: int = len(LEAD)) -> None:
+    def count_stream(self, content: memoryview, begin: int = len(LEAD)) -> None:
         """Count all messages of a stream, up to the first that is damaged or cut off.
 
         Raises:
             NotATrace: they are too much.
         """
         try:
-            for message in messages(content, begin):
-                self.add(message, content)
+            for message in iterate_messages(content, begin):
+                self.count_message(message, content)
         except struct.error:
             return
 
@@ -154,57 +163,59 @@ def _read_buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
     batch = _find_batch(view)
     if batch is None:
         return [], False
-    return records(view, batch, _BUFFERS, _PAIR), field(view, batch, _COMPRESSION) is not None
+    return read_structs(view, batch, _BUFFERS, _PAIR), find_field(
+        view, batch, _COMPRESSION
+    ) is not None
 
 
-def dictionary_of(header: memoryview) -> int | None:
+def read_dictionary_id(header: memoryview) -> int | None:
     """Return the id of the dictionary that a message defines; None if it only adds words to one.
 
     Raises:
         struct.error: the header is damaged.
     """
-    header_position = field(header, root(header), _HEADER)
+    header_position = find_field(header, find_root(header), _HEADER)
     if header_position is None:
         raise struct.error("a message has no header")
-    dictionary_table = follow(header, header_position)
-    if byte(header, dictionary_table, _IS_DELTA):
+    dictionary_table = follow_offset(header, header_position)
+    if read_byte(header, dictionary_table, _IS_DELTA):
         return None
-    return number(header, dictionary_table, _DICTIONARY_ID)
+    return read_number(header, dictionary_table, _DICTIONARY_ID)
 
 
-def dictionary_ids(content: memoryview, column_indices: Iterable[int]) -> list[int]:
+def read_dictionary_ids(content: memoryview, column_indices: Iterable[int]) -> list[int]:
     """Return the dictionary id of each of these columns of a file, by the file's footer.
 
     Raises:
         struct.error: the footer is damaged, a column has none, or numbers have their high bytes first.
     """
-    footer = footer_content(content)
-    schema_position = field(footer, root(footer), _SCHEMA)
-    schema = None if schema_position is None else follow(footer, schema_position)
-    fields_position = None if schema is None else field(footer, schema, _FIELDS)
-    if schema is None or fields_position is None or byte(footer, schema, _ENDIANNESS):
+    footer = get_footer(content)
+    schema_position = find_field(footer, find_root(footer), _SCHEMA)  # where its offset is
+    schema = None if schema_position is None else follow_offset(footer, schema_position)
+    fields_position = None if schema is None else find_field(footer, schema, _FIELDS)
+    if schema is None or fields_position is None or read_byte(footer, schema, _ENDIANNESS):
         raise struct.error("there is no schema as it was written here")
-    field_vector = follow(footer, fields_position)
+    field_vector = follow_offset(footer, fields_position)
     ids = []
     for column_index in column_indices:
-        field_table = follow(footer, field_vector + 4 + 4 * column_index)
-        encoding_position = field(footer, field_table, _ENCODING)
+        field_table = follow_offset(footer, field_vector + 4 + 4 * column_index)
+        encoding_position = find_field(footer, field_table, _ENCODING)
         if encoding_position is None:
             raise struct.error("a column has no dictionary")
-        ids.append(number(footer, follow(footer, encoding_position), _ENCODING_ID))
+        ids.append(read_number(footer, follow_offset(footer, encoding_position), _ENCODING_ID))
     return ids
 
 
 def _find_batch(header: memoryview) -> int | None:
     """Return the position of a record batch's table, also of that in a dictionary; else None."""
-    message = root(header)
-    type_position = field(header, message, _HEADER_TYPE)
-    table_position = field(header, message, _HEADER)
+    message = find_root(header)
+    type_position = find_field(header, message, _HEADER_TYPE)
+    table_position = find_field(header, message, _HEADER)
     if type_position is None or table_position is None:
         return None
     (header_type,) = struct.unpack_from("<B", header, type_position)
     if header_type == DICTIONARY:
-        table_position = field(header, follow(header, table_position), _DATA)
+        table_position = find_field(header, follow_offset(header, table_position), _DATA)
     if table_position is None or header_type not in {DICTIONARY, BATCH}:
         return None
-    return follow(header, table_position)
+    return follow_offset(header, table_position)

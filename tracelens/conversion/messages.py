@@ -16,7 +16,14 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.conversion.flatbuffers import field, follow, number, records, root, text
+from tracelens.conversion.flatbuffers import (
+    find_field,
+    find_root,
+    find_text,
+    follow_offset,
+    read_number,
+    read_structs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +41,19 @@ _TAIL: Final = struct.Struct("<i6s")  # of a file: how long its footer is, and t
 DICTIONARY, BATCH = 2, 3  # MessageHeader in Message.fbs
 _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM = 1, 2, 3, 4  # fields of Message
 _DICTIONARY_ID: Final = 0  # field of DictionaryBatch
+_KEY, _VALUE = 0, 1  # fields of KeyValue
 _DICTIONARIES, _BATCHES = 2, 3  # fields of Footer
 _MOST_PAIRS: Final = 64  # of custom metadata that are looked at
 
 
 class Message(NamedTuple):
-    """A message's position and lengths in a file, in bytes; the header includes its prefix."""
+    """A message's position and lengths in a file, in bytes; the header includes its prefix.
+
+    `dictionary_id` is 0 of what is no dictionary, and where only the footer was read.
+    """
 
     kind: int
-    dictionary: int
+    dictionary_id: int
     offset: int
     header_bytes: int
     body_bytes: int
@@ -74,7 +85,7 @@ class Footer(NamedTuple):
     begin: int
 
 
-def messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
+def iterate_messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
     """Yield the messages from `offset` on, until the end of the stream, or of the content.
 
     Raises:
@@ -97,36 +108,34 @@ def messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
 
 def _parse_message(header: memoryview, offset: int) -> Message:
     """Parse the header of the message that begins at `offset`."""
-    table = root(header)
-    type_position = field(header, table, _HEADER_TYPE)
-    header_position = field(header, table, _HEADER)
-    body_position = field(header, table, _BODY_LENGTH)
+    table = find_root(header)
+    type_position = find_field(header, table, _HEADER_TYPE)
+    header_position = find_field(header, table, _HEADER)
     if type_position is None or header_position is None:
         raise struct.error("a message has no header")
     (header_type,) = struct.unpack_from("<B", header, type_position)
-    is_dictionary = header_type == DICTIONARY
+    dictionary_id = 0  # of what is no dictionary
+    if header_type == DICTIONARY:
+        dictionary_table = follow_offset(header, header_position)
+        dictionary_id = read_number(header, dictionary_table, _DICTIONARY_ID)
     return Message(
         kind=header_type,
-        dictionary=number(header, follow(header, header_position), _DICTIONARY_ID)
-        if is_dictionary
-        else 0,
+        dictionary_id=dictionary_id,
         offset=offset,
         header_bytes=_PREFIX.size + len(header),
-        body_bytes=0
-        if body_position is None
-        else struct.unpack_from("<q", header, body_position)[0],
+        body_bytes=read_number(header, table, _BODY_LENGTH),
     )
 
 
-def footer_of(content: memoryview) -> Footer:
+def read_footer(content: memoryview) -> Footer:
     """Read which messages the footer of a file names.
 
     Raises:
         struct.error: it is missing, or names bytes outside of the messages.
     """
-    footer = footer_content(content)
+    footer = get_footer(content)
     footer_begin = len(content) - _TAIL.size - len(footer)
-    table = root(footer)
+    table = find_root(footer)
     return Footer(
         _read_blocks(footer, table, _DICTIONARIES, DICTIONARY, footer_begin),
         _read_blocks(footer, table, _BATCHES, BATCH, footer_begin),
@@ -134,7 +143,7 @@ def footer_of(content: memoryview) -> Footer:
     )
 
 
-def footer_content(content: memoryview) -> memoryview:
+def get_footer(content: memoryview) -> memoryview:
     """Return the FlatBuffer at the end of a file.
 
     Raises:
@@ -153,7 +162,10 @@ def _read_blocks(
     footer: memoryview, table: int, index: int, kind: int, limit: int
 ) -> list[Message]:
     """Return the messages of one kind that a footer's field lists; they end before `limit`."""
-    listed = [Message(kind, 0, *block) for block in records(footer, table, index, _BLOCK)]
+    listed = [
+        Message(kind, dictionary_id=0, offset=offset, header_bytes=length, body_bytes=body_length)
+        for offset, length, body_length in read_structs(footer, table, index, _BLOCK)
+    ]
     for message in listed:
         begins_early = message.offset < len(LEAD) or message.header_bytes < _PREFIX.size
         if begins_early or message.body_bytes < 0 or message.end > limit:
@@ -167,14 +179,17 @@ def add_blocks_to_footer(footer: bytes, file_messages: list[Message]) -> bytes:
     Of several messages of a dictionary the last counts, as words are only ever added to one.
     """
     last_dictionaries = {
-        message.dictionary: message for message in file_messages if message.kind == DICTIONARY
+        message.dictionary_id: message for message in file_messages if message.kind == DICTIONARY
     }
     batches = [message for message in file_messages if message.kind == BATCH]
     for index, messages_of_kind in (
         (_DICTIONARIES, list(last_dictionaries.values())),
         (_BATCHES, batches),
     ):
-        blocks = b"".join(_BLOCK.pack(*message[2:]) for message in messages_of_kind)
+        blocks = b"".join(
+            _BLOCK.pack(message.offset, message.header_bytes, message.body_bytes)
+            for message in messages_of_kind
+        )
         footer = _replace_vector(footer, index, len(messages_of_kind), blocks)
     return footer
 
@@ -184,7 +199,7 @@ def _replace_vector(footer: bytes, field_index: int, element_count: int, element
     longer_footer = bytearray(footer)
     # A vector's content is aligned, and its length stands right before it.
     longer_footer += bytes(-(len(longer_footer) + 4) % _ALIGNMENT)
-    field_position = field(memoryview(footer), root(memoryview(footer)), field_index)
+    field_position = find_field(memoryview(footer), find_root(memoryview(footer)), field_index)
     if field_position is None:
         raise struct.error("the field to be replaced is missing")
     struct.pack_into("<I", longer_footer, field_position, len(longer_footer) - field_position)
@@ -197,7 +212,7 @@ def fill_in_checksum(content: memoryview) -> None:
     Raises:
         struct.error: it has no place for one.
     """
-    *_, last_message = messages(content, 0)
+    *_, last_message = iterate_messages(content, offset=0)
     offset_in_header = _find_checksum(last_message.header(content))
     if offset_in_header is None or last_message.kind != BATCH:
         raise struct.error("the last message has no place for a checksum")
@@ -231,15 +246,15 @@ def _compute_checksum(content: memoryview, digits_begin: int) -> int:
 
 def _find_checksum(header: memoryview) -> int | None:
     """Return the offset of the checksum's digits in a message's header; None without them."""
-    pairs_position = field(header, root(header), _CUSTOM)
+    pairs_position = find_field(header, find_root(header), _CUSTOM)
     if pairs_position is None:
         return None
-    pair_vector = follow(header, pairs_position)
+    pair_vector = follow_offset(header, pairs_position)
     (pair_count,) = struct.unpack_from("<I", header, pair_vector)
     for pair_index in range(min(pair_count, _MOST_PAIRS)):
-        pair_position = follow(header, pair_vector + 4 + 4 * pair_index)
-        key_begin, key_end = text(header, pair_position, 0)
-        begin, end = text(header, pair_position, 1)
+        pair_position = follow_offset(header, pair_vector + 4 + 4 * pair_index)
+        key_begin, key_end = find_text(header, pair_position, _KEY)
+        begin, end = find_text(header, pair_position, _VALUE)
         if bytes(header[key_begin:key_end]) == CHECKSUM_KEY and end - begin == len(NO_CHECKSUM):
             return begin
     return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import group_by_thread, join, pick
+from tracelens.conversion.columns import group_by_thread, join_records, pick_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,8 +69,8 @@ class SampledEvents:
 class ThinnedEvents(NamedTuple):
     """Which events are kept, and which a later choice decides."""
 
-    kept: Flags
-    undecided: Flags
+    is_kept: Flags
+    is_undecided: Flags
 
 
 def number_phases(kind: Column, op: Column) -> Ints:
@@ -145,9 +145,7 @@ def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
     start_ns, end_ns = events.start_ns[rows], events.end_ns[rows]
     depth, phase = events.depth[rows], events.phase[rows].copy()
     is_outermost = depth <= _DEEPEST
-    latest_of_level_above = np.full(
-        len(rows), -1
-    )  # [row]: row of the span that began last; -1 = none
+    latest_of_level_above = np.full(len(rows), -1)  # [row]: the span that began last; -1 = none
     for level in range(int(min(depth.max(), _DEEPEST)) + 1):
         level_rows = np.flatnonzero(depth == level)
         parent = latest_of_level_above[level_rows]
@@ -168,7 +166,7 @@ def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
 def _find_last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[Indices, Indices]:
     """Return the rows of candidates that are the last of their thread, group and step.
 
-    The second array has those of them that a later event may still follow.
+    The second array has those that a later event may still follow, and that were not undecided before.
     """
     columns = [column[candidates] for column in (events.step, events.group, events.thread)]
     order = np.lexsort((events.start_ns[candidates], *columns))
@@ -180,12 +178,12 @@ def _find_last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[In
 
 
 class Stretch(NamedTuple):
-    """Records of the consecutive segments `first` to `last`; `gap_after`: the next number is missing."""
+    """Records of consecutive segments; `has_gap_after`: the number after the last one is missing."""
 
     records: Records
-    first: int
-    last: int
-    gap_after: bool
+    first_segment: int
+    last_segment: int
+    has_gap_after: bool
 
 
 def join_consecutive(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
@@ -197,10 +195,10 @@ def join_consecutive(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
     end_rows = [*begin_rows, len(segments)][1:]
     return [
         Stretch(
-            join([records for _, records in segments[begin_row:end_row]]),
-            numbers[begin_row],
-            numbers[end_row - 1],
-            end_row < len(segments),
+            records=join_records([records for _, records in segments[begin_row:end_row]]),
+            first_segment=numbers[begin_row],
+            last_segment=numbers[end_row - 1],
+            has_gap_after=end_row < len(segments),
         )
         for begin_row, end_row in zip(begin_rows, end_rows, strict=True)
     ]
@@ -250,25 +248,31 @@ def _step_ids(definitions: Sequence[Definition]) -> UInt32s:
 def _cut_stretch(
     stretch: Stretch, step_count: int, moments_ns: Sequence[int], definition_ids: UInt32s
 ) -> Records:
-    """Return the records of a stretch that begin in the last steps before one of the moments."""
+    """Return the records of a stretch that begin in the last steps before one of the moments.
+
+    Steps have these definitions. A gap after the stretch cuts off the step that it is in.
+    """
     records = stretch.records
     step_rows = records[np.isin(records["definition"], definition_ids)]
     step_rows = step_rows[np.argsort(step_rows["start_ns"], kind="stable")]
     if not len(step_rows):
         return records
-    limit_ns = _find_limit(records, step_rows) if stretch.gap_after else _FOREVER
-    earliest_ns = int(step_rows["start_ns"][0]) if stretch.first > 0 else _FIRST
+    limit_ns = _find_limit(records, step_rows) if stretch.has_gap_after else _FOREVER
+    # Segment 0 has the recording's begin, so nothing before its first step was cut off.
+    earliest_ns = int(step_rows["start_ns"][0]) if stretch.first_segment > 0 else _FIRST
     step_rows = step_rows[step_rows["start_ns"] < limit_ns]
     is_wanted, start_ns = np.zeros(len(records), bool), records["start_ns"]
     for begin_ns, end_ns in _iterate_windows(step_rows, step_count, moments_ns, earliest_ns):
         is_wanted |= (start_ns >= begin_ns) & (start_ns < min(end_ns, limit_ns))
-    return pick(records, np.flatnonzero(is_wanted))
+    return pick_records(records, np.flatnonzero(is_wanted))
 
 
 def _find_moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
     """Return the times before which steps are to be kept, ns; `_FOREVER` for the stretch's end."""
-    moments_ns = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
-    return moments_ns if stretch.gap_after and moments_ns else [*moments_ns, _FOREVER]
+    moments_ns = [
+        row.at_ns for row in kept if stretch.first_segment <= row.segment <= stretch.last_segment
+    ]
+    return moments_ns if stretch.has_gap_after and moments_ns else [*moments_ns, _FOREVER]
 
 
 def _find_limit(records: Records, step_rows: Records) -> int:

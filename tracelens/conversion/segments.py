@@ -24,18 +24,18 @@ from tracelens.conversion.lock import locked
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.endings import DUMPS, read_dumps
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 from tracelens.schema.host import clock_domain, find_segments, host_name, process_started_ns
 from tracelens.schema.ownership import MARKER_FILE
-from tracelens.schema.side import SideTables, from_lines
+from tracelens.schema.side import SideTables, parse_lines
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
     SEGMENT_SUFFIX,
     SIDE_FILE,
     TRACE_SUFFIX,
     UNFINISHED_FILE,
+    make_stem,
     parse_stem,
-    stem,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def convert(path: Path) -> Path:
 
 def finish(converting: IncrementalConversion, path: Path) -> Path:
     """Convert the rest of `path`, whose recording is over, as `convert` does; its lock is held.
+
+    The file is published under the process's final rank, and its path returned.
 
     Raises:
         UnusableInput, OSError: as `convert` does.
@@ -180,14 +182,17 @@ def is_live(path: Path) -> bool:
 
 
 def _rename_for(process: Process, path: Path) -> Path:
-    """Rename the folder, or the note, after the final rank of its process; return its new path."""
+    """Rename the folder, or the note, after the final rank of its process; return its new path.
+
+    It keeps its path if the name is not one of ours, or another recording has the new one.
+    """
     parsed_stem = parse_stem(path.stem)
     if parsed_stem is None:
         return path
     role, rank, pid = parsed_stem
     if (role, rank) == (process.role, process.rank):
         return path
-    new_path = path.with_name(stem(process.role, process.rank, pid) + path.suffix)
+    new_path = path.with_name(make_stem(process.role, process.rank, pid) + path.suffix)
     if new_path.exists() or new_path.with_suffix(TRACE_SUFFIX).exists():
         return path
     return path.rename(new_path)
@@ -204,7 +209,7 @@ def side_of(path: Path) -> SideTables:
 
 def _read_side(folder: Path) -> SideTables:
     try:
-        side = from_lines(contents(folder / SIDE_FILE, "side").split(b"\n"))
+        side = parse_lines(read_contents(folder / SIDE_FILE, "side").split(b"\n"))
         return replace(side, endings=(*side.endings, *_read_dumps(folder, side)))
     except FileNotFoundError as error:
         raise TraceNotFound(

@@ -44,12 +44,12 @@ class Tally:
         """Count the events of one more batch, in the schema's types."""
         if not batch.num_rows:
             return
-        start_ns = values_of(batch.column("start_ns"), np.int64)
-        end_ns = start_ns + values_of(batch.column("duration_ns"), np.int64)
-        open_rows = np.flatnonzero(~valid_of(batch.column("duration_ns")))
+        start_ns = read_values(batch.column("start_ns"), np.int64)
+        end_ns = start_ns + read_values(batch.column("duration_ns"), np.int64)
+        open_rows = np.flatnonzero(~flag_valid_rows(batch.column("duration_ns")))
         end_ns[open_rows] = start_ns[open_rows]
         is_span = _is_word(batch.column("type"), _SPAN)
-        thread = values_of(batch.column("thread"), np.uint16)
+        thread = read_values(batch.column("thread"), np.uint16)
         self._row_count += batch.num_rows
         self._span_count += int(np.count_nonzero(is_span))
         self._widen(int(start_ns.min()), int(end_ns.max()))
@@ -59,7 +59,7 @@ class Tally:
             end_ns[open_rows] = _FOREVER
             self._count_steps(thread[step_rows], start_ns[step_rows], end_ns[step_rows])
         elif not self._step_counts:
-            step = values_of(batch.column("step"), np.int32)
+            step = read_values(batch.column("step"), np.int32)
             self._note_step_numbers(thread[is_span], step[is_span])
 
     def summary(self, side: SideTables) -> Summary:
@@ -88,7 +88,7 @@ class Tally:
                 self._kinds.add(word)
 
     def _count_steps(self, threads: Array, starts_ns: Ints, ends_ns: Ints) -> None:
-        """Count the step spans that begin after all earlier ones on their thread have ended."""
+        """Count, by thread, the step spans that begin after all earlier ones on it have ended."""
         self._step_keys.clear()
         self._span_counts.clear()
         for thread in np.unique(threads).tolist():
@@ -108,7 +108,10 @@ class Tally:
         self._step_keys.update(np.unique(keys[change_rows]).tolist())
 
     def _count_worker_steps(self, flight_threads: set[int]) -> int:
-        """Return the steps of the training thread, which is no track of operations in flight."""
+        """Return the steps of the training thread, which is no track of operations in flight.
+
+        It has the most steps; without step spans, the most spans, whose step numbers are counted.
+        """
         step_counts = {t: n for t, n in self._step_counts.items() if t not in flight_threads}
         if step_counts:
             return max(step_counts.values())
@@ -119,14 +122,14 @@ class Tally:
         return sum(key >> _THREAD_BITS == training_thread for key in self._step_keys)
 
 
-def values_of(column: pa.Array[Any], dtype: type[np.generic]) -> Array:
+def read_values(column: pa.Array[Any], dtype: type[np.generic]) -> Array:
     """Return the values of a column of numbers, [row]; those of its nulls are arbitrary."""
     end = column.offset + len(column)
     values: Array = np.frombuffer(cast("Any", column.buffers()[1]), dtype)[column.offset : end]
     return values
 
 
-def valid_of(column: pa.Array[Any]) -> Flags:
+def flag_valid_rows(column: pa.Array[Any]) -> Flags:
     """Return True for each row of the column that is not null."""
     validity_bits = column.buffers()[0]
     if not column.null_count or validity_bits is None:
@@ -140,7 +143,7 @@ def valid_of(column: pa.Array[Any]) -> Flags:
 def _split_codes(column: pa.Array[Any]) -> tuple[Array, list[str | None]]:
     """Return the codes of a column of words, and the words."""
     coded = cast("pa.DictionaryArray[Any, Any]", column)
-    return values_of(coded.indices, np.int8), coded.dictionary.to_pylist()
+    return read_values(coded.indices, np.int8), coded.dictionary.to_pylist()
 
 
 def _is_word(column: pa.Array[Any], word: str) -> Flags:

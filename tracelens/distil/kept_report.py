@@ -62,11 +62,11 @@ def find(trace: Path, choice: Choice = EVERYTHING) -> Report | None:
         trace: The trace folder.
         choice: Of which part of it, as it was asked for.
     """
-    state = _state(trace)
+    state = _name_state(trace)
     if state is None:
         return None
-    report_name = _name(state, choice)
-    for directory in places.index_places(trace):
+    report_name = _name_folder(state, choice)
+    for directory in places.list_index_directories(trace):
         folder = directory / report_name
         if is_ours(directory) and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
@@ -79,12 +79,12 @@ def keep(trace: Path, report: Report, choice: Choice = EVERYTHING) -> None:
 
     Of parts of a run only the latest few are kept.
     """
-    state = _state(trace)
+    state = _name_state(trace)
     if state is None:
         return
-    for directory in places.places_to_keep(trace):
-        with suppress(OSError), places.alone(directory):
-            _write(directory / _name(state, choice), report)
+    for directory in places.list_directories_to_keep(trace):
+        with suppress(OSError), places.lock_directory(directory):
+            _write(directory / _name_folder(state, choice), report)
             _clear(directory, state)
             return
 
@@ -121,24 +121,26 @@ def _write(folder: Path, report: Report) -> None:
         raise
 
 
-def _state(trace: Path) -> str | None:
+def _name_state(trace: Path) -> str | None:
     """Name the report of the whole trace as it is now; None where none can be kept."""
     made_of = places.fingerprint(trace)
-    return None if made_of is None else f"{_PREFIX}{made_of}-{_code()}"
+    return None if made_of is None else f"{_PREFIX}{made_of}-{_digest_code()}"
 
 
-def _name(state: str, choice: Choice) -> str:
-    if choice.is_all:
+def _name_folder(state: str, choice: Choice) -> str:
+    if choice.is_whole_run:
         return state
-    return f"{state}-{sha256(repr(choice.texts).encode()).hexdigest()[:12]}"
+    return f"{state}-{sha256(repr(choice.text_by_option).encode()).hexdigest()[:12]}"
 
 
 @cache
-def _code() -> str:
+def _digest_code() -> str:
     """Return a digest of this code: its files' names, sizes and times, and installed plug-ins."""
     root = Path(__file__).parents[1]
-    plug_ins = (*plugins.installed(plugins.READERS), *plugins.installed(plugins.ANALYSES))
-    lines = [f"{plugin.distribution} {plugin.name} {plugin.value}" for plugin in plug_ins]
+    plug_ins = (*plugins.list_plugins(plugins.READERS), *plugins.list_plugins(plugins.ANALYSES))
+    lines = [
+        f"{plugin.distribution} {plugin.name} {plugin.object_reference}" for plugin in plug_ins
+    ]
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name != "__pycache__"]
         for name in names:
@@ -154,41 +156,41 @@ def save_report(report: Report, file: Path) -> None:
     row["findings"] = [finding.to_dict() for finding in report.findings]
     if report.summary.selected is None:  # an index is of a whole run, and holds what it always did
         del row["summary"]["selected"]
-    file.write_text(json.dumps(row, default=_plain))
+    file.write_text(json.dumps(row, default=_to_plain))
 
 
 def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Report:
     """Read what `save_report` wrote; `results` are given to the report."""
     fields = loads(file.read_text())
     clock, efficiency = fields["clock"], fields["efficiency"]
-    hosts = (HostClock(**_fixed(host)) for host in clock["hosts"])
+    hosts = (HostClock(**_restore_tuples(host)) for host in clock["hosts"])
     return Report(
         verdict=Verdict(**fields["verdict"]),
         summary=Summary(**fields["summary"]),
         clock=Alignment(clock["method"], tuple(hosts)),
-        efficiency=_efficiency(efficiency) if efficiency else None,
-        ledger=_ledger(fields["ledger"]) if fields["ledger"] else None,
-        findings=tuple(Finding(**_fixed(finding)) for finding in fields["findings"]),
-        notes=tuple(Note(**_fixed(note)) for note in fields["notes"]),
+        efficiency=_load_efficiency(efficiency) if efficiency else None,
+        ledger=_load_ledger(fields["ledger"]) if fields["ledger"] else None,
+        findings=tuple(Finding(**_restore_tuples(finding)) for finding in fields["findings"]),
+        notes=tuple(Note(**_restore_tuples(note)) for note in fields["notes"]),
         results=results or {},
         life=LifeShares(**fields["life"]) if fields["life"] else None,
     )
 
 
-def _efficiency(row: dict[str, Any]) -> Efficiency:
+def _load_efficiency(row: dict[str, Any]) -> Efficiency:
     devices = DeviceShares(**row["devices"]) if row.get("devices") else None
     bars = tuple(Share(**bar) for bar in row["waterfall"])
     return Efficiency(**(row | {"waterfall": bars, "devices": devices}))
 
 
-def _ledger(row: dict[str, Any]) -> Ledger:
+def _load_ledger(row: dict[str, Any]) -> Ledger:
     return Ledger(**(row | {"losses": tuple(Loss(**loss) for loss in row["losses"])}))
 
 
-def _fixed(row: dict[str, Any]) -> dict[str, Any]:
+def _restore_tuples(row: dict[str, Any]) -> dict[str, Any]:
     """Restore the tuples of a record."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else list(value)

@@ -28,45 +28,31 @@ if TYPE_CHECKING:
     from tracelens.model.columns import Columns, Words
     from tracelens.model.trace import Trace
 
-__all__ = ["KEPT", "OUTLINED", "outline", "outlined", "work_times"]
+__all__ = ["KEPT", "OUTLINED", "find_work_times_ns", "list_outlines", "make_outline"]
 
 # The columns that an outline is made of; others need not be read for it.
 OUTLINED: Final = (
-    "start_ns",
-    "end_ns",
-    "type",
-    "kind",
-    "op",
-    "name",
-    "status",
-    "thread",
-    "depth",
-    "step",
-    "communicator",
-    "seq",
-    "bytes",
-    "bucket",
-    "peer",
-    "device_start_ns",
-    "device_duration_ns",
-    "stream",
-    "value",
-)
+    "start_ns", "end_ns", "type", "kind", "op", "name", "status", "thread", "depth", "step",
+    "communicator", "seq", "bytes", "bucket", "peer",
+    "device_start_ns", "device_duration_ns", "stream", "value",
+)  # fmt: skip
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "device_duration_ns")
 _OF_CALLS: Final = ("communicator", "seq", "bytes", "peer")
 # Of these, what is asked for again when outlines have been merged.
 KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
 
 
-def outlined(trace: Trace) -> Mapping[int, Outline]:
+def list_outlines(trace: Trace) -> Mapping[int, Outline]:
     """Return the outline of each process; those that a reader made serve, as long as they hold."""
     if trace.outlines is not None:
         return trace.outlines
     tracks = in_flight_tracks(trace)
     source, cache = trace.source, BoundedCache()
     return {
-        process: outline(source.columns(process, OUTLINED, cache), tracks.get(process, ()), cache)
-        for process in source.parts
+        process: make_outline(
+            source.read_columns(process, OUTLINED, cache), tracks.get(process, ()), cache
+        )
+        for process in source.part_by_process
     }
 
 
@@ -78,7 +64,7 @@ def in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
     return tracks_by_process
 
 
-def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> Outline:
+def make_outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> Outline:
     """Make the outline of one process.
 
     Args:
@@ -87,31 +73,31 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
         cache: Of the pass over all processes.
     """
     timeless = _find_timeless(columns, tuple(in_flight), cache)
-    start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+    start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
     last_ns = np.maximum(start_ns, end_ns)
     if len(last_ns) and int(last_ns.max()) >= FOREVER:
         last_ns = np.maximum(start_ns, np.where(end_ns == FOREVER, start_ns, end_ns))
-    call_begins_ns, call_ends_ns = work_times(columns, timeless.calls)
+    call_begins_ns, call_ends_ns = find_work_times_ns(columns, timeless.calls)
     return Outline(
-        rows=columns.height,
+        event_count=columns.height,
         first_ns=int(start_ns[0]) if len(start_ns) else None,
         last_ns=int(last_ns.max()) if len(start_ns) else None,
         training_last_ns=int(last_ns.take(timeless.on_training).max(initial=NULL)),
-        steps=StepSpans(
+        step_spans=StepSpans(
             start_ns=start_ns[timeless.steps], end_ns=end_ns[timeless.steps], **timeless.step_facts
         ),
-        implied=(timeless.implied_steps, start_ns[timeless.implied]),
+        implied_steps=(timeless.implied_steps, start_ns[timeless.implied]),
         calls=CallRows(start_ns=call_begins_ns, end_ns=call_ends_ns, **timeless.call_facts),
-        on_device=_count_on_device(columns),
-        device_ns=_find_device_extent_ns(columns),
+        device_span_count=_count_on_device(columns),
+        device_extent_ns=_find_device_extent_ns(columns),
         counters=_read_counters(columns, timeless.counters),
-        names=columns.word_column("name").known,
+        span_names=columns.word_column("name").vocabulary,
         **timeless.counts,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Timeless:
+class _TimelessOutline:
     """The part of an outline that needs no times: counts, row numbers, and facts of those rows."""
 
     counts: dict[str, Any]  # fields of `Outline`
@@ -125,23 +111,25 @@ class _Timeless:
     counters: Indices
 
 
-def _find_timeless(columns: Columns, in_flight: tuple[int, ...], cache: BoundedCache) -> _Timeless:
+def _find_timeless(
+    columns: Columns, in_flight: tuple[int, ...], cache: BoundedCache
+) -> _TimelessOutline:
     """Find the part of an outline that needs no times, once for all processes with equal columns."""
-    arrays = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
-    arrays |= {name: words.codes for name, words in columns.words.items()}
-    texts = tuple((name, words.known) for name, words in columns.words.items())
+    arrays = {name: array for name, array in columns.number_columns.items() if name not in _TIMES}
+    arrays |= {name: words.codes for name, words in columns.word_columns.items()}
+    texts = tuple((name, words.vocabulary) for name, words in columns.word_columns.items())
     return cache.get_or_make(
         "outline",
         tuple(arrays.values()),
         lambda: _outline_without_times(columns, in_flight),
-        *(columns.height, in_flight, columns.uids, texts, tuple(arrays)),
+        *(columns.height, in_flight, columns.communicator_uids, texts, tuple(arrays)),
     )
 
 
-def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
+def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _TimelessOutline:
     """Find the part of an outline that needs no times; `in_flight` are tracks that are no threads."""
     is_span, kinds = columns.is_span, columns.word_column("kind")
-    threads, is_step = columns.number("thread"), kinds.is_in(("step",))
+    threads, is_step = columns.number_column("thread"), kinds.is_in(("step",))
     is_update = kinds.is_in(("update",))
     training = _find_training_thread(
         threads[is_span], (is_step[is_span], is_update[is_span]), in_flight
@@ -149,31 +137,31 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
     on_training = threads == (NULL if training is None else training)
     reductions = np.flatnonzero(kinds.is_in(("reduction",)) & is_span)
     collectives = _select_ops(columns, reductions, COLLECTIVES)
-    has_number = (columns.number("communicator")[collectives] >= 0) & (
-        columns.number("seq")[collectives] >= 0
+    has_number = (columns.number_column("communicator")[collectives] >= 0) & (
+        columns.number_column("seq")[collectives] >= 0
     )
     steps = np.flatnonzero(is_step & is_span)
     implied_steps, implied = _find_implied_steps(
         columns, np.flatnonzero(on_training & is_span), is_step
     )
-    return _Timeless(
+    return _TimelessOutline(
         counts={
-            "spans": int(np.count_nonzero(is_span)),
-            "of_steps": int(np.count_nonzero(is_step)),
+            "span_count": int(np.count_nonzero(is_span)),
+            "step_event_count": int(np.count_nonzero(is_step)),
             "training_thread": training,
-            "requests": int(np.count_nonzero(kinds.is_in(EXCHANGE_KINDS) & is_span)),
-            "messages": len(_select_ops(columns, reductions, POINT_TO_POINT)),
-            "opened": int(
+            "request_count": int(np.count_nonzero(kinds.is_in(EXCHANGE_KINDS) & is_span)),
+            "message_count": len(_select_ops(columns, reductions, POINT_TO_POINT)),
+            "open_span_count": int(
                 np.count_nonzero(columns.word_column("status").is_in(("open",)) & is_span)
             ),
-            "numberless": int(len(collectives) - np.count_nonzero(has_number)),
+            "unnumbered_call_count": int(len(collectives) - np.count_nonzero(has_number)),
         },
         on_training=np.flatnonzero(on_training),
         steps=steps,
         step_facts={
-            "step": columns.number("step")[steps],
-            "depth": columns.number("depth")[steps],
-            "on_training": on_training[steps],
+            "step": columns.number_column("step")[steps],
+            "depth": columns.number_column("depth")[steps],
+            "is_on_training_thread": on_training[steps],
         },
         implied=implied,
         implied_steps=implied_steps,
@@ -215,7 +203,7 @@ def _find_implied_steps(columns: Columns, rows: Indices, is_step: Flags) -> tupl
     updates are missing, too. Empty where step spans were recorded (`is_step`, [event]).
     """
     rows = rows[:0] if is_step[rows].any() else rows
-    step_numbers = columns.number("step")[rows]
+    step_numbers = columns.number_column("step")[rows]
     if step_numbers.max(initial=-1) > 0:
         steps, first_rows = np.unique(step_numbers, return_index=True)
         return steps[steps >= 0].astype(np.int32), rows[first_rows[steps >= 0]]
@@ -244,10 +232,10 @@ def _read_call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
     op, status = columns.word_column("op"), columns.word_column("status")
 
     def column_of(name: str) -> Array:
-        return np.ascontiguousarray(columns.number(name)[rows])
+        return np.ascontiguousarray(columns.number_column(name)[rows])
 
     return {
-        "uids": columns.uids,
+        "communicator_uids": columns.communicator_uids,
         "communicator": column_of("communicator"),
         "seq": column_of("seq").astype(np.int64),
         "op": op.codes[rows],
@@ -257,18 +245,21 @@ def _read_call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
         "thread": column_of("thread").astype(np.int32),
         "peer": column_of("peer").astype(np.int32),
         "status": status.codes[rows],
-        "ops": op.known,
-        "statuses": status.known,
+        "ops": op.vocabulary,
+        "statuses": status.vocabulary,
     }
 
 
-def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
+def find_work_times_ns(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     """Return begin and end of the work of some spans, [row], ns: on the device if it was timed there."""
-    start_ns, end_ns = columns.number("start_ns")[rows], columns.number("end_ns")[rows]
+    start_ns, end_ns = (
+        columns.number_column("start_ns")[rows],
+        columns.number_column("end_ns")[rows],
+    )
     if "device_duration_ns" not in columns:
         return start_ns, end_ns
     device_ns, lengths_ns = (
-        columns.number(name)[rows] for name in ("device_start_ns", "device_duration_ns")
+        columns.number_column(name)[rows] for name in ("device_start_ns", "device_duration_ns")
     )
     is_timed = (lengths_ns >= 0) & (end_ns != FOREVER)
     begin_ns = np.where(is_timed, device_ns, start_ns)
@@ -276,29 +267,29 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
 
 
 def _count_on_device(columns: Columns) -> int:
-    timed = columns.numbers.get("device_duration_ns")
+    timed = columns.number_columns.get("device_duration_ns")
     return 0 if timed is None else int(np.count_nonzero(timed >= 0))
 
 
 def _find_device_extent_ns(columns: Columns) -> tuple[int, int] | None:
     """Return when devices began their first and ended their last work, ns; None without any."""
-    lengths_ns = columns.numbers.get("device_duration_ns")
+    lengths_ns = columns.number_columns.get("device_duration_ns")
     rows = np.flatnonzero(lengths_ns >= 0) if lengths_ns is not None else np.zeros(0, np.int64)
     if not len(rows):
         return None
-    begins_ns, ends_ns = work_times(columns, rows)
+    begins_ns, ends_ns = find_work_times_ns(columns, rows)
     return int(begins_ns.min()), int(ends_ns.max())
 
 
 def _read_counters(columns: Columns, rows: Indices) -> Counters:
     """Return the finite readings of counters in some rows."""
-    names, values = columns.word_column("name"), columns.values.get("value", np.zeros(0))
+    names, values = columns.word_column("name"), columns.value_columns.get("value", np.zeros(0))
     rows = rows[np.isfinite(values[rows])] if len(values) else rows[:0]
     return Counters(
-        names=names.known,
-        name=names.codes[rows],
-        step=columns.number("step")[rows].astype(np.int32),
-        thread=columns.number("thread")[rows].astype(np.int32),
-        at_ns=columns.number("start_ns")[rows],
+        names=names.vocabulary,
+        name_codes=names.codes[rows],
+        step=columns.number_column("step")[rows].astype(np.int32),
+        thread=columns.number_column("thread")[rows].astype(np.int32),
+        at_ns=columns.number_column("start_ns")[rows],
         value=values[rows],
     )

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.containment import left_out
+from tracelens.containment import list_left_out
 from tracelens.conversion.lock import locked
 from tracelens.schema.life import JOURNALS
 from tracelens.schema.ownership import is_ours, mark
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = [
     "INDEX_FOLDER",
     "INDEX_VERSION",
-    "alone",
-    "cache",
+    "cache_directory",
     "fingerprint",
-    "index_places",
     "keeping_nothing",
-    "keeps",
-    "outdated",
-    "places_to_keep",
+    "list_directories_to_keep",
+    "list_index_directories",
+    "list_outdated_directories",
+    "lock_directory",
+    "may_keep",
 ]
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
@@ -65,7 +65,7 @@ def keeping_nothing() -> Iterator[None]:
             os.environ[_VARIABLE] = value_before
 
 
-def keeps() -> bool:
+def may_keep() -> bool:
     """Return True if reports and indexes may be written."""
     return os.environ.get(_VARIABLE) != "0"
 
@@ -85,24 +85,24 @@ def fingerprint(trace: Path) -> str | None:
     if not files or any(entry.stem not in converted for entry in live_files):
         return None
     files += [entry for entry in visible if fnmatch(entry.name, JOURNALS)]
-    return _digest([*sorted(map(_described, files)), *left_out(trace)])
+    return _digest([*sorted(map(_describe_state, files)), *list_left_out(trace)])
 
 
-def index_places(trace: Path) -> list[Path]:
+def list_index_directories(trace: Path) -> list[Path]:
     """Return the directories in which indexes of a trace may lie, the best first."""
     beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
-    return [*beside, cache() / INDEX_FOLDER / _cached_name(trace)]
+    return [*beside, cache_directory() / INDEX_FOLDER / _make_cached_name(trace)]
 
 
-def places_to_keep(trace: Path) -> list[Path]:
+def list_directories_to_keep(trace: Path) -> list[Path]:
     """Return the directories for a new index of a trace, the best first: none with `--no-keep`.
 
     A folder of another user, or with a recording of another user, is left as it is, also by a user who
     may write there.
     """
-    if not keeps():
+    if not may_keep():
         return []
-    places = index_places(trace)
+    places = list_index_directories(trace)
     return places if _is_own(trace) else places[-1:]
 
 
@@ -123,27 +123,27 @@ def _is_utf8(trace: Path) -> bool:
     return True
 
 
-def outdated(trace: Path) -> list[Path]:
+def list_outdated_directories(trace: Path) -> list[Path]:
     """Return the places where older versions of the index format have kept indexes of a trace."""
     return [
         directory
-        for root, inside in ((trace, ""), (cache(), _cached_name(trace)))
+        for root, inside in ((trace, ""), (cache_directory(), _make_cached_name(trace)))
         for version in range(1, INDEX_VERSION)
         for directory in [root / f"{_FOLDERS}{version}" / inside]
         if directory.is_dir()
     ]
 
 
-def cache() -> Path:
+def cache_directory() -> Path:
     """Return TraceLens' folder in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracelens"
 
 
-def _cached_name(trace: Path) -> str:
+def _make_cached_name(trace: Path) -> str:
     return _digest([str(trace.resolve())])
 
 
-def _described(file: os.DirEntry[str]) -> str:
+def _describe_state(file: os.DirEntry[str]) -> str:
     state = file.stat()
     return f"{file.name} {state.st_size} {state.st_mtime_ns}"
 
@@ -152,7 +152,7 @@ def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
 
 
-def _make(directory: Path) -> None:
+def _make_marked(directory: Path) -> None:
     """Make a folder of indexes, with its marker, unless it exists.
 
     It is moved to its place when it is marked, so that it is never found without.
@@ -171,13 +171,13 @@ def _make(directory: Path) -> None:
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Wait until no other process writes there.
 
     Raises:
         OSError: nothing can be written there, or TraceLens did not make it.
     """
-    _make(directory)
+    _make_marked(directory)
     lock = directory / _LOCK
     lock.touch()
     with locked(lock, _PATIENCE_S):

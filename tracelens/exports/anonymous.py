@@ -47,7 +47,10 @@ class Replacements:
     """Numbers names in the order in which they are met; `text` replaces those in any text."""
 
     def __init__(self, hosts: Iterable[str], texts: Iterable[str]) -> None:
-        """Number the hosts, and the users and odd paths that occur in the run's texts."""
+        """Number the hosts, and the users and odd paths that occur in the run's texts.
+
+        `hosts` such as "rank 3" are ours, and names of nothing; short host names are replaced, too.
+        """
         self._numbered_names: dict[str, dict[str, str]] = {}
         self._replaced_texts: dict[str, str] = {}
         self._replacement_by_name: dict[str, str] = {}
@@ -62,40 +65,40 @@ class Replacements:
         self._odd_path_pattern = _match_any(_find_odd_files(distinct_texts), short_as_words=False)
         self._name_pattern = _match_any(self._replacement_by_name, short_as_words=True)
 
-    def host(self, name: str) -> str:
+    def replace_host(self, name: str) -> str:
         """Return the replacement of a host."""
         return self._number_name("host", name)
 
-    def job(self, name: str) -> str:
+    def replace_job(self, name: str) -> str:
         """Return the replacement of a job."""
         return self._number_name("job", name)
 
-    def clock(self, name: str) -> str:
+    def replace_clock(self, name: str) -> str:
         """Return the replacement of a clock, whose name holds an identity of its host."""
         return self._number_name("clock", name)
 
-    def text(self, text: str) -> str:
+    def replace_text(self, text: str) -> str:
         """Return a text in which paths, hosts and users are replaced."""
         if text not in self._replaced_texts:
             self._replaced_texts[text] = self._replace_names(text)
         return self._replaced_texts[text]
 
-    def frame(self, text: str) -> str:
+    def replace_frame(self, text: str) -> str:
         """Return a frame of a stack, ``function (file:line)``, whose file is a path in any case."""
         match = _FRAME.fullmatch(text)
         if match is None or _BUILT_IN.fullmatch(match["file"]):
-            return self.text(text)
+            return self.replace_text(text)
         file = self._number_name("path", match["file"])
-        return f"{self.text(match['function'])} ({file}{match['line'] or ''})"
+        return f"{self.replace_text(match['function'])} ({file}{match['line'] or ''})"
 
-    def events(self, events: pl.DataFrame) -> pl.DataFrame:
+    def replace_events(self, events: pl.DataFrame) -> pl.DataFrame:
         """Return events whose names hold no path, host or user."""
         return events.with_columns(self._replace_column(events[name]) for name in _WORDS)
 
-    def samples(self, samples: pl.DataFrame) -> pl.DataFrame:
+    def replace_samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return stack samples, one row per sample, with thread names and files replaced."""
         frames = samples["frames"].explode().drop_nulls().unique(maintain_order=True).to_list()
-        replacements = {frame: self.frame(frame) for frame in frames}
+        replacements = {frame: self.replace_frame(frame) for frame in frames}
         return samples.with_columns(
             self._replace_column(samples["thread_name"]),
             pl.col("frames").list.eval(
@@ -107,7 +110,7 @@ class Replacements:
         """Return the column with names in its texts replaced, itself if it has none."""
         texts = column.cast(pl.String)
         distinct_texts = texts.drop_nulls().unique(maintain_order=True)
-        replacement_by_text = {text: self.text(text) for text in distinct_texts}
+        replacement_by_text = {text: self.replace_text(text) for text in distinct_texts}
         if all(text == replacement for text, replacement in replacement_by_text.items()):
             return column
         return texts.replace_strict(replacement_by_text, default=None, return_dtype=pl.String).cast(
@@ -133,7 +136,7 @@ class Replacements:
         return numbered_names.setdefault(name, f"{kind}-{len(numbered_names)}") if name else ""
 
 
-def texts_of(trace: Trace, event_texts: Iterable[str]) -> Iterator[str]:
+def iterate_texts(trace: Trace, event_texts: Iterable[str]) -> Iterator[str]:
     """Yield the texts of a run that may hold paths or users, `event_texts` of its events too."""
     for table, column in (
         (trace.processes, "job"),

@@ -13,7 +13,7 @@ import polars as pl
 from tracelens.align.selection import check_ranks, cut_to_choice
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
-from tracelens.exports.anonymous import Replacements, texts_of
+from tracelens.exports.anonymous import Replacements, iterate_texts
 from tracelens.exports.down_sampling import sum_up
 from tracelens.exports.output import size_of
 from tracelens.model.choice import EVERYTHING
@@ -44,21 +44,23 @@ class Saved:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """A part of a run; `names` replaces names, `kept` says what is not summed up; null for neither.
+    """A part of a run; `flagged` says what is not summed up, and `replacements` what names become.
+
+    Null: nothing is summed up, and names stay.
 
     The events and samples of `trace` are those of the choice, its tables those of the run. `processes`
     are as in `Trace.processes`, workers first and by rank, with names replaced. `sources` are the runs'
-    paths, for what only their files know. `summed_up` has for each process that was read the number of
-    recorded events that sums replace, and the number of these sums.
+    paths, for what only their files know. `sum_counts_by_process` has of each process read so far how
+    many recorded events sums replace, and how many sums.
     """
 
     trace: Trace
     name: str
     choice: Choice = EVERYTHING
-    kept: Flagged | None = None
-    names: Replacements | None = None
+    flagged: Flagged | None = None
+    replacements: Replacements | None = None
     sources: tuple[Path, ...] = ()
-    summed_up: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sum_counts_by_process: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def processes(self) -> pl.DataFrame:
@@ -67,34 +69,35 @@ class Content:
         left_out_ranks = [rank for rank in table["rank"].unique() if not self.choice.has_rank(rank)]
         table = table.filter((pl.col("role") == "ps") | ~pl.col("rank").is_in(left_out_ranks))
         hosts = self.trace.alignment.hosts
+        # Hosts whose clock is tied to the common one, which is that of the first.
         tied_domains = [host.clock_domain for host in hosts if host.uncertainty_ns is not None]
-        common_domain = dict.fromkeys(tied_domains, next(iter(tied_domains), ""))
-        table = table.with_columns(pl.col("clock_domain").replace(common_domain))
+        common_by_domain = dict.fromkeys(tied_domains, next(iter(tied_domains), ""))
+        table = table.with_columns(pl.col("clock_domain").replace(common_by_domain))
         table = table.sort(pl.col("role") == "ps", *_ORDER)
-        if self.names is None:
+        if self.replacements is None:
             return table
         return table.with_columns(
-            _rename_column(table["host"], self.names.host),
-            _rename_column(table["job"], self.names.job),
-            _rename_column(table["clock_domain"], self.names.clock),
+            _rename_column(table["host"], self.replacements.replace_host),
+            _rename_column(table["job"], self.replacements.replace_job),
+            _rename_column(table["clock_domain"], self.replacements.replace_clock),
         )
 
     def events(self, process: int) -> pl.DataFrame:
-        """Return the chosen events of one process, and note in `summed_up` which sums are among them."""
+        """Return the chosen events of one process; note the sums among them, if any."""
         events = _read_events(self.trace, process)
-        if self.kept is not None:
+        if self.flagged is not None:
             events, recorded_count, sum_count = self._sum_up(process, events)
-            self.summed_up[process] = recorded_count, sum_count
-        return events if self.names is None else self.names.events(events)
+            self.sum_counts_by_process[process] = recorded_count, sum_count
+        return events if self.replacements is None else self.replacements.replace_events(events)
 
     def samples(self, process: int) -> pl.DataFrame:
         """Return the chosen samples of one process's stacks."""
         samples = self.trace.samples.filter(pl.col("process") == process)
-        return samples if self.names is None else self.names.samples(samples)
+        return samples if self.replacements is None else self.replacements.replace_samples(samples)
 
-    def text(self, text: str) -> str:
+    def anonymize(self, text: str) -> str:
         """Return a text as it may be written."""
-        return text if self.names is None else self.names.text(text)
+        return text if self.replacements is None else self.replacements.replace_text(text)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,19 +105,19 @@ class Content:
         notes = []
         if self.choice.description:
             notes.append(f"As asked, only {self.choice.description} of the run are here.")
-        if self.kept is not None:
-            notes.append(self.text(self.kept.sentence))
-        if self.names is not None:
+        if self.flagged is not None:
+            notes.append(self.anonymize(self.flagged.sentence))
+        if self.replacements is not None:
             notes.append("Hosts, users, jobs and paths have numbers instead of names.")
         return tuple(notes)
 
     def describe_saved(self, events: int, target: Path, notes: tuple[str, ...] = ()) -> Saved:
         """Return the `events` written to a path, with the sums among them."""
-        recorded = sum(recorded for recorded, _ in self.summed_up.values())
-        sums = sum(sums for _, sums in self.summed_up.values())
+        recorded = sum(recorded for recorded, _ in self.sum_counts_by_process.values())
+        sums = sum(sums for _, sums in self.sum_counts_by_process.values())
         return Saved(events, size_of(target), recorded, sums, notes)
 
-    def nothing(self) -> InvalidArgument:
+    def make_empty_error(self) -> InvalidArgument:
         """Return the error for a choice without any event."""
         subject = self.choice.description or "this run"
         return InvalidArgument(
@@ -123,8 +126,8 @@ class Content:
         )
 
     def _sum_up(self, process: int, events: pl.DataFrame) -> ProcessEvents:
-        """Sum up those events of one process that are not kept."""
-        assert self.kept is not None
+        """Sum up those events of one process that are not in flagged steps."""
+        assert self.flagged is not None
         role, rank = self.trace.processes.row(process, named=True)["role"], events["rank"].first()
         of_process = pl.col("process") == process
         flight_threads = self.trace.threads.filter(pl.col("in_flight"), of_process)["thread"]
@@ -133,8 +136,8 @@ class Content:
         return sum_up(
             events,
             flight_threads,
-            self.kept.is_kept(role, int(rank) if isinstance(rank, int) else -1),
-            self.kept.is_touched(),
+            self.flagged.select_kept(role, int(rank) if isinstance(rank, int) else -1),
+            self.flagged.select_touched(),
             (begin_ns, end_ns) if isinstance(begin_ns, int) and isinstance(end_ns, int) else None,
         )
 
@@ -143,7 +146,7 @@ def of_trace(
     trace: Trace,
     choice: Choice | None = None,
     *,
-    kept: Flagged | None = None,
+    flagged: Flagged | None = None,
     anonymous: bool = False,
     sources: Sequence[Path] = (),
 ) -> Content:
@@ -159,8 +162,8 @@ def of_trace(
         trace=cut_to_choice(trace, choice),
         name=ANONYMOUS if anonymous or not paths else shown_name(paths[0].resolve().name),
         choice=choice,
-        kept=kept,
-        names=_make_replacements(trace) if anonymous else None,
+        flagged=flagged,
+        replacements=_make_replacements(trace) if anonymous else None,
         sources=paths,
     )
 
@@ -172,13 +175,13 @@ def _read_events(trace: Trace, process: int) -> pl.DataFrame:
 
 def _make_replacements(trace: Trace) -> Replacements:
     """Read the texts of all processes' events, and number the names in them."""
-    texts: dict[str, None] = {}
+    texts: dict[str, None] = {}  # in order of first occurrence
     for process in trace.processes["process"]:
         events = _read_events(trace, process)
         for column in events.select("name", "communicator", "algorithm"):
             texts |= dict.fromkeys(column.drop_nulls().unique(maintain_order=True).cast(pl.String))
     hosts = trace.processes["host"].drop_nulls().unique(maintain_order=True)
-    return Replacements(hosts, texts_of(trace, texts))
+    return Replacements(hosts, iterate_texts(trace, texts))
 
 
 def _rename_column(column: pl.Series, rename: Callable[[str], str]) -> pl.Series:

@@ -67,25 +67,24 @@ class ProcessEvents(NamedTuple):
 class Flagged:
     """Steps that are kept whole, by process, and a label for each finding that names them."""
 
-    steps: Mapping[Owner, tuple[Steps, ...]] = field(default_factory=dict)
+    steps_by_owner: Mapping[Owner, tuple[Steps, ...]] = field(default_factory=dict)
     finding_labels: tuple[str, ...] = ()
 
-    def is_kept(self, role: str, rank: int) -> pl.Expr:
+    def select_kept(self, role: str, rank: int) -> pl.Expr:
         """Return an expression: True for events of a process in steps of its that are kept."""
-        return _is_in_steps(self.steps.get((role, rank), ()))
+        return _is_in_steps(self.steps_by_owner.get((role, rank), ()))
 
-    def is_touched(self) -> pl.Expr:
+    def select_touched(self) -> pl.Expr:
         """Return an expression: True for events in steps that are kept of any process."""
-        return _is_in_steps({span for spans in self.steps.values() for span in spans})
+        return _is_in_steps({span for spans in self.steps_by_owner.values() for span in spans})
 
     @property
     def sentence(self) -> str:
         """What is kept whole and what is summed up."""
-        left_out = len(self.finding_labels) - _SHOWN
-        shown_findings = [
-            *self.finding_labels[:_SHOWN],
-            *([f"{left_out} more"] if left_out > 0 else []),
-        ]
+        shown_findings = [*self.finding_labels[:_SHOWN]]
+        left_out_count = len(self.finding_labels) - _SHOWN
+        if left_out_count > 0:
+            shown_findings.append(f"{left_out_count} more")
         kept_phrase = (
             f"what findings name is whole, with the steps before and after ({'; '.join(shown_findings)})"
             if shown_findings
@@ -231,7 +230,10 @@ def _count_depth(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
-    """Sum up operations in flight, one row per sum; it lasts as long as any was in flight."""
+    """Sum up operations in flight by `_KEY`, one row per sum; it lasts as long as any was in flight.
+
+    `own_ns` is the time of a span in which none before it of the same key was in flight.
+    """
     ordered_spans = spans.sort("start_ns", "end_ns").with_columns(
         covered_until_ns=pl.col("end_ns").cum_max().shift(1).over(_KEY)
     )
@@ -243,7 +245,8 @@ def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
 def _sum_up_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the unchanged spans of threads, and sums of the others; one row per span.
 
-    `alone` in the rows tells that no other span has the same key.
+    `unchanged` marks rows to keep, `matched` calls and requests; `alone`: no other has the same `_KEY`.
+    Open spans end after all others.
     """
     spans = spans.with_columns(alone=pl.len().over(_KEY) == 1)
     unchanged_spans, sums = [spans.clear()], [_add_up(_no_spans(spans))]
@@ -265,9 +268,10 @@ def _no_spans(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_unchanged(spans: pl.DataFrame, start_ns: Ints, end_ns: Ints) -> Flags:
-    """Return True for each span of a thread that is kept, nested in one, or a single call.
+    """Return True for each span of a thread that is kept, nested in one, or a single call, [span].
 
-    Spans are sorted by begin.
+    Spans are sorted by begin. `unchanged` marks those to keep, `matched` calls and requests, and `alone`
+    those whose key no other span has; a leaf has none inside.
     """
     is_leaf = np.append(start_ns[1:] >= end_ns[:-1], True)
     is_single = (spans["matched"] & spans["alone"]).to_numpy() & is_leaf
@@ -311,8 +315,8 @@ def _lay_out_sums(
 class _Occupied:
     """Disjoint stretches [start, end) in which unchanged spans occupy a thread, ns, [stretch]."""
 
-    start: Ints
-    end: Ints
+    start_ns: Ints
+    end_ns: Ints
 
     @classmethod
     def from_spans(cls, start_ns: Ints, end_ns: Ints) -> _Occupied:
@@ -329,19 +333,19 @@ class _Occupied:
 
     def to_free_time(self, times_ns: Ints) -> Ints:
         """Subtract from times the occupied time before them, ns, [time]; constant in a stretch."""
-        begun_count = np.searchsorted(self.start, times_ns, "right")
-        occupied_ns = np.append(0, np.cumsum(self.end - self.start))  # of the first stretches
+        begun_count = np.searchsorted(self.start_ns, times_ns, "right")
+        occupied_ns = np.append(0, np.cumsum(self.end_ns - self.start_ns))  # of the first stretches
         rest_ns = np.zeros(len(times_ns), np.int64)  # from the time to the end of its stretch
         has_begun = begun_count > 0
         rest_ns[has_begun] = np.maximum(
-            self.end[begun_count[has_begun] - 1] - times_ns[has_begun], 0
+            self.end_ns[begun_count[has_begun] - 1] - times_ns[has_begun], 0
         )
         return np.asarray(times_ns - occupied_ns[begun_count] + rest_ns)
 
     def from_free_time(self, free_ns: Ints, side: Literal["left", "right"]) -> Ints:
         """Map free times back to times, ns; at a stretch to its begin (`left`) or end (`right`)."""
-        occupied_ns = np.append(0, np.cumsum(self.end - self.start))  # of the first stretches
-        begin_free_ns = self.start - occupied_ns[:-1]
+        occupied_ns = np.append(0, np.cumsum(self.end_ns - self.start_ns))  # of the first stretches
+        begin_free_ns = self.start_ns - occupied_ns[:-1]
         return np.asarray(free_ns + occupied_ns[np.searchsorted(begin_free_ns, free_ns, side)])
 
 
@@ -384,7 +388,8 @@ def _find_innermost(bounds_ns: Ints, start_ns: Ints, end_ns: Ints, rows: Indices
 def _add_up(spans: pl.DataFrame) -> pl.DataFrame:
     """Add up spans by `_KEY`, one row per sum, in `EVENT_COLUMNS`.
 
-    A sum begins at the first `first_ns` of its spans and lasts as long as their `own_ns` together.
+    A sum begins at the first `first_ns` of its spans and lasts as long as their `own_ns` together. Other
+    columns have the value on which all its spans agree, else null.
     """
     has_several = pl.len() > 1
     agreed_columns: dict[str, pl.Expr] = {
@@ -404,7 +409,7 @@ def _add_up(spans: pl.DataFrame) -> pl.DataFrame:
     )
     sums = spans.group_by(_KEY, maintain_order=True).agg(
         start_ns=pl.col("first_ns").min(),
-        length=pl.col("own_ns").sum(),
+        length_ns=pl.col("own_ns").sum(),
         depth=pl.col("depth").min(),
         status=pl.when(has_several)
         .then(pl.lit("estimated", EVENT_COLUMNS["status"]))
@@ -415,7 +420,7 @@ def _add_up(spans: pl.DataFrame) -> pl.DataFrame:
         **agreed_columns,
     )
     return (
-        sums.with_columns(end_ns=pl.col("start_ns") + pl.col("length"))
+        sums.with_columns(end_ns=pl.col("start_ns") + pl.col("length_ns"))
         .select(*EVENT_COLUMNS)
         .cast(pl.Schema(EVENT_COLUMNS))
         .sort("start_ns", maintain_order=True)

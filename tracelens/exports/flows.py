@@ -43,16 +43,19 @@ NO_POINTS: Final[Mapping[int, list[Point]]] = {}
 class Survey:
     """What is known of a selection before it is written.
 
-    Nothing of it is earlier than `origin_ns`; `points` are the arrows' points, by process and then by
-    row of its events.
+    Nothing of it is earlier than `origin_ns`; `points_by_process` are the arrows' points, by process and
+    then by row of its events.
     """
 
     origin_ns: int
-    points: Mapping[int, Mapping[int, list[Point]]] = field(default_factory=dict)
+    points_by_process: Mapping[int, Mapping[int, list[Point]]] = field(default_factory=dict)
 
 
 def survey(selection: Selection) -> Survey:
-    """Read a selection once, process by process, for its earliest time and its arrows."""
+    """Read a selection once, process by process, for its earliest time and its arrows.
+
+    Of each process are kept tables of its collective calls and of its spans of requests.
+    """
     calls, requests, begins_ns = [], [], [selection.origin_ns]
     for owner_index, owner in enumerate(selection.owners):
         events = selection.events(owner).with_row_index("row")
@@ -66,11 +69,11 @@ def survey(selection: Selection) -> Survey:
         return Survey(selection.origin_ns)
     call_points = _link_calls(pl.concat(calls))
     request_points = _link_requests(pl.concat(requests), _last_number(call_points))
-    points: dict[int, dict[int, list[Point]]] = {}
+    points_by_process: dict[int, dict[int, list[Point]]] = {}
     for (owner_index, row), point in _iterate_points(pl.concat([call_points, request_points])):
-        points_by_row = points.setdefault(selection.owners[owner_index].process, {})
+        points_by_row = points_by_process.setdefault(selection.owners[owner_index].process, {})
         points_by_row.setdefault(row, []).append(point)
-    return Survey(min(begins_ns), points)
+    return Survey(min(begins_ns), points_by_process)
 
 
 def _iterate_points(arrow_points: pl.DataFrame) -> Iterator[tuple[tuple[int, int], Point]]:
@@ -115,9 +118,10 @@ def _link_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """
     call_key = ("communicator", "seq")
     ordered_calls = calls.sort(*call_key, "at_ns", "owner").with_columns(
-        turn=pl.int_range(pl.len()).over(call_key), ranks=pl.col("owner").n_unique().over(call_key)
+        turn=pl.int_range(pl.len()).over(call_key),  # of the call's arrivals
+        owner_count=pl.col("owner").n_unique().over(call_key),
     )
-    ordered_calls = ordered_calls.filter(pl.col("ranks") > 1)
+    ordered_calls = ordered_calls.filter(pl.col("owner_count") > 1)
     is_last = pl.col("turn") == pl.len().over(call_key) - 1
     phase = pl.when(pl.col("turn") == 0).then(pl.lit(_BEGIN))
     return ordered_calls.select(

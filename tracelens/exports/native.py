@@ -21,7 +21,7 @@ from tracelens.exports.output import new_folder
 from tracelens.model.fmt import shown_name
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
-from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
+from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, map_file
 from tracelens.schema.gate import open_regular
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import (
@@ -31,7 +31,7 @@ from tracelens.schema.vocabulary import (
     SEGMENTS_SUFFIX,
     SUMMED_UP,
     TRACE_SUFFIX,
-    stem,
+    make_stem,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def save(content: Content, target: Path) -> Saved:
             _save_samples(content, process, side, folder / SAMPLES_FOLDER / name, recording)
             event_count += events.height
         if not event_count:
-            raise content.nothing()
+            raise content.make_empty_error()
     return content.describe_saved(event_count, target)
 
 
@@ -76,7 +76,7 @@ def _make_name(owner: Mapping[str, Any], used_names: set[str]) -> str:
     """Return a file name for a process that is not among `used_names` yet, and add it there."""
     pid = owner["pid"] or owner["process"] + 1
     numbers = [pid, *(pid * _MORE_PIDS + suffix for suffix in range(_MORE_PIDS))]
-    names = (stem(owner["role"], owner["rank"], number) + TRACE_SUFFIX for number in numbers)
+    names = (make_stem(owner["role"], owner["rank"], number) + TRACE_SUFFIX for number in numbers)
     name = next(name for name in names if name not in used_names)
     used_names.add(name)
     return name
@@ -98,7 +98,7 @@ def _read_side(file: Path | None) -> SideTables | None:
     try:
         if file.name.endswith(_LIVE):
             return side_of(folder_of(file))
-        with pa.ipc.open_file(mapped(file)) as reader:
+        with pa.ipc.open_file(map_file(file)) as reader:
             return SideTables.from_metadata(reader.schema.metadata)
     except (TraceLensError, OSError, ValueError, pa.ArrowException):
         return None
@@ -107,14 +107,14 @@ def _read_side(file: Path | None) -> SideTables | None:
 def _make_side(
     content: Content, owner: Mapping[str, Any], recorded: SideTables | None
 ) -> SideTables:
-    """Return the side tables of one process of the result; `recorded` are those of its file."""
+    """Return the side tables of process `owner` of the result; `recorded` are those of its file."""
     side = recorded or _rebuild_side(content, owner)
-    dropped = {content.text(reason): count for reason, count in side.dropped.items()}
+    dropped = {content.anonymize(reason): count for reason, count in side.dropped.items()}
     losses = (n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES)
     lost_events = (owner["dropped"] or 0) - sum(losses)
     if lost_events > 0:  # what reading the file found unusable
         dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost_events
-    recorded_count, _ = content.summed_up.get(owner["process"], (0, 0))
+    recorded_count, _ = content.sum_counts_by_process.get(owner["process"], (0, 0))
     if recorded_count:
         dropped[SUMMED_UP] = recorded_count
     process = replace(
@@ -122,15 +122,19 @@ def _make_side(
         host=owner["host"] or "",
         clock_domain=owner["clock_domain"],
         job=owner["job"] or "",
-        versions={name: content.text(str(text)) for name, text in side.process.versions.items()},
+        versions={
+            name: content.anonymize(str(text)) for name, text in side.process.versions.items()
+        },
     )
     return replace(
         side,
         process=process,
         definitions=(),
-        threads=tuple(replace(thread, name=content.text(thread.name)) for thread in side.threads),
+        threads=tuple(
+            replace(thread, name=content.anonymize(thread.name)) for thread in side.threads
+        ),
         communicators=tuple(
-            replace(group, uid=content.text(group.uid), name=content.text(group.name))
+            replace(group, uid=content.anonymize(group.uid), name=content.anonymize(group.name))
             for group in side.communicators
         ),
         clocks=_find_readings(content, owner),
@@ -138,7 +142,7 @@ def _make_side(
         complete=bool(owner["complete"]),
         kept=(),  # moments on a clock that is not this one any more
         sorted=True,
-        notes=tuple(dict.fromkeys([*map(content.text, side.notes), *content.notes])),
+        notes=tuple(dict.fromkeys([*map(content.anonymize, side.notes), *content.notes])),
     )
 
 
@@ -160,7 +164,7 @@ def _rebuild_side(content: Content, owner: Mapping[str, Any]) -> SideTables:
             core_quota=owner["core_quota"],
         ),
         threads=tuple(
-            Thread(number, name or "", number + 1, in_flight=in_flight, device=device)
+            Thread(number, name or "", native_id=number + 1, in_flight=in_flight, device=device)
             for number, name, in_flight, device in threads.select(
                 "thread", "name", "in_flight", "device"
             ).iter_rows()
@@ -181,7 +185,8 @@ def _find_readings(content: Content, owner: Mapping[str, Any]) -> tuple[ClockRea
     domain = trace.processes.filter(of_process)["clock_domain"][0]
     hosts = [host for host in trace.alignment.hosts if host.clock_domain == domain]
     window_ns = 2 * max((host.uncertainty_ns or 0 for host in hosts), default=0)
-    readings = [ClockReading("common", owner["first_ns"] or 0, window_ns)] if window_ns else []
+    first_ns = owner["first_ns"] or 0
+    readings = [ClockReading("common", first_ns, window_ns)] if window_ns else []
     tied_devices = trace.device_clocks.filter(of_process)["device"]
     is_kept = (pl.col("method") == "local") | pl.col("device").is_in(tied_devices.implode())
     for row in trace.clocks.filter(of_process, is_kept).drop("process").iter_rows(named=True):
@@ -196,7 +201,7 @@ def _find_readings(content: Content, owner: Mapping[str, Any]) -> tuple[ClockRea
 def _to_common_ns(content: Content, process: int, at_ns: int) -> int:
     """Return a time of a process on the common clock."""
     clock_map = content.trace.clock_maps.get(process)
-    return int(clock_map.apply(np.array([at_ns]))[0]) if clock_map else at_ns
+    return int(clock_map.to_common(np.array([at_ns]))[0]) if clock_map else at_ns
 
 
 def _save_samples(

@@ -59,33 +59,35 @@ def save(content: Content, target: Path) -> Saved:
         for owner in main_processes.iter_rows(named=True):
             events = content.events(owner["process"])
             run_attributes = _make_run_attributes(content, offset_ns or 0, is_first=is_first)
-            writer = _Process(content, owner, events, offset_ns or 0, run_attributes)
+            writer = _ProcessWriter(content, owner, events, offset_ns or 0, run_attributes)
             is_first = False
             left_out_count += events.height + content.samples(owner["process"]).height
-            for line, written_count in writer.lines():
+            for line, written_count in writer.iterate_lines():
                 file.write(line + "\n")
                 event_count += written_count
                 left_out_count -= written_count
         if not event_count:
-            raise content.nothing()
+            raise content.make_empty_error()
     notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out_count)
     return content.describe_saved(event_count, target, notes)
 
 
 def unix_offset_ns(trace: Trace) -> int | None:
-    """Return Unix time minus common time, ns, by the median reading; None without any."""
+    """Return Unix time minus common time, ns, by the median of readings; None without any."""
     readings = trace.clocks.drop_nulls("wall_ns").filter(pl.col("method") == "local")
     offsets_ns = []
     for process, monotonic_ns, wall_ns in readings.select(
         "process", "monotonic_ns", "wall_ns"
     ).rows():
         clock_map = trace.clock_maps.get(process)
-        common_ns = int(clock_map.apply(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
+        common_ns = (
+            int(clock_map.to_common(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
+        )
         offsets_ns.append(wall_ns - common_ns)
     return sorted(offsets_ns)[len(offsets_ns) // 2] if offsets_ns else None
 
 
-class _Process:
+class _ProcessWriter:
     """The events of one process, in order of begin, with numbers for their parents."""
 
     def __init__(
@@ -98,18 +100,19 @@ class _Process:
     ) -> None:
         """Prepare the events of a row of `Content.processes`; its resource has `run_attributes`, too."""
         self._events = events.sort("start_ns", pl.col("type") == "counter", "depth")
-        self._process, self._serves = owner["process"], owner["role"] == "ps"
+        self._process, self._is_server = owner["process"], owner["role"] == "ps"
         self._offset_to_unix_ns = offset_to_unix_ns
         self._trace_id = _make_trace_id(content, offset_to_unix_ns)
         ends_ns = (self._events["end_ns"].max(), self._events["start_ns"].max())
         self._last_ns = max((end for end in ends_ns if isinstance(end, int)), default=0)
         threads = content.trace.threads.filter(process=self._process).select("thread", "name")
         self._thread_names = {
-            thread: content.text(name or f"thread {thread}") for thread, name in threads.iter_rows()
+            thread: content.anonymize(name or f"thread {thread}")
+            for thread, name in threads.iter_rows()
         }
         attributes = {
             "service.name": content.name,
-            "service.instance.id": f"{'ps' if self._serves else 'rank'} {owner['rank']}",
+            "service.instance.id": f"{'ps' if self._is_server else 'rank'} {owner['rank']}",
             "host.name": owner["host"],
             "process.pid": owner["pid"],
             **{f"tracelens.{name}": owner[name] for name in ("rank", "role", "world", "shard")},
@@ -118,7 +121,7 @@ class _Process:
         }
         self._resource = {"attributes": _to_attributes(attributes)}
 
-    def lines(self) -> Iterator[tuple[str, int]]:
+    def iterate_lines(self) -> Iterator[tuple[str, int]]:
         """Yield lines of up to `_SPANS_A_LINE` spans of one thread, with the number of their events."""
         used_requests: set[int] = set()
         numbered_events = self._events.with_row_index("row", offset=1)
@@ -159,8 +162,10 @@ class _Process:
             while open_spans and (open_spans[-1][0] <= start_ns or open_spans[-1][0] < end_ns):
                 open_spans.pop()
             request = row["request"] if row["kind"] in EXCHANGE_KINDS else None
-            parent_id = open_spans[-1][1]["spanId"] if open_spans else self._request_id(request)
-            span_id = self._span_id(row["row"], request, used_requests)
+            parent_id = (
+                open_spans[-1][1]["spanId"] if open_spans else self._make_request_id(request)
+            )
+            span_id = self._make_span_id(row["row"], request, used_requests)
             span = self._make_span(row, end_ns, span_id, parent_id, request)
             yield span
             open_spans.append((end_ns, span))
@@ -174,13 +179,13 @@ class _Process:
             "attributes": _to_attributes(attributes),
         }
 
-    def _request_id(self, request: int | None) -> str:
+    def _make_request_id(self, request: int | None) -> str:
         """Return the id of the request that a server's span serves."""
-        return _hexadecimal(request | _REQUEST) if self._serves and request is not None else ""
+        return _hexadecimal(request | _REQUEST) if self._is_server and request is not None else ""
 
-    def _span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
+    def _make_span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
         """Return a span's id; that of its request, which servers know, if it is the first of it."""
-        if self._serves or request is None or request in used_requests:
+        if self._is_server or request is None or request in used_requests:
             return _hexadecimal((self._process + 1) << 40 | row)
         used_requests.add(request)
         return _hexadecimal(request | _REQUEST)
@@ -189,12 +194,14 @@ class _Process:
         self, row: Mapping[str, Any], end_ns: int, span_id: str, parent_id: str, request: int | None
     ) -> dict[str, Any]:
         """Return the span of an event's row that ends at `end_ns`; an empty id is no parent."""
-        facts = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
+        facts = {
+            name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT
+        }  # said of it
         if row["type"] == "instant":
             facts["type"] = row["type"]
         if row["device_start_ns"] is not None:
             facts["device_start_ns"] = row["device_start_ns"] + self._offset_to_unix_ns
-        request_kind = _SERVER if self._serves else _CLIENT
+        request_kind = _SERVER if self._is_server else _CLIENT
         span = {
             "traceId": self._trace_id,
             "spanId": span_id,
@@ -221,7 +228,7 @@ def _make_run_attributes(content: Content, offset_ns: int, *, is_first: bool) ->
         return attributes
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
     for name, ranks in groups.iter_rows():
-        attributes[f"tracelens.communicator.{content.text(name)}"] = ranks
+        attributes[f"tracelens.communicator.{content.anonymize(name)}"] = ranks
     return attributes | ({"tracelens.notes": content.notes} if content.notes else {})
 
 

@@ -58,7 +58,7 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
             event_count += text.lstrip(",\n").startswith(_TIMED)
             file.write(text)
         if not event_count:
-            raise content.nothing()
+            raise content.make_empty_error()
     notes = (_warn_of_size(event_count, max_events),) if event_count > max_events else ()
     return content.describe_saved(event_count, target, notes)
 
@@ -67,7 +67,7 @@ def selection_of(content: Content) -> Selection:
     """Return a selection of a content's main processes and all of their time."""
     main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]
-    thread_names = [None if name is None else content.text(name) for name in names]
+    thread_names = [None if name is None else content.anonymize(name) for name in names]
     threads = content.trace.threads.with_columns(name=pl.Series(thread_names, dtype=pl.String))
     return Selection(
         run=content.name,
@@ -90,7 +90,7 @@ def _collect_facts(content: Content, main_processes: pl.DataFrame) -> dict[str, 
     return {
         "offset_ns": unix_offset_ns(content.trace) or 0,
         "window_ns": 2 * content.trace.alignment.uncertainty_ns,
-        "communicators": {content.text(name): ranks for name, ranks in groups.iter_rows()},
+        "communicators": {content.anonymize(name): ranks for name, ranks in groups.iter_rows()},
         "processes": [*rows],
     }
 
@@ -107,10 +107,11 @@ def size(selection: Selection) -> Size:
     surveyed, event_count, sampled_lines, sampled_bytes = survey(selection), 0, 0, 0
     for owner in selection.owners:
         writer = _ProcessWriter(selection, owner, surveyed)
-        for line in islice(writer.write(), SAMPLE):
+        for line in islice(writer.iterate_lines(), SAMPLE):
             sampled_lines, sampled_bytes = sampled_lines + 1, sampled_bytes + len(line) + 2
         event_count += writer.count_events()
-    other_bytes = len(_write_head(selection, surveyed.origin_ns)) + 300 * len(selection.owners)
+    names_bytes = 300 * len(selection.owners)  # about, of events that name a process
+    other_bytes = len(_write_head(selection, surveyed.origin_ns)) + names_bytes
     event_bytes = round(event_count * sampled_bytes / max(sampled_lines, 1))
     return Size(event_count, other_bytes + event_bytes)
 
@@ -127,7 +128,7 @@ def _iterate_texts(selection: Selection) -> Iterator[str]:
     surveyed = survey(selection)
     yield _write_head(selection, surveyed.origin_ns)
     writers = (_ProcessWriter(selection, owner, surveyed) for owner in selection.owners)
-    lines = chain.from_iterable(writer.write() for writer in writers)
+    lines = chain.from_iterable(writer.iterate_lines() for writer in writers)
     yield next(lines, "")
     for line in lines:
         yield f",\n{line}"
@@ -148,12 +149,12 @@ class _ProcessWriter:
     def __init__(self, selection: Selection, owner: Owner, surveyed: Survey) -> None:
         self._selection, self._owner = selection, owner
         self._origin_ns = surveyed.origin_ns
-        self._points_by_row = surveyed.points.get(owner.process, NO_POINTS)
+        self._points_by_row = surveyed.points_by_process.get(owner.process, NO_POINTS)
         self._track_count = 0
         self._count_by_label: dict[str, int] = {}
 
     def count_events(self) -> int:
-        """Count the events that `write` writes, without those that name processes and tracks."""
+        """Count the events that `iterate_lines` writes, without those that name processes and tracks."""
         events = self._selection.events(self._owner)
         spans = events.filter(pl.col("type") == "span")
         span_count = sum(rows.height for _, rows in _split_by_thread(spans))
@@ -162,7 +163,7 @@ class _ProcessWriter:
         others = (events.filter(type="instant"), _find_readings(events))
         return span_count + arrow_count + frame_count + sum(rows.height for rows in others)
 
-    def write(self) -> Iterator[str]:
+    def iterate_lines(self) -> Iterator[str]:
         """Yield the events, each as a line of JSON."""
         owner, events = self._owner, self._selection.events(self._owner).with_row_index("row")
         yield self._write_name("process_name", name=f"{owner.name} ({owner.host})")
@@ -177,7 +178,7 @@ class _ProcessWriter:
                 yield self._write_span(frame, track)
 
     def _add_track(self, label: str, group: int = 0) -> tuple[int, tuple[str, str]]:
-        """Return a new track's number, and the lines that name it; tracks are sorted by `group`."""
+        """Return a new track's number, and the lines that name it; groups: threads, devices, stacks."""
         self._track_count += 1
         self._count_by_label[label] = count = self._count_by_label.get(label, 0) + 1
         track = self._owner.process * TRACKS_A_PROCESS + self._track_count

@@ -20,7 +20,7 @@ import numpy as np
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
 from tracelens.exports.output import new_file, size_of
-from tracelens.model.fmt import series, shown_name
+from tracelens.model.fmt import join_words, shown_name
 from tracelens.readers.event_stream import EventStream, looks_like_events
 from tracelens.readers.perfetto.packets import is_perfetto
 
@@ -65,14 +65,14 @@ class _File:
     clock: str | None
 
 
-def save(content: Content, place: Path) -> Saved:
+def save(content: Content, target: Path) -> Saved:
     """Write the manifest of the files that the chosen processes were read from.
 
     Raises:
-        InvalidArgument: there is something at `place`, it cannot be written, Perfetto opens none of the
+        InvalidArgument: there is something at `target`, it cannot be written, Perfetto opens none of the
             files, or names are to be replaced.
     """
-    if content.names is not None:
+    if content.replacements is not None:
         raise InvalidArgument(
             "A manifest names the run's files, so it cannot be without names: leave out --anonymize."
         )
@@ -94,9 +94,9 @@ def save(content: Content, place: Path) -> Saved:
         for file in sorted(files, key=lambda file: file is not reference_file)
     ]
     manifest = {"version": 1, "attributes": attributes, "files": entries}
-    with new_file(place) as draft:
+    with new_file(target) as draft:
         draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
-    return Saved(len(files), size_of(place), notes=(*_make_notes(content, files),))
+    return Saved(len(files), size_of(target), notes=(*_make_notes(content, files),))
 
 
 def _make_entry(file: _File, reference_file: _File) -> dict[str, Any]:
@@ -140,16 +140,16 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
         MissingExtra: it is Perfetto's, and protobuf's library is not installed.
     """
     if is_perfetto(path):
-        from tracelens.readers.perfetto.reader import slices_of  # noqa: PLC0415 - an extra
+        from tracelens.readers.perfetto.reader import read_slices  # noqa: PLC0415 - an extra
 
-        slices = slices_of(path)
-        return slices.offset_to_file_ns, _CLOCKS.get(slices.clock, "BOOTTIME")
+        slices = read_slices(path)
+        return slices.offset_to_real_ns, _CLOCKS.get(slices.clock_id, "BOOTTIME")
     if not looks_like_events(path):
         return None
     stream = EventStream(path)
-    for _ in stream.pieces():
+    for _ in stream.read_pieces():
         pass
-    base = stream.facts.get("baseTimeNanoseconds")
+    base = stream.metadata.get("baseTimeNanoseconds")
     return (base if isinstance(base, int) else 0), None
 
 
@@ -161,7 +161,7 @@ def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
     common_ns = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)
     recorded_ns = common_ns
     for _ in range(_ROUNDS):
-        recorded_ns = common_ns - (clock_map.apply(recorded_ns) - recorded_ns)
+        recorded_ns = common_ns - (clock_map.to_common(recorded_ns) - recorded_ns)
     begin_shift_ns, end_shift_ns = (int(shift) for shift in common_ns - recorded_ns)
     return (begin_shift_ns + end_shift_ns) // 2, abs(end_shift_ns - begin_shift_ns) // 2
 
@@ -181,10 +181,10 @@ def _make_notes(content: Content, files: list[_File]) -> Iterator[str]:
     )
     if other_names:
         yield f"Perfetto does not open {_list_names(other_names)}."
-    if content.trace.alignment.unaligned:
+    if content.trace.alignment.untied_clock_domains:
         yield "Nothing ties some clocks to the others: their offsets are guesses."
 
 
 def _list_names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return series([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more
+    return join_words([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more

@@ -17,10 +17,15 @@ from tracelens.model.fmt import count, shown_name
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import sound_rows
-from tracelens.readers.native.recordings import DAMAGE, left_out, recordings, refusal
+from tracelens.readers.native.recordings import (
+    DAMAGE,
+    build_refusal,
+    describe_left_out,
+    list_recordings,
+)
 from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import WRITE_OPTIONS
-from tracelens.schema.gate import contents
+from tracelens.schema.gate import read_contents
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.rules import add_counts
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
@@ -38,9 +43,9 @@ _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicExcept
 class Repaired:
     """Numbers of files copied whole and in part, and of their events; `sentences` describe the rest."""
 
-    whole: int = 0
-    parts: int = 0
-    events: int = 0
+    whole_files: int = 0
+    partial_files: int = 0
+    event_count: int = 0
     sentences: tuple[str, ...] = ()
 
     def report(self, sentence: str) -> None:
@@ -58,7 +63,7 @@ def repair(trace: Path, target: Path) -> Repaired:
         InvalidArgument: there is something at `target`, it is inside of the trace, or cannot be written.
         NotATrace: not one recording can be used.
     """
-    files = recordings(trace)
+    files = list_recordings(trace)
     trace_folder = trace if trace.is_dir() else trace.parent
     if target.resolve().is_relative_to(trace_folder.resolve()):
         raise InvalidArgument(
@@ -75,11 +80,11 @@ def repair(trace: Path, target: Path) -> Repaired:
                 recording, rows_and_losses = _read(file)
             except _REFUSED as error:
                 refused_files.append((file, error))
-                repaired.report(left_out(file, error))
+                repaired.report(describe_left_out(file, error))
             else:
                 _copy(file, recording, rows_and_losses, folder, repaired)
-        if not repaired.whole + repaired.parts:
-            raise refusal(trace, refused_files)
+        if not repaired.whole_files + repaired.partial_files:
+            raise build_refusal(trace, refused_files)
     return repaired
 
 
@@ -101,18 +106,21 @@ def _copy(
     folder: Path,
     repaired: Repaired,
 ) -> None:
-    """Copy one recording and its samples; the file as it is, if nothing is wrong with it."""
+    """Copy one recording and its samples; the file as it is, if nothing is wrong with it.
+
+    `rows_and_losses` are the table's rows to keep, and the counts of the others by reason.
+    """
     table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
     target = folder / file.with_suffix(TRACE_SUFFIX).name
-    if _is_live(file) or recording.cut or lost_count or not _is_sorted(table):
+    if _is_live(file) or recording.is_cut or lost_count or not _is_sorted(table):
         write_events(target, table.take(kept_rows), _count_losses(recording, losses_by_reason))
-        repaired.parts += 1
+        repaired.partial_files += 1
         repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
-        target.write_bytes(contents(file))
-        repaired.whole += 1
-    repaired.events += len(kept_rows)
+        target.write_bytes(read_contents(file))
+        repaired.whole_files += 1
+    repaired.event_count += len(kept_rows)
     _copy_samples(file, folder, repaired)
 
 
@@ -133,14 +141,14 @@ def _count_losses(recording: Recording, losses_by_reason: dict[str, int]) -> Sid
     """Return side tables that count the rows which were left out; what they define is in the columns."""
     side = recording.side
     dropped = add_counts(side.dropped, losses_by_reason)
-    complete = side.complete and not recording.cut
+    complete = side.complete and not recording.is_cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
 
 
 def _describe_copy(file: Path, recording: Recording, kept_count: int, lost_count: int) -> str:
     """Return a sentence on a file that is not copied as it is."""
     name = shown_name(file.name)
-    if recording.cut:
+    if recording.is_cut:
         change = f"it is damaged or cut off; the first {count(kept_count, 'event')} are copied"
     elif _is_live(file):
         change = f"its segments became an Arrow file of {count(kept_count, 'event')}"
@@ -165,7 +173,7 @@ def _copy_samples(file: Path, folder: Path, repaired: Repaired) -> None:
         return
     except _REFUSED as error:
         if samples_path.exists():
-            repaired.report(f"Samples of {left_out(samples_path, error)}")
+            repaired.report(f"Samples of {describe_left_out(samples_path, error)}")
         return
     if batches:
         (folder / SAMPLES_FOLDER).mkdir(exist_ok=True)

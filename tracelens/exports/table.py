@@ -91,8 +91,8 @@ class Table:
                 facts["events"] += events.height
                 yield _to_arrow(_select_rows(events, processes))
             if not facts["events"]:
-                raise content.nothing()
-            for recorded_count, sum_count in content.summed_up.values():
+                raise content.make_empty_error()
+            for recorded_count, sum_count in content.sum_counts_by_process.values():
                 facts["summed_up"] += recorded_count
                 facts["sums"] += sum_count
 

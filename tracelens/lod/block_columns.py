@@ -23,13 +23,13 @@ _PARSING: Final = Lock()
 class BlockColumn:
     """A column on disk, [item], in blocks of `BLOCK` items; the last block may be shorter.
 
-    `decode` returns the values of each of some blocks, by block number. `first_values`, [block], are
-    the first value of each block, for columns that are searched.
+    `decode_blocks` returns the values of each of some blocks, by block number. Columns that are searched
+    have `first_values`, [block].
     """
 
     count: int
     dtype: np.dtype[Any]
-    decode: Callable[[Ints], list[Array]]
+    decode_blocks: Callable[[Ints], list[Array]]
     first_values: Ints | None = None
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class BlockColumn:
         blocks = np.unique(
             np.repeat(first_blocks - blocks_before, block_counts) + np.arange(block_counts.sum())
         )
-        values = np.concatenate([np.zeros(0, self.dtype), *self.decode(blocks)])
+        values = np.concatenate([np.zeros(0, self.dtype), *self.decode_blocks(blocks)])
         return values, BLOCK * (first_blocks - np.searchsorted(blocks, first_blocks))
 
 

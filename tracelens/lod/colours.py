@@ -64,18 +64,18 @@ NAMES: Final = {
 }
 
 
-def shades(categories: Mapping[str, str], surface: str) -> list[Colour]:
+def list_palette(categories: Mapping[str, str], surface: str) -> list[Colour]:
     """Return the colours of the palette indexes that are categories, on a background."""
-    colours = [rgb(surface)] * FIRST_LEVEL
+    colours = [parse_rgb(surface)] * FIRST_LEVEL
     for shade, strength in enumerate(_STRENGTHS):
         for code, label in enumerate(LABELS, start=1):
-            colours[code + shade * SHADE] = mixed(categories[label], surface, strength)
+            colours[code + shade * SHADE] = mix(categories[label], surface, strength)
     return colours
 
 
-def mixed(colour: str, background: str, strength: float) -> Colour:
+def mix(colour: str, background: str, strength: float) -> Colour:
     """Lay a colour thinly over another: `strength` of 1 hides what is below."""
-    top, bottom = rgb(colour), rgb(background)
+    top, bottom = parse_rgb(colour), parse_rgb(background)
     r, g, b = (
         round(strength * top_value + (1 - strength) * bottom_value)
         for top_value, bottom_value in zip(top, bottom, strict=True)
@@ -83,6 +83,6 @@ def mixed(colour: str, background: str, strength: float) -> Colour:
     return r, g, b
 
 
-def rgb(colour: str) -> Colour:
+def parse_rgb(colour: str) -> Colour:
     """Read ``#RRGGBB``."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

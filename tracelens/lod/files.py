@@ -19,7 +19,7 @@ from tracelens.lod import residuals, run_data
 from tracelens.lod.block_columns import load_array
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
-from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of
+from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, choose_levels, level_file
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_matrices import load_matrices, save_matrices
@@ -56,33 +56,33 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     """
     scene, times = run.scene, run.times
     assert scene.peaks
-    for rung in scene.peaks.ladder:
-        np.save(file_of(folder, PEAKS, rung), scene.peaks.rows_by_width[rung.width_ns])
+    for rung in scene.peaks.levels:
+        np.save(level_file(folder, PEAKS, rung), scene.peaks.rows_by_width[rung.width_ns])
     for name in TABLES:
         _write_table(getattr(run, name), folder / f"{name}.arrow")
     for name, table in run.tables.items():
-        _write_table(table, _table(folder, name))
+        _write_table(table, _table_file(folder, name))
     save_report(run.report, folder / _REPORT)
     run_data.save_glance(run, folder)
     offsets, span_words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
     save_lanes([scene.steps], folder, "steps", len(scene.lanes))
-    ladder = ladder_of(offsets, scene.whole)
+    ladder = choose_levels(offsets, scene.run_window)
     _save_times(run, folder)
     facts = {
         "name": run.name,
-        "whole": [scene.whole.start_ns, scene.whole.end_ns],
-        "step_ns": scene.step_ns,
+        "whole": [scene.run_window.start_ns, scene.run_window.end_ns],
+        "step_ns": scene.median_step_ns,
         "lanes": [[lane.process, lane.role, lane.rank, lane.part] for lane in scene.lanes.lanes],
         "words": {"spans": span_words, "steps": scene.steps.words},
         "ladders": {
             COLOURS: [asdict(rung) for rung in ladder],
-            PEAKS: [asdict(rung) for rung in scene.peaks.ladder],
+            PEAKS: [asdict(rung) for rung in scene.peaks.levels],
         },
         "times": {
             "ranks": times.ranks,
             "steps": times.steps,
             "categories": times.categories,
-            "usual_ns": times.usual_ns,
+            "usual_ns": times.median_step_ns,
             "ceiling_ns": run.residuals.ceiling_ns,
         },
     }
@@ -102,10 +102,10 @@ def load_run(folder: Path) -> Run:
     scene = Scene(
         lanes=load_lanes(folder, "spans", lanes, facts["words"]["spans"]),
         steps=load_lanes(folder, "steps", lanes, facts["words"]["steps"]),
-        whole=Window(*facts["whole"]),
-        step_ns=facts["step_ns"],
-        peaks=_pyramid(PEAKS, folder, facts),
-        pyramid=_pyramid(COLOURS, folder, facts),
+        run_window=Window(*facts["whole"]),
+        median_step_ns=facts["step_ns"],
+        peaks=_load_pyramid(PEAKS, folder, facts),
+        pyramid=_load_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
     peers_ns, ceiling_ns = load_array(folder / _PEERS), facts["times"]["ceiling_ns"]
@@ -117,7 +117,7 @@ def load_run(folder: Path) -> Run:
         report=load_report(folder / _REPORT),
         tables=_Tables(folder),
         times=times,
-        measured=lambda: residuals.restore(times, peers_ns, ceiling_ns, stage),
+        measure_residuals=lambda: residuals.restore(times, peers_ns, ceiling_ns, stage),
         scene=scene,
         clock_maps=_ClockMaps(folder / _MOVED),
         calls=pl.scan_parquet(folder / _CALLS),
@@ -134,7 +134,7 @@ class _Tables(Mapping[str, pl.DataFrame]):
         Raises:
             FileNotFoundError: one that pages need is missing.
         """
-        self._files = {name: _table(folder, name) for name in run_data.KEPT_TABLES}
+        self._files = {name: _table_file(folder, name) for name in run_data.KEPT_TABLES}
         for file in self._files.values():
             file.stat()
         self._read: dict[str, pl.DataFrame] = {}
@@ -155,7 +155,7 @@ def _write_table(table: pl.DataFrame, file: Path) -> None:
     table.write_ipc(file, compression="zstd")
 
 
-def _table(folder: Path, name: str) -> Path:
+def _table_file(folder: Path, name: str) -> Path:
     return folder / f"table-{name}.arrow"
 
 
@@ -188,12 +188,12 @@ class _ClockMaps(Mapping[int, "ClockMap"]):
     def _maps_by_process(self) -> dict[int, ClockMap]:
         """The clock map of each process, as `_describe_clock_maps` stored them."""
         from tracelens.model.clock_map import ClockMap  # noqa: PLC0415 - an index opens without it
-        from tracelens.readers.native.recordings import vanished  # noqa: PLC0415 - as above
+        from tracelens.readers.native.recordings import build_vanished_error  # noqa: PLC0415 - as above
 
         try:
             facts = loads(self._file.read_text())
         except FileNotFoundError as missing:  # the index went with its trace
-            raise vanished(self._file.parents[2]) from missing
+            raise build_vanished_error(self._file.parents[2]) from missing
         maps = [ClockMap.from_row(row) for row in facts["clocks"]]
         return {process: maps[clock] for process, clock in facts["processes"]}
 
@@ -207,7 +207,7 @@ class _ClockMaps(Mapping[int, "ClockMap"]):
         return len(self._maps_by_process)
 
 
-def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
+def _load_pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
     return Pyramid(kind, tuple(Bins(**rung) for rung in facts["ladders"][kind]), folder)
 
 
@@ -219,10 +219,10 @@ def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
 def _save_times(run: Run, folder: Path) -> None:
     """Write the times of ranks in steps, their sums, and the peers' compute time."""
     times = run.times
-    matrices = dict(zip(times.categories, (ns[EVERY] for ns in times.ns), strict=True))
-    save_matrices(folder / _TIMES, {_PRESENT: times.there[EVERY], **matrices})
-    np.save(folder / _SUMS, times.sums.ns)
-    np.save(folder / _COUNTS, times.sums.there)
+    matrices = dict(zip(times.categories, (ns[EVERY] for ns in times.matrices_ns), strict=True))
+    save_matrices(folder / _TIMES, {_PRESENT: times.is_present[EVERY], **matrices})
+    np.save(folder / _SUMS, times.sums_over_ranks.total_ns)
+    np.save(folder / _COUNTS, times.sums_over_ranks.rank_counts)
     np.save(folder / _PEERS, run.residuals.peers_ns)
 
 
@@ -234,8 +234,8 @@ def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
         ranks=ranks,
         steps=steps,
         categories=categories,
-        ns=[matrices[category] for category in categories],
-        there=matrices[_PRESENT],
-        usual_ns=facts["usual_ns"],
-        known=Sums(load_array(folder / _SUMS), load_array(folder / _COUNTS)),
+        matrices_ns=[matrices[category] for category in categories],
+        is_present=matrices[_PRESENT],
+        median_step_ns=facts["usual_ns"],
+        known_sums=Sums(load_array(folder / _SUMS), load_array(folder / _COUNTS)),
     )

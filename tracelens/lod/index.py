@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 from tracelens.distil.places import (
-    alone,
     fingerprint,
-    index_places,
-    keeps,
-    outdated,
-    places_to_keep,
+    list_directories_to_keep,
+    list_index_directories,
+    list_outdated_directories,
+    lock_directory,
+    may_keep,
 )
 from tracelens.lod import files, pyramid
 from tracelens.schema.ownership import is_ours
@@ -53,7 +53,9 @@ def find(trace: Path) -> Path | None:
     if trace_fingerprint is None:
         return None
     folders = (
-        directory / trace_fingerprint for directory in index_places(trace) if is_ours(directory)
+        directory / trace_fingerprint
+        for directory in list_index_directories(trace)
+        if is_ours(directory)
     )
     return next((folder for folder in folders if folder.is_dir() and not folder.is_symlink()), None)
 
@@ -69,8 +71,8 @@ def write(
     trace_fingerprint = fingerprint(trace)
     if trace_fingerprint is None:
         return None
-    for directory in places_to_keep(trace):
-        with suppress(OSError), alone(directory):
+    for directory in list_directories_to_keep(trace):
+        with suppress(OSError), lock_directory(directory):
             folder = directory / trace_fingerprint
             if not folder.is_dir():
                 _clear(trace, directory, trace_fingerprint)
@@ -89,9 +91,9 @@ def refine(
     Raises:
         OSError: they cannot be written.
     """
-    if not keeps() or not _list_missing_levels(files.load_run(folder), folder, most_bins):
+    if not may_keep() or not _list_missing_levels(files.load_run(folder), folder, most_bins):
         return
-    with alone(folder.parent):
+    with lock_directory(folder.parent):
         run = files.load_run(folder)
         missing_levels = _list_missing_levels(run, folder, most_bins)
         if missing_levels:
@@ -111,11 +113,11 @@ def remove(trace: Path) -> None:
     """Remove the index of a trace in its present state, so that it is made anew."""
     folder = find(trace)
     if folder:
-        with alone(folder.parent):
+        with lock_directory(folder.parent):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def size(folder: Path) -> dict[str, int]:
+def count_bytes(folder: Path) -> dict[str, int]:
     """Return the bytes of an index: levels of colours, peaks, columns of spans, and all the rest."""
     bytes_by_kind = {"levels": 0, "peaks": 0, "columns": 0, "rest": 0}
     for file in folder.iterdir():
@@ -135,33 +137,35 @@ def _write(
 
 def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
     assert run.scene.pyramid
-    ladder = run.scene.pyramid.ladder
+    ladder = run.scene.pyramid.levels
     wanted_levels = [level for level in ladder if most_bins is None or level.count <= most_bins]
-    return [level for level in wanted_levels or ladder[-1:] if not _level(folder, level).exists()]
+    return [
+        level for level in wanted_levels or ladder[-1:] if not _level_file(folder, level).exists()
+    ]
 
 
 def _add_levels(run: Run, levels: list[Bins], folder: Path, on_progress: OnProgress) -> None:
     """Write some neighbouring levels; each gets its name when it is whole."""
     lanes = run.scene.lanes
-    shapes = {_level(folder, level): (len(lanes), level.count) for level in levels}
+    shapes = {_level_file(folder, level): (len(lanes), level.count) for level in levels}
     drafts = [
-        np.lib.format.open_memmap(_draft(file), "w+", np.uint8, shape)
+        np.lib.format.open_memmap(_draft_file(file), "w+", np.uint8, shape)
         for file, shape in shapes.items()
     ]
     for lane in range(len(lanes)):
-        for draft, row in zip(drafts, pyramid.of_lane(lanes, lane, levels), strict=True):
+        for draft, row in zip(drafts, pyramid.build_lane_rows(lanes, lane, levels), strict=True):
             draft[lane] = row
         on_progress(lane + 1, len(lanes))
     for file, draft in zip(shapes, drafts, strict=True):
         draft.flush()
-        _draft(file).rename(file)
+        _draft_file(file).rename(file)
 
 
-def _level(folder: Path, rung: Bins) -> Path:
-    return pyramid.file_of(folder, pyramid.COLOURS, rung)
+def _level_file(folder: Path, rung: Bins) -> Path:
+    return pyramid.level_file(folder, pyramid.COLOURS, rung)
 
 
-def _draft(file: Path) -> Path:
+def _draft_file(file: Path) -> Path:
     return file.with_name(f".{file.name}{UNFINISHED}")
 
 
@@ -170,5 +174,5 @@ def _clear(trace: Path, directory: Path, trace_fingerprint: str) -> None:
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink() and trace_fingerprint not in entry.name:
             shutil.rmtree(entry)
-    for older in filter(is_ours, outdated(trace)):
+    for older in filter(is_ours, list_outdated_directories(trace)):
         shutil.rmtree(older, ignore_errors=True)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.lod.block_columns import BLOCK, BlockColumn, map_array
-from tracelens.lod.lanes import Lane, Lanes, base_of
+from tracelens.lod.lanes import Lane, Lanes, add_words
 from tracelens.memory import BoundedCache
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ DECODED: Final = BoundedCache(_MAX_DECODED_ITEMS)
 class Items(NamedTuple):
     """Items of lanes, [item]; times in ns."""
 
-    starts: Array
-    ends: Array
+    starts_ns: Array
+    ends_ns: Array
     codes: Array
     steps: Array
-    names: Array
+    word_indices: Array
 
 
 _DTYPES: Final[tuple[np.dtype[Any], ...]] = tuple(
@@ -78,16 +78,16 @@ def save_lanes(
     """
     word_offsets: dict[tuple[str, ...], int] = {}
     item_counts, first_times = [0], [np.zeros((2, 0), np.int64)]
-    remainder = Items(*(np.zeros(0, dtype) for dtype in _DTYPES))
+    remainder = Items(*(np.zeros(0, dtype) for dtype in _DTYPES))  # less than a block
     with pa.ipc.new_file(str(folder / f"{name}.arrow"), SCHEMA, options=_WRITE_OPTIONS) as writer:
         for lanes in lane_parts:
-            items = _append_items(remainder, lanes, base_of(word_offsets, lanes.words))
-            full_count = len(items.starts) // BLOCK * BLOCK
+            items = _append_items(remainder, lanes, add_words(word_offsets, lanes.words))
+            full_count = len(items.starts_ns) // BLOCK * BLOCK
             first_times.append(
                 _write_items(writer, Items(*(column[:full_count] for column in items)))
             )
             remainder = Items(*(column[full_count:] for column in items))
-            item_counts += np.diff(lanes.offsets).tolist()
+            item_counts += np.diff(lanes.item_offsets).tolist()
             if on_progress:
                 on_progress(len(item_counts) - 1, lane_count)
         first_times.append(_write_items(writer, remainder))
@@ -97,8 +97,15 @@ def save_lanes(
     return offsets, tuple(word for group in word_offsets for word in group)
 
 
-def _append_items(items: Items, part: Lanes, base: np.int32) -> Items:
-    columns = (part.starts, part.ends, part.codes, part.steps, part.names[:] + base)
+def _append_items(items: Items, lanes: Lanes, word_offset: np.int32) -> Items:
+    """Append the items of some lanes, whose words begin at `word_offset` of all words."""
+    columns = (
+        lanes.starts_ns,
+        lanes.ends_ns,
+        lanes.codes,
+        lanes.steps,
+        lanes.word_indices[:] + word_offset,
+    )
     pairs = zip(items, columns, strict=True)
     return Items(*(np.concatenate([before, column[:]]) for before, column in pairs))
 
@@ -106,12 +113,12 @@ def _append_items(items: Items, part: Lanes, base: np.int32) -> Items:
 def _write_items(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
     """Write items from a block's begin on; return the times of each block's first item, [2, block]."""
     block_begins = slice(None, None, BLOCK)
-    gaps_ns = np.diff(items.starts, prepend=0)
-    gaps_ns[1:] = items.starts[1:] - items.ends[:-1]
+    gaps_ns = np.diff(items.starts_ns, prepend=0)
+    gaps_ns[1:] = items.starts_ns[1:] - items.ends_ns[:-1]
     gaps_ns[block_begins] = 0
     step_changes = np.diff(items.steps, prepend=np.int32(0))
     step_changes[block_begins] = items.steps[block_begins]
-    lengths_ns = items.ends - items.starts
+    lengths_ns = items.ends_ns - items.starts_ns
     columns = {
         "length_low": lengths_ns & 0xFFFF,
         "length_middle": lengths_ns >> 16 & 0xFF,
@@ -119,13 +126,13 @@ def _write_items(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
         "gap": gaps_ns,
         "code": items.codes,
         "step_change": step_changes,
-        "name": items.names,
+        "name": items.word_indices,
     }
     arrays = [
         pa.array(columns[field.name].astype(field.type.to_pandas_dtype())) for field in SCHEMA
     ]
     writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), max_chunksize=BLOCK)
-    return np.stack([items.starts[block_begins], items.ends[block_begins]])
+    return np.stack([items.starts_ns[block_begins], items.ends_ns[block_begins]])
 
 
 class _Blocks:
@@ -148,7 +155,7 @@ class _Blocks:
     def __len__(self) -> int:
         return self._reader.num_record_batches
 
-    def values(self, index: int, blocks: Ints) -> list[Array]:
+    def read_column(self, index: int, blocks: Ints) -> list[Array]:
         """Return the decoded column `index` of each of some blocks."""
         cache_name, numbers = self._columns[0], blocks.tolist()
         decoded_blocks = {block: DECODED.get(cache_name, (self._key, block)) for block in numbers}
@@ -220,16 +227,19 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
     def column(
         blocks: _Blocks, index: int, dtype: np.dtype[Any], first_values: Ints | None = None
     ) -> BlockColumn:
-        return BlockColumn(int(offsets[-1]), dtype, partial(blocks.values, index), first_values)
+        """Return a decoded column of all items: number `index` of what `blocks` decodes."""
+        return BlockColumn(
+            int(offsets[-1]), dtype, partial(blocks.read_column, index), first_values
+        )
 
     start_type, end_type, code_type, step_type, name_type = _DTYPES
     return Lanes(
         lanes=tuple(lanes),
-        offsets=offsets,
-        starts=column(times, 0, start_type, first_starts),
-        ends=column(times, 1, end_type, first_ends),
-        codes=column(times, 2, code_type),
-        steps=column(labels, 0, step_type),
-        names=column(labels, 1, name_type),
+        item_offsets=offsets,
+        starts_ns=column(times, index=0, dtype=start_type, first_values=first_starts),
+        ends_ns=column(times, index=1, dtype=end_type, first_values=first_ends),
+        codes=column(times, index=2, dtype=code_type),
+        steps=column(labels, index=0, dtype=step_type),
+        word_indices=column(labels, index=1, dtype=name_type),
         words=tuple(words),
     )

@@ -73,47 +73,47 @@ class Lanes:
     """
 
     lanes: tuple[Lane, ...]
-    offsets: Ints
-    starts: Ints | BlockColumn
-    ends: Ints | BlockColumn
+    item_offsets: Ints
+    starts_ns: Ints | BlockColumn
+    ends_ns: Ints | BlockColumn
     codes: Bytes | BlockColumn
     steps: Int32s | BlockColumn
-    names: Int32s | BlockColumn
+    word_indices: Int32s | BlockColumn
     words: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.lanes)
 
-    def items_between(self, lane: int, start_ns: int, end_ns: int) -> slice:
+    def find_items_of_lane(self, lane: int, start_ns: int, end_ns: int) -> slice:
         """Return the items of a lane that touch [start, end)."""
-        (first,), (last,) = self.bounds(start_ns, end_ns, [lane])
+        (first,), (last,) = self.find_items(start_ns, end_ns, [lane])
         return slice(int(first), int(last))
 
-    def item_at(self, lane: int, at_ns: int) -> int | None:
+    def find_item_at(self, lane: int, at_ns: int) -> int | None:
         """Return the first item of a lane at a moment; None without one, or without such a lane."""
-        items = self.items_between(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
+        items = self.find_items_of_lane(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
         return items.start if items.start < items.stop else None
 
-    def extent_of(self, item: int) -> tuple[int, int]:
+    def extent_ns_of(self, item: int) -> tuple[int, int]:
         """Return the start and the end of an item."""
-        return int(self.starts[item]), int(self.ends[item])
+        return int(self.starts_ns[item]), int(self.ends_ns[item])
 
-    def bounds(
+    def find_items(
         self, start_ns: int, end_ns: int, chosen: Sequence[int] | slice = slice(None)
     ) -> tuple[Ints, Ints]:
         """Return, for each chosen lane, the first item that touches [start, end), and the one after."""
-        lane_begins, lane_ends = self.offsets[:-1][chosen], self.offsets[1:][chosen]
-        first_items = first_at_least(self.ends, lane_begins, lane_ends, start_ns + 1)
-        end_items = first_at_least(self.starts, lane_begins, lane_ends, end_ns)
+        lane_begins, lane_ends = self.item_offsets[:-1][chosen], self.item_offsets[1:][chosen]
+        first_items = first_at_least(self.ends_ns, lane_begins, lane_ends, start_ns + 1)
+        end_items = first_at_least(self.starts_ns, lane_begins, lane_ends, end_ns)
         return first_items, np.maximum(first_items, end_items)
 
-    def count(self, start_ns: int, end_ns: int) -> int:
+    def count_items(self, start_ns: int, end_ns: int) -> int:
         """Count the items of all lanes that touch [start, end)."""
-        first, last = self.bounds(start_ns, end_ns)
+        first, last = self.find_items(start_ns, end_ns)
         return int((last - first).sum())
 
 
-def each_worker(
+def make_worker_lanes(
     segments: Segments, workers: Sequence[tuple[int, int]], ends_ns: Ints | None = None
 ) -> Iterator[Lanes]:
     """Make the lane of each worker when it is asked for.
@@ -122,27 +122,27 @@ def each_worker(
     lane, so that its absence is seen. `ends_ns`, [step window], ns, are given where some steps were
     selected: time after the end of its window belongs to no step.
     """
-    step_of_window = segments.steps["step"].to_numpy()
+    step_of_window = segments.windows["step"].to_numpy()
     index_by_process = {process: index for index, process in enumerate(segments.processes)}
-    all_words = ("", *segments.words)
+    all_words = ("", *segments.span_names)
     for process, rank in workers:
         owner = (Lane(process, "worker", rank),)
         if process not in index_by_process:
             yield empty_lanes(owner, all_words)
             continue
-        pieces = segments.of_worker(index_by_process[process])
-        windows = pieces.step + pieces.offset
-        codes = pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
+        pieces = segments.unpack_worker(index_by_process[process])
+        windows = pieces.window + pieces.first_window
+        codes = pieces.category_code.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
         if ends_ns is not None:
-            codes[pieces.bounds[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
+            codes[pieces.bounds_ns[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
         yield Lanes(
             lanes=owner,
-            offsets=np.array([0, len(pieces.category)]),
-            starts=pieces.bounds[:-1],
-            ends=pieces.bounds[1:],
+            item_offsets=np.array([0, len(pieces.category_code)]),
+            starts_ns=pieces.bounds_ns[:-1],
+            ends_ns=pieces.bounds_ns[1:],
             codes=codes,
             steps=step_of_window[windows],
-            names=(pieces.name + 1).astype(np.int32),
+            word_indices=(pieces.name_code + 1).astype(np.int32),
             words=all_words,
         )
 
@@ -154,7 +154,7 @@ def empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes
     return Lanes(tuple(owners), offsets, times, times, codes, numbers, numbers, words)
 
 
-def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes:
+def make_shard_lanes(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes:
     """Make two lanes a shard of its spans (one a row): what it received, and what it served.
 
     Receptions of several workers overlap; they are merged, as the row only says that bytes came in.
@@ -172,22 +172,22 @@ def from_shards(spans: pl.DataFrame, shards: Sequence[tuple[int, int]]) -> Lanes
     return _build_lanes(table.with_columns(code=codes), owners)
 
 
-def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, str]) -> Lanes:
+def make_stream_lanes(process: int, rank: int, columns: Columns, names: Mapping[int, str]) -> Lanes:
     """Make one lane a stream of a process's devices, of the spans that were timed there.
 
     `names` are those of its threads and streams. What overlaps (a bucket that is ready while the one
     before it is reduced) is drawn one after another.
     """
-    begins_ns, lengths_ns = (columns.number(name) for name in TIMED_ON_DEVICE)
-    stream = columns.number("stream")
+    begins_ns, lengths_ns = (columns.number_column(name) for name in TIMED_ON_DEVICE)
+    stream = columns.number_column("stream")
     timed_rows = np.flatnonzero(columns.is_span & (lengths_ns >= 0) & (stream >= 0))
     streams_by_name: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(stream[timed_rows])).tolist():
         if number in names:
             streams_by_name.setdefault(names[number], []).append(number)
-    word_indices, used_words = _used_words(columns.word_column("name"), timed_rows)
-    codes = columns.word_column("kind").translated(_CODE_OF_KIND, CODES["transfer"])
-    step, lanes_of_streams = columns.number("step"), []
+    word_indices, used_words = _number_used_words(columns.word_column("name"), timed_rows)
+    codes = columns.word_column("kind").translate(_CODE_OF_KIND, CODES["transfer"])
+    step, lanes_of_streams = columns.number_column("step"), []
     for name, stream_numbers in sorted(streams_by_name.items()):
         rows = timed_rows[np.isin(stream[timed_rows], stream_numbers)]
         rows = rows[np.argsort(begins_ns[rows], kind="stable")]
@@ -198,26 +198,28 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
         lanes_of_streams.append(
             Lanes(
                 lanes=(Lane(process, "device", rank, name),),
-                offsets=np.array([0, len(rows)]),
-                starts=starts[is_drawn],
-                ends=latest_ends[is_drawn],
+                item_offsets=np.array([0, len(rows)]),
+                starts_ns=starts[is_drawn],
+                ends_ns=latest_ends[is_drawn],
                 codes=codes[rows].astype(np.uint8),
                 steps=step[rows].astype(np.int32),
-                names=word_indices[rows],
+                word_indices=word_indices[rows],
                 words=used_words,
             )
         )
     return join_lanes(lanes_of_streams)
 
 
-def _used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
+def _number_used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
     """Return the index of each row's word among the words that `rows` use, and these in order.
 
     The first word is empty, for rows without a word.
     """
-    codes = np.flatnonzero(np.bincount(column.codes[rows] + 1, minlength=len(column.known) + 1)[1:])
-    used_words = sorted((column.known[code], code) for code in codes.tolist())
-    indices = np.zeros(len(column.known) + 1, np.int32)  # the last one is for -1
+    codes = np.flatnonzero(
+        np.bincount(column.codes[rows] + 1, minlength=len(column.vocabulary) + 1)[1:]
+    )
+    used_words = sorted((column.vocabulary[code], code) for code in codes.tolist())
+    indices = np.zeros(len(column.vocabulary) + 1, np.int32)  # the last one is for -1
     indices[[code for _, code in used_words]] = np.arange(1, len(used_words) + 1, dtype=np.int32)
     return indices[column.codes], ("", *(name for name, _ in used_words))
 
@@ -227,23 +229,25 @@ def join_lanes(lane_parts: Sequence[Lanes]) -> Lanes:
     if not lane_parts:
         return empty_lanes(())
     word_offsets: dict[tuple[str, ...], int] = {}
-    name_indices = [lanes.names[:] + base_of(word_offsets, lanes.words) for lanes in lane_parts]
+    name_indices = [
+        lanes.word_indices[:] + add_words(word_offsets, lanes.words) for lanes in lane_parts
+    ]
     return Lanes(
         lanes=tuple(lane for lanes in lane_parts for lane in lanes.lanes),
-        offsets=np.cumsum(
-            [0, *(count for lanes in lane_parts for count in np.diff(lanes.offsets))]
+        item_offsets=np.cumsum(
+            [0, *(count for lanes in lane_parts for count in np.diff(lanes.item_offsets))]
         ),
-        starts=np.concatenate([lanes.starts[:] for lanes in lane_parts]),
-        ends=np.concatenate([lanes.ends[:] for lanes in lane_parts]),
+        starts_ns=np.concatenate([lanes.starts_ns[:] for lanes in lane_parts]),
+        ends_ns=np.concatenate([lanes.ends_ns[:] for lanes in lane_parts]),
         codes=np.concatenate([lanes.codes[:] for lanes in lane_parts]),
         steps=np.concatenate([lanes.steps[:] for lanes in lane_parts]),
-        names=np.concatenate(name_indices),
+        word_indices=np.concatenate(name_indices),
         words=tuple(word for group in word_offsets for word in group),
     )
 
 
-def base_of(word_offsets: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int32:
-    """Return the offset of a part's words among those of all parts so far, to which they are added."""
+def add_words(word_offsets: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int32:
+    """Return the index of a part's first word among those of all parts; adds them if they are new."""
     return np.int32(word_offsets.setdefault(words, sum(map(len, word_offsets))))
 
 
@@ -272,11 +276,11 @@ def _build_lanes(spans: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
     indices = names.replace_strict(sorted_words, range(len(sorted_words)), return_dtype=pl.Int64)
     return Lanes(
         lanes=tuple(owners),
-        offsets=np.searchsorted(rows["lane"].to_numpy(), np.arange(len(owners) + 1)),
-        starts=rows["start_ns"].to_numpy().astype(np.int64),
-        ends=rows["end_ns"].to_numpy().astype(np.int64),
+        item_offsets=np.searchsorted(rows["lane"].to_numpy(), np.arange(len(owners) + 1)),
+        starts_ns=rows["start_ns"].to_numpy().astype(np.int64),
+        ends_ns=rows["end_ns"].to_numpy().astype(np.int64),
         codes=rows["code"].to_numpy().astype(np.uint8),
         steps=rows["step"].to_numpy().astype(np.int32),
-        names=indices.to_numpy().astype(np.int32),
+        word_indices=indices.to_numpy().astype(np.int32),
         words=tuple(sorted_words),
     )

@@ -16,7 +16,7 @@ from tracelens.align import selection
 from tracelens.errors import InvalidArgument
 from tracelens.lod import pyramid
 from tracelens.lod.run_data import with_pyramid
-from tracelens.lod.step_times import chunks
+from tracelens.lod.step_times import iterate_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 _MOST_ITEMS: Final = 1 << 25  # of lanes that are copied: about a gigabyte
-_COLUMNS: Final = ("starts", "ends", "codes", "steps", "names")
+_COLUMNS: Final = ("starts_ns", "ends_ns", "codes", "steps", "word_indices")
 
 
-def of_steps(trace: Trace, choice: Choice) -> Trace:
+def select_steps(trace: Trace, choice: Choice) -> Trace:
     """Return the steps of a choice, of a whole run as it was opened.
 
     Raises:
@@ -42,7 +42,7 @@ def of_steps(trace: Trace, choice: Choice) -> Trace:
     return selection.select_steps(trace.with_(choice=replace(choice, ranks=None)))
 
 
-def of_ranks(run: Run, choice: Choice) -> Run:
+def select_ranks(run: Run, choice: Choice) -> Run:
     """Show the ranks of a choice, and all servers.
 
     Raises:
@@ -59,7 +59,7 @@ def of_ranks(run: Run, choice: Choice) -> Run:
         run,
         workers=chosen_workers,
         times=_select_times(run.times, worker_rows),
-        measured=lambda: run.residuals.of_rows(worker_rows),
+        measure_residuals=lambda: run.residuals.select_ranks(worker_rows),
         tables={
             name: table.filter(is_chosen) if "rank" in table.columns else table
             for name, table in run.tables.items()
@@ -73,17 +73,17 @@ def _select_times(times: Times, rows: Indices) -> Times:
     """Return the times of some ranks, by their rows."""
 
     def take_ranks(values: Any) -> Array:
-        chunks_of_rows = [np.asarray(values[steps])[:, rows] for steps in chunks(times)]
+        chunks_of_rows = [np.asarray(values[steps])[:, rows] for steps in iterate_chunks(times)]
         return np.concatenate(chunks_of_rows) if chunks_of_rows else np.asarray(values[:])[:, rows]
 
-    times_ns = [take_ranks(category_ns) for category_ns in times.ns]
-    is_present = take_ranks(times.there)
+    times_ns = [take_ranks(category_ns) for category_ns in times.matrices_ns]
+    is_present = take_ranks(times.is_present)
     return replace(
         times,
         ranks=tuple(times.ranks[row] for row in rows.tolist()),
-        ns=np.array(times_ns).reshape(len(times_ns), *is_present.shape),
-        there=is_present,
-        known=None,
+        matrices_ns=np.array(times_ns).reshape(len(times_ns), *is_present.shape),
+        is_present=is_present,
+        known_sums=None,
     )
 
 
@@ -94,7 +94,7 @@ def _select_scene(scene: Scene, choice: Choice) -> Scene:
         return lane.role == "ps" or choice.has_rank(lane.rank)
 
     rows = [row for row, lane in enumerate(scene.lanes.lanes) if is_shown(lane)]
-    item_count = int(np.diff(scene.lanes.offsets)[rows].sum())
+    item_count = int(np.diff(scene.lanes.item_offsets)[rows].sum())
     if item_count > _MOST_ITEMS:
         raise InvalidArgument(
             f"These ranks have {item_count:,} spans, more than the {_MOST_ITEMS:,} that can be shown "
@@ -105,14 +105,14 @@ def _select_scene(scene: Scene, choice: Choice) -> Scene:
         scene,
         lanes=_take_lanes(scene.lanes, rows),
         steps=steps,
-        peaks=pyramid.peaks(steps, scene.whole, scene.step_ns),
+        peaks=pyramid.build_peaks(steps, scene.run_window, scene.median_step_ns),
         pyramid=None,
     )
 
 
 def _take_lanes(lanes: Lanes, rows: Sequence[int]) -> Lanes:
     """Copy some lanes, by their rows, with their items."""
-    item_ranges = [slice(*lanes.offsets[row : row + 2].tolist()) for row in rows]
+    item_ranges = [slice(*lanes.item_offsets[row : row + 2].tolist()) for row in rows]
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(lanes, name)[items] for items in item_ranges])
         for name in _COLUMNS
@@ -120,6 +120,6 @@ def _take_lanes(lanes: Lanes, rows: Sequence[int]) -> Lanes:
     return replace(
         lanes,
         lanes=tuple(lanes.lanes[row] for row in rows),
-        offsets=np.cumsum([0, *(items.stop - items.start for items in item_ranges)]),
+        item_offsets=np.cumsum([0, *(items.stop - items.start for items in item_ranges)]),
         **columns,
     )

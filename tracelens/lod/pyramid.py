@@ -49,14 +49,14 @@ class Bins:
         return cls(start_ns, width_ns, max(1, -(-(end_ns - start_ns) // width_ns)))
 
 
-def ladder_over(start_ns: int, end_ns: int, spans_a_lane: float) -> list[Bins]:
-    """Choose the levels for a run, the finest first."""
-    wanted = max(spans_a_lane / SPANS_A_BIN, FEWEST_BINS)
-    return rungs_over(start_ns, end_ns, int((end_ns - start_ns) / wanted) + 1)
+def choose_levels_over(start_ns: int, end_ns: int, spans_per_lane: float) -> list[Bins]:
+    """Choose the levels for a run, the finest first, by how many spans a lane has on average."""
+    finest_count = max(spans_per_lane / SPANS_A_BIN, FEWEST_BINS)
+    return list_levels(start_ns, end_ns, int((end_ns - start_ns) / finest_count) + 1)
 
 
-def rungs_over(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
-    """Return the levels from that with bins of this width upwards."""
+def list_levels(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
+    """Return the levels from that with bins of `finest_ns` upwards; each next has bins twice as wide."""
     levels = [Bins.over(start_ns, end_ns, finest_ns)]
     while levels[-1].count > FEWEST_BINS:
         levels.append(Bins.over(start_ns, end_ns, 2 * levels[-1].width_ns))
@@ -68,25 +68,26 @@ def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> 
 
     The lane's items have a length and are within the bins; they may be in any order, and overlap.
     """
-    present_codes, sums_ns = busy_time(starts, ends, codes, ladder[0])
+    present_codes, sums_ns = sum_busy_time(starts, ends, codes, ladder[0])
     for level in ladder:
         if level is not ladder[0]:
             sums_ns = _add_neighbours(sums_ns)
-        yield _dominant_codes(present_codes, sums_ns, level.width_ns)
+        yield _find_dominant_codes(present_codes, sums_ns, level.width_ns)
 
 
-def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
+def sum_busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
     """Return the codes that occur in a lane's items, and the time of each in each bin, [code, bin], ns.
 
     Times are whole numbers: exact up to 2**53 ns, 104 days.
     """
     present_codes = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
-    first_cells = np.zeros(SHADE, np.int64)
+    first_cells = np.zeros(SHADE, np.int64)  # of each code, in the sums as one row
     first_cells[present_codes] = bins.count * np.arange(len(present_codes))
     row_begins, size = first_cells[codes], bins.count * len(present_codes)
     begins_ns, ends_ns = starts - bins.origin_ns, ends - bins.origin_ns  # since the first bin
     width_ns = bins.width_ns
     first_bins, last_bins = begins_ns // width_ns, (ends_ns - 1) // width_ns
+    # An item's time in its first bin, in its last one (tail), and in the whole bins between them.
     head_ns = np.minimum(ends_ns, (first_bins + 1) * width_ns) - begins_ns
     flat_sums_ns: Floats = np.bincount(first_bins + row_begins, head_ns, size).astype(np.float64)
     wide_items = np.flatnonzero(last_bins > first_bins)
@@ -106,7 +107,7 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
 
 
 def _sum_whole_bins(first_bins: Ints, end_bins: Ints, bins: Bins) -> Floats:
-    """Sum up whole bins: those from `first_bins` up to, not including, `end_bins`."""
+    """Return the time of items in the bins that they fill, [bin], ns: up to before `end_bins`."""
     bins_begun = np.bincount(first_bins, minlength=bins.count)
     bins_ended = np.bincount(end_bins, minlength=bins.count)
     return np.asarray(np.cumsum(bins_begun - bins_ended) * float(bins.width_ns))
@@ -119,7 +120,7 @@ def _add_neighbours(sums_ns: Floats) -> Floats:
     return np.asarray(sums_ns[:, 0::2] + sums_ns[:, 1::2])
 
 
-def _dominant_codes(codes: Bytes, sums_ns: Floats, width_ns: int) -> Bytes:
+def _find_dominant_codes(codes: Bytes, sums_ns: Floats, width_ns: int) -> Bytes:
     """Return the code with the most time in each bin, shaded by how full it is; of equals the first.
 
     `sums_ns` is the time of each code that is present, [code, bin], ns.
@@ -146,60 +147,62 @@ class Pyramid:
     """
 
     kind: str
-    ladder: tuple[Bins, ...]
+    levels: tuple[Bins, ...]
     folder: Path | None = None
     rows_by_width: dict[int, Bytes] = field(default_factory=dict)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all levels exist."""
-        return all(self._level(rung) is not None for rung in self.ladder)
+        return all(self._load_level(rung) is not None for rung in self.levels)
 
-    def grid(self, window: Window, step_ns: int) -> Grid | None:
-        """Return the bins over a window of the narrowest level whose bins have at least `step_ns`.
+    def find_grid(self, window: Window, column_ns: int) -> Grid | None:
+        """Return the bins over a window of the narrowest level whose bins have at least `column_ns`.
 
         None where that level is not there (yet), or where none is about as fine.
         """
-        level = next((level for level in self.ladder if level.width_ns >= step_ns), self.ladder[-1])
+        level = next(
+            (level for level in self.levels if level.width_ns >= column_ns), self.levels[-1]
+        )
         width_ns = level.width_ns
-        if not step_ns <= width_ns <= WIDEST * step_ns or self._level(level) is None:
+        if not column_ns <= width_ns <= WIDEST * column_ns or self._load_level(level) is None:
             return None
         first_bin = max(0, (window.start_ns - level.origin_ns) // width_ns)
         end_bin = min(level.count, -(-(window.end_ns - level.origin_ns) // width_ns))
         return Grid(level.origin_ns + first_bin * width_ns, width_ns, max(1, end_bin - first_bin))
 
-    def rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
+    def read_rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
         """Return the bins of a grid, a row a lane; None where they are not bins of a level."""
-        bins = next((bins for bins in self.ladder if bins.width_ns == grid.step_ns), None)
-        level_rows = self._level(bins) if bins else None
+        bins = next((bins for bins in self.levels if bins.width_ns == grid.column_ns), None)
+        level_rows = self._load_level(bins) if bins else None
         if bins is None or level_rows is None or (grid.start_ns - bins.origin_ns) % bins.width_ns:
             return None
         first_bin = (grid.start_ns - bins.origin_ns) // bins.width_ns
-        return np.asarray(level_rows[lanes, first_bin : first_bin + grid.columns])
+        return np.asarray(level_rows[lanes, first_bin : first_bin + grid.column_count])
 
-    def _level(self, rung: Bins) -> Bytes | None:
+    def _load_level(self, rung: Bins) -> Bytes | None:
         if rung.width_ns not in self.rows_by_width and self.folder:
-            file = file_of(self.folder, self.kind, rung)
+            file = level_file(self.folder, self.kind, rung)
             if file.exists():
                 self.rows_by_width[rung.width_ns] = map_array(file)
         return self.rows_by_width.get(rung.width_ns)
 
 
-def file_of(folder: Path, kind: str, rung: Bins) -> Path:
+def level_file(folder: Path, kind: str, rung: Bins) -> Path:
     """Return the path of a level's file."""
     return folder / f"{kind}-{rung.width_ns}.npy"
 
 
-def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
+def build_peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
     """Build the levels of the highest code in each bin, of lanes whose items are steps.
 
     `whole` is the run's time, `step_ns` the length of a usual step.
     """
     max_bins = max(MOST_CELLS // max(len(steps), 1), FEWEST_BINS)
     finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // max_bins, 1)
-    finest, *coarser = levels = rungs_over(whole.start_ns, whole.end_ns, finest_ns)
+    finest, *coarser = levels = list_levels(whole.start_ns, whole.end_ns, finest_ns)
     grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
-    codes = raster.highest(steps, range(len(steps)), grid)
+    codes = raster.draw_highest(steps, range(len(steps)), grid)
     rows_by_width = {finest.width_ns: codes}
     for level in coarser:
         codes = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
@@ -207,10 +210,10 @@ def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
     return Pyramid(PEAKS, tuple(levels), rows_by_width=rows_by_width)
 
 
-def colours(lanes: Lanes, whole: Window) -> Pyramid:
+def build_colours(lanes: Lanes, whole: Window) -> Pyramid:
     """Build all levels of some lanes."""
-    levels = ladder_of(lanes.offsets, whole)
-    rows_of_lanes = [list(of_lane(lanes, lane, levels)) for lane in range(len(lanes))]
+    levels = choose_levels(lanes.item_offsets, whole)
+    rows_of_lanes = [list(build_lane_rows(lanes, lane, levels)) for lane in range(len(lanes))]
     widths_ns = [rung.width_ns for rung in levels]
     stacked = [np.array(level_rows) for level_rows in zip(*rows_of_lanes, strict=True)]
     return Pyramid(
@@ -218,17 +221,17 @@ def colours(lanes: Lanes, whole: Window) -> Pyramid:
     )
 
 
-def ladder_of(offsets: Ints, whole: Window) -> list[Bins]:
+def choose_levels(offsets: Ints, whole: Window) -> list[Bins]:
     """Choose the levels of lanes by their mean number of items; `offsets` as in `Lanes`."""
     items_per_lane = int(offsets[-1]) / max(len(offsets) - 1, 1)
-    return ladder_over(whole.start_ns, whole.end_ns, items_per_lane)
+    return choose_levels_over(whole.start_ns, whole.end_ns, items_per_lane)
 
 
-def of_lane(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
+def build_lane_rows(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
     """Build a lane's row of coded bins for each of `levels`; items outside of the run are left out."""
     finest = levels[0]
     first_ns, end_ns = finest.origin_ns, finest.origin_ns + finest.count * finest.width_ns
-    items = lanes.items_between(lane, first_ns, end_ns)
-    starts_ns = np.maximum(lanes.starts[items], first_ns)
-    ends_ns = np.minimum(lanes.ends[items], end_ns)
+    items = lanes.find_items_of_lane(lane, first_ns, end_ns)
+    starts_ns = np.maximum(lanes.starts_ns[items], first_ns)
+    ends_ns = np.minimum(lanes.ends_ns[items], end_ns)
     return list(build_levels(starts_ns, ends_ns, lanes.codes[items], levels))

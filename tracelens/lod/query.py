@@ -47,43 +47,47 @@ class Scene:
 
     lanes: Lanes
     steps: Lanes
-    whole: Window
-    step_ns: int
+    run_window: Window
+    median_step_ns: int
     peaks: Pyramid | None = None
     pyramid: Pyramid | None = None
 
     @property
-    def spans_a_step(self) -> float:
+    def spans_per_step(self) -> float:
         """How many items a step has in a lane, on average."""
-        return len(self.lanes.starts) / max(len(self.steps.starts), 1)
+        return len(self.lanes.starts_ns) / max(len(self.steps.starts_ns), 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Spans to draw as shapes: `items` of the scene's lanes, in the band of the same place.
+    """Spans to draw as shapes: indices of items of the scene's lanes, and of the bands of a plan.
 
-    `every`: those of all bands, not only of the pinned ones.
+    `items` and `bands` are [span]. Unless they `covers_all_bands`, they are those of the pinned ones.
     """
 
     items: Ints
     bands: Ints
-    every: bool = True
+    covers_all_bands: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """Pixels to lay under the axes, and the few spans to draw as shapes; `inside`: opened processes."""
+    """Pixels (palette indexes, [row, column]) to lay under the axes, and the few spans drawn as shapes.
+
+    `span_count` spans lie in the window, and `hidden_count` of them got no pixel. `opened_pictures` are
+    those of opened processes.
+    """
 
     grid: Grid
     pixels: Bytes
     level: Level
-    spans: int
-    hidden: int
+    span_count: int
+    hidden_count: int
     bars: Bars | None
-    inside: tuple[Picture, ...] = ()
+    opened_pictures: tuple[Picture, ...] = ()
 
 
-def look(
+def draw_picture(
     scene: Scene, window: Window, plan: Plan, columns: int = COLUMNS, most_bars: int = MOST_BARS
 ) -> Picture:
     """Choose the level of detail for a window and draw it.
@@ -95,45 +99,45 @@ def look(
         columns: How many pixels it is wide.
         most_bars: How many spans may be drawn as shapes.
     """
-    grid = viewport.snap(window, scene.whole, columns)
-    step_px = scene.step_ns / grid.step_ns
-    colour_grid = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
-    min_step_px = STEP_PX if colour_grid else max(STEP_PX, SPAN_PX * scene.spans_a_step)
-    is_detailed = [step_px >= _share(band) * min_step_px for band in plan.bands]
+    grid = viewport.snap_to_grid(window, scene.run_window, columns)
+    step_px = scene.median_step_ns / grid.column_ns
+    colour_grid = scene.pyramid.find_grid(grid.window, grid.column_ns) if scene.pyramid else None
+    min_step_px = STEP_PX if colour_grid else max(STEP_PX, SPAN_PX * scene.spans_per_step)
+    is_detailed = [step_px >= _share_of_min_width(band) * min_step_px for band in plan.bands]
     bars = _choose_bars(scene, grid, plan, most_bars)
-    drawn_lanes = _lanes_of_bands(scene, grid, plan.bands)
+    drawn_lanes = _choose_lanes(scene, grid, plan.bands)
     if any(is_detailed):
         grid = colour_grid or grid
     elif scene.peaks:
-        grid = scene.peaks.grid(grid.window, grid.step_ns) or grid
+        grid = scene.peaks.find_grid(grid.window, grid.column_ns) or grid
     pixels, hidden_count = _paint(scene, window, grid, drawn_lanes, is_detailed)
-    shows_all_spans = bars is not None and bars.every
+    shows_all_spans = bars is not None and bars.covers_all_bands
     bands = zip(plan.bands, is_detailed, strict=True)
     shows_spans = any(is_fine and band.section != "pinned" for band, is_fine in bands)
     level: Level = "dominant" if grid is colour_grid else "sampled"
     level = level if shows_spans else "residuals"
     return Picture(
         grid=grid,
-        pixels=raster.fill(plan, pixels, range(len(drawn_lanes))),
+        pixels=raster.stretch_rows(plan, pixels, range(len(drawn_lanes))),
         level="spans" if shows_all_spans else level,
-        spans=scene.lanes.count(window.start_ns, window.end_ns),
-        hidden=0 if shows_all_spans else hidden_count,
+        span_count=scene.lanes.count_items(window.start_ns, window.end_ns),
+        hidden_count=0 if shows_all_spans else hidden_count,
         bars=bars,
     )
 
 
-def lane_at(
+def find_lane_at(
     scene: Scene, window: Window, plan: Plan, height: float, columns: int = COLUMNS
 ) -> int | None:
     """Return the lane that is drawn at a height: the one that represents its band."""
     band = plan.band_at(height)
     if band is None:
         return None
-    grid = viewport.snap(window, scene.whole, columns)
-    return _lanes_of_bands(scene, grid, [band])[0]
+    grid = viewport.snap_to_grid(window, scene.run_window, columns)
+    return _choose_lanes(scene, grid, [band])[0]
 
 
-def _lanes_of_bands(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
+def _choose_lanes(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
     """Return the lane that represents each band; residuals are read only where there are several."""
     groups = [band.lanes for band in bands]
     if all(len(lanes) == 1 for lanes in groups):
@@ -141,7 +145,8 @@ def _lanes_of_bands(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int
     return viewport.most_severe_lanes(groups, _find_severity(scene, grid))
 
 
-def _share(band: Band) -> float:
+def _share_of_min_width(band: Band) -> float:
+    """Return the share of the least width of a step that a band needs: tall pinned rows need less."""
     return 1 / PINNED if band.section == "pinned" else 1.0
 
 
@@ -152,25 +157,27 @@ def _paint(
 
     Also return how many spans in the window got no pixel.
     """
-    pixels, hidden_count = np.zeros((len(drawn_lanes), grid.columns), np.uint8), 0
+    pixels, hidden_count = np.zeros((len(drawn_lanes), grid.column_count), np.uint8), 0
     fine_rows = [row for row, is_fine in enumerate(is_detailed) if is_fine]
     coarse_rows = [row for row, is_fine in enumerate(is_detailed) if not is_fine]
     if fine_rows:
         lanes = [drawn_lanes[row] for row in fine_rows]
-        rows = scene.pyramid.rows(lanes, grid) if scene.pyramid else None
+        rows = scene.pyramid.read_rows(lanes, grid) if scene.pyramid else None
         if rows is None:
-            rows, hidden_count = raster.sample(scene.lanes, lanes, grid, window)
+            rows, hidden_count = raster.draw_samples(scene.lanes, lanes, grid, window)
         pixels[fine_rows] = rows
     if coarse_rows:
         lanes = [drawn_lanes[row] for row in coarse_rows]
-        rows = scene.peaks.rows(lanes, grid) if scene.peaks else None
-        pixels[coarse_rows] = raster.highest(scene.steps, lanes, grid) if rows is None else rows
+        rows = scene.peaks.read_rows(lanes, grid) if scene.peaks else None
+        pixels[coarse_rows] = (
+            raster.draw_highest(scene.steps, lanes, grid) if rows is None else rows
+        )
     return pixels, hidden_count
 
 
 def _find_severity(scene: Scene, grid: Grid) -> Ints:
     """Return the largest residual code of each lane in the time that is drawn, [lane]."""
-    first_items, end_items = scene.steps.bounds(grid.start_ns, grid.end_ns)
+    first_items, end_items = scene.steps.find_items(grid.start_ns, grid.end_ns)
     codes = take_ranges(scene.steps.codes, first_items, end_items)
     counts = end_items - first_items
     has_items, code_offsets = counts > 0, np.cumsum(counts) - counts
@@ -181,24 +188,24 @@ def _find_severity(scene: Scene, grid: Grid) -> Ints:
 
 
 def _choose_bars(scene: Scene, grid: Grid, plan: Plan, max_bars: int) -> Bars | None:
-    """Return the spans to draw as shapes; None if they are more than `max_bars`.
+    """Return the spans to draw as shapes: of all bands but groups, or else of the pinned bands.
 
-    These are the spans of all bands but groups, or else of the pinned bands.
+    None if they are more than `max_bars`, or a band is low, or shared by several lanes.
     """
     ungrouped = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
     pinned = [(row, band) for row, band in ungrouped if band.section == "pinned"]
     for bands in (ungrouped, pinned):
-        if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
+        if any(len(band.lanes) > 1 or band.height_px < BAR_PX for _, band in bands):
             continue
         lanes = [band.lanes[0] for _, band in bands]
-        first_items, end_items = scene.lanes.bounds(grid.start_ns, grid.end_ns, lanes)
+        first_items, end_items = scene.lanes.find_items(grid.start_ns, grid.end_ns, lanes)
         counts = end_items - first_items
         if 0 < counts.sum() <= max_bars:
             item_ranges = zip(first_items.tolist(), end_items.tolist(), strict=True)
             return Bars(
                 items=np.concatenate([np.arange(begin, end) for begin, end in item_ranges]),
                 bands=np.repeat([row for row, _ in bands], counts),
-                every=bands is ungrouped and len(ungrouped) == len(plan.bands),
+                covers_all_bands=bands is ungrouped and len(ungrouped) == len(plan.bands),
             )
     return None
 
@@ -211,14 +218,14 @@ class PathStretch(NamedTuple):
     end_ns: int
 
 
-def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
+def find_path_stretches(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
     """Return the stretches of the critical path (one a row, as in `critical_path`) on a pixel grid."""
     from tracelens.analyses import critical_path  # noqa: PLC0415 - few look at the path
 
     workers = [(row, lane) for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
     row_by_process = {lane.process: row for row, lane in workers}
     visible_stretches = critical_path.stretches_within(
-        stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
+        stretches, grid.start_ns, grid.end_ns, max(grid.column_count // PATH_PX, 1)
     )
     return [
         PathStretch(row_by_process[process], start_ns, end_ns)

@@ -37,7 +37,7 @@ class _Items(NamedTuple):
     first: Ints
 
 
-def sample(
+def draw_samples(
     lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid, window: Window | None = None
 ) -> tuple[Bytes, int]:
     """Draw the span under each column's centre, a row for each chosen lane.
@@ -45,20 +45,23 @@ def sample(
     Also returns how many spans of these lanes, in the window `window`, are between centres and not
     drawn.
     """
-    items, half_step_ns = _gather_items(lanes, chosen_lanes, grid), grid.step_ns // 2
-    first_columns = _find_columns(items.starts - 1 - half_step_ns, grid, -1) + 1
-    end_columns = _find_columns(items.ends - 1 - half_step_ns, grid, -1) + 1
+    items, half_step_ns = _gather_items(lanes, chosen_lanes, grid), grid.column_ns // 2
+    # The first column whose centre is at, or after, a time.
+    first_columns = _find_columns(items.starts - 1 - half_step_ns, grid, least=-1) + 1
+    end_columns = _find_columns(items.ends - 1 - half_step_ns, grid, least=-1) + 1
     window = window or grid.window
     is_hidden = (
         (end_columns <= first_columns)
         & (items.starts < window.end_ns)
         & (items.ends > window.start_ns)
     )
-    pixels = _fill_columns(items, first_columns, end_columns, (len(chosen_lanes), grid.columns))
+    pixels = _fill_columns(
+        items, first_columns, end_columns, (len(chosen_lanes), grid.column_count)
+    )
     return pixels, int(np.count_nonzero(is_hidden))
 
 
-def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
+def draw_highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
     """Draw the highest code that touches each column, [lane, column]: narrow slow steps show, too.
 
     Several items may share a first column, and the highest of them counts. After its first column, an
@@ -68,7 +71,7 @@ def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
     first_columns = _find_columns(items.starts, grid)
     last_columns = _find_columns(items.ends - 1, grid)
     pixels = _fill_columns(
-        items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.columns)
+        items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.column_count)
     )
     if len(first_columns):
         first_pixels = items.first + first_columns
@@ -80,29 +83,29 @@ def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
     return pixels
 
 
-def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
+def stretch_rows(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
     """Stretch rows to the bands of a plan, from its top on; `band_rows` lists the row of each band."""
-    row_of_pixel = np.full(plan.height - plan.top, len(rows))
+    row_of_pixel = np.full(plan.height_px - plan.top_px, len(rows))
     for band, row in zip(plan.bands, band_rows, strict=True):
-        begin = band.top - plan.top
-        row_of_pixel[begin : begin + band.height] = row
+        begin = band.top_px - plan.top_px
+        row_of_pixel[begin : begin + band.height_px] = row
     blank = np.full((1, rows.shape[1]), BLANK, np.uint8)
     return np.asarray(np.concatenate([rows, blank])[row_of_pixel])
 
 
 def _gather_items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
-    first_items, end_items = lanes.bounds(grid.start_ns, grid.end_ns, list(chosen_lanes))
-    lane_columns = (lanes.starts, lanes.ends, lanes.codes)
+    first_items, end_items = lanes.find_items(grid.start_ns, grid.end_ns, list(chosen_lanes))
+    lane_columns = (lanes.starts_ns, lanes.ends_ns, lanes.codes)
     starts, ends, codes = (take_ranges(column, first_items, end_items) for column in lane_columns)
-    row_begins = np.repeat(grid.columns * np.arange(len(first_items)), end_items - first_items)
+    row_begins = np.repeat(grid.column_count * np.arange(len(first_items)), end_items - first_items)
     return _Items(starts, ends, codes, row_begins)
 
 
 def _find_columns(times_ns: Ints, grid: Grid, least: int = 0) -> Ints:
     """Return the column of each time (ns); `least` before the grid, the last column after it."""
-    column = (times_ns - grid.start_ns) // grid.step_ns
-    return np.asarray(np.clip(column, least, grid.columns - 1))
+    column = (times_ns - grid.start_ns) // grid.column_ns
+    return np.asarray(np.clip(column, least, grid.column_count - 1))
 
 
 def _fill_columns(
@@ -140,23 +143,26 @@ def encode_png(pixels: Bytes, palette: Sequence[Colour], *, small: bool = False)
     return b"".join(
         (
             PNG_SIGNATURE,
-            _chunk(b"IHDR", header),
-            _chunk(b"PLTE", bytes(channel for colour in palette for channel in colour)),
-            _chunk(b"tRNS", b"\x00"),
-            _chunk(
-                b"IDAT", zlib.compress(lines.tobytes(), 9) if small else _packed(lines.tobytes())
+            _make_chunk(b"IHDR", header),
+            _make_chunk(b"PLTE", bytes(channel for colour in palette for channel in colour)),
+            _make_chunk(b"tRNS", b"\x00"),
+            _make_chunk(
+                b"IDAT",
+                zlib.compress(lines.tobytes(), level=9)
+                if small
+                else _compress_runs(lines.tobytes()),
             ),
-            _chunk(b"IEND", b""),
+            _make_chunk(b"IEND", b""),
         )
     )
 
 
-def _packed(data: bytes) -> bytes:
+def _compress_runs(data: bytes) -> bytes:
     """Compress runs of equal bytes only: as few bytes as a longer search finds, but quicker."""
     packing = zlib.compressobj(1, strategy=zlib.Z_RLE)
     return packing.compress(data) + packing.flush()
 
 
-def _chunk(name: bytes, data: bytes) -> bytes:
+def _make_chunk(name: bytes, data: bytes) -> bytes:
     check = zlib.crc32(name + data)
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", check)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.stats.robust import measure_step_deviation
+
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
 
@@ -24,21 +26,23 @@ OF_ALL: Final = (
 LEAST: Final = 0.06  # relative difference of levels
 APART: Final = 0.8  # of the steps of each side are on its side of the middle
 PENALTY: Final = 6.0  # times the noise's variance times log(blocks): noise of steps is correlated
-_TO_SIGMA: Final = 1.4826
 _SPIKE: Final = 3.0  # deviations: what is further from its neighbours' median counts no more
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Places `first` to `last` of a series, inclusive, and their median."""
+    """Indices `first_index` to `last_index` of a series, inclusive, and the median of their values."""
 
-    first: int
-    last: int
-    level: float
+    first_index: int
+    last_index: int
+    median: float
 
 
-def find(values: Floats) -> list[Regime]:
-    """Divide a series of times where its level changes for long; an empty series has no regime."""
+def find_regimes(values: Floats) -> list[Regime]:
+    """Divide a series of times where its level changes for long; an empty series has no regime.
+
+    Values that are no time, or not above 0, belong to no regime.
+    """
     positive_indices = np.flatnonzero(np.isfinite(values) & (values > 0))
     if not len(positive_indices):
         return []
@@ -62,24 +66,22 @@ def _without_spikes(series: Floats) -> Floats:
     """Replace spikes by the median of their neighbourhood."""
     padded = np.pad(series, 4, mode="reflect" if len(series) > 4 else "edge")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 9), axis=1)
-    max_deviation = _SPIKE * max(_estimate_noise(series), 1e-12)
+    max_deviation = _SPIKE * max(measure_step_deviation(series), 1e-12)
     return np.asarray(np.clip(series, medians - max_deviation, medians + max_deviation))
 
 
-def _estimate_noise(series: Floats) -> float:
-    """Estimate the standard deviation from differences of neighbours, so that levels do not count."""
-    if len(series) < 2:
-        return 0.0
-    return _TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / 2**0.5
-
-
 def _find_cuts(series: Floats) -> list[int]:
-    """Return the indices where parts begin, and the end: least squares, with a cost for each part."""
+    """Return the indices where parts begin, and the end: least squares, with a cost for each part.
+
+    `series` are logarithms of times: differences are relative ones.
+    """
     count = len(series)
     prefix_sums, prefix_squares = (
         np.concatenate([[0.0], np.cumsum(values)]) for values in (series, series**2)
     )
-    cut_cost = PENALTY * max(_estimate_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
+    cut_cost = (
+        PENALTY * max(measure_step_deviation(series), LEAST / 10) ** 2 * np.log(max(count, 2))
+    )
     min_length = max(SHORTEST, count // OF_ALL)
     best_costs, best_begins = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
     best_costs[0] = 0.0

@@ -11,6 +11,7 @@ import polars as pl
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.caching import cached_property
 from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
+from tracelens.stats.robust import lower_medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,11 +48,11 @@ class Residuals:
         return _subtract_peers(self.compute_ns, self.peers_ns, self.stage)
 
     @cached_property
-    def total_ns(self) -> Floats:
+    def total_delay_ns(self) -> Floats:
         """Per rank, the sum of its positive residuals."""
         return np.asarray(np.nansum(np.maximum(self.residual_ns, 0), axis=1))
 
-    def of_rows(self, rows: Indices) -> Residuals:
+    def select_ranks(self, rows: Indices) -> Residuals:
         """Return those of some ranks, against the same peers."""
         return replace(
             self,
@@ -61,7 +62,7 @@ class Residuals:
         )
 
     @property
-    def levels(self) -> Bytes:
+    def palette_indices(self) -> Bytes:
         """Return the residuals as palette indexes."""
         share = np.clip(np.nan_to_num(self.residual_ns) / self.ceiling_ns, 0, 1)
         levels = FIRST_LEVEL + np.rint(share * (LEVELS - 1))
@@ -72,7 +73,9 @@ def measure(
     times: Times, categories: Iterable[str] = OWN_CATEGORIES, stage: Ints | None = None
 ) -> Residuals:
     """Compare the ranks' time in `categories`, step by step; `stage` as in `Residuals`."""
-    return compare(times.time_in(categories), times.ranks, times.steps, times.usual_ns, stage)
+    return compare(
+        times.sum_time_ns(categories), times.ranks, times.steps, times.median_step_ns, stage
+    )
 
 
 def compare(
@@ -91,18 +94,18 @@ def compare(
     if compute_ns.size:
         for number, stage_peers_ns in enumerate(peers_ns):
             members_ns = compute_ns[stage == number] if len(peers_ns) > 1 else compute_ns
-            stage_peers_ns[:] = _peer_medians(members_ns)
+            stage_peers_ns[:] = _find_peer_medians(members_ns)
     ceiling_ns = _find_ceiling(compute_ns, _subtract_peers(compute_ns, peers_ns, stage), step_ns)
     return Residuals(ranks, steps, compute_ns, peers_ns, ceiling_ns, stage)
 
 
 def restore(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
     """Restore what `measure` returned from the stored peers' times, without sorting again."""
-    compute_ns = times.time_in(OWN_CATEGORIES)
+    compute_ns = times.sum_time_ns(OWN_CATEGORIES)
     return Residuals(times.ranks, times.steps, compute_ns, peers_ns, ceiling_ns, stage)
 
 
-def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
+def make_step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane]) -> Lanes:
     """Make one lane a rank whose items are its steps, coded by their residuals.
 
     `steps` has one row per process and step; `lanes` are those of `residuals.ranks`, in that order.
@@ -117,17 +120,17 @@ def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane])
     step_rows, row, step = steps[shown_rows], row[shown_rows], step[shown_rows]
     return Lanes(
         lanes=tuple(lanes),
-        offsets=np.searchsorted(row, np.arange(len(lanes) + 1)),
-        starts=step_rows["start_ns"].to_numpy().astype(np.int64),
-        ends=step_rows["end_ns"].to_numpy().astype(np.int64),
-        codes=residuals.levels[row, np.searchsorted(residuals.steps, step)],
+        item_offsets=np.searchsorted(row, np.arange(len(lanes) + 1)),
+        starts_ns=step_rows["start_ns"].to_numpy().astype(np.int64),
+        ends_ns=step_rows["end_ns"].to_numpy().astype(np.int64),
+        codes=residuals.palette_indices[row, np.searchsorted(residuals.steps, step)],
         steps=step.astype(np.int32),
-        names=np.zeros(step_rows.height, np.int32),
+        word_indices=np.zeros(step_rows.height, np.int32),
         words=("",),
     )
 
 
-def boundaries(steps: pl.DataFrame) -> pl.DataFrame:
+def find_step_windows(steps: pl.DataFrame) -> pl.DataFrame:
     """Return each step's usual window: the medians over the ranks, made to touch."""
     middle = steps.group_by("step").agg(pl.col("start_ns", "end_ns").median().cast(pl.Int64))
     middle = middle.filter(pl.col("step") >= 0).sort("step")
@@ -135,7 +138,7 @@ def boundaries(steps: pl.DataFrame) -> pl.DataFrame:
     return middle.with_columns(end_ns=following)
 
 
-def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
+def make_usage_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
     """Return the lanes of shards, or streams, with steps as items, coded by use beyond their peers'.
 
     `windows` has one row per step.
@@ -145,45 +148,38 @@ def shard_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
     levels = np.zeros(busy_ns.shape, np.uint8)
     for lane_part in {lane.part for lane in lanes.lanes}:
         rows = [row for row, lane in enumerate(lanes.lanes) if lane.part == lane_part]
-        levels[rows] = compare(busy_ns[rows], tuple(rows), tuple(windows["step"])).levels
+        levels[rows] = compare(busy_ns[rows], tuple(rows), tuple(windows["step"])).palette_indices
     step_count = len(starts_ns)
     return replace(
         lanes,
-        offsets=step_count * np.arange(len(lanes) + 1),
-        starts=np.tile(starts_ns, len(lanes)),
-        ends=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
+        item_offsets=step_count * np.arange(len(lanes) + 1),
+        starts_ns=np.tile(starts_ns, len(lanes)),
+        ends_ns=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
         codes=levels.ravel(),
         steps=np.tile(windows["step"].to_numpy().astype(np.int32), len(lanes)),
-        names=np.zeros(len(lanes) * step_count, np.int32),
+        word_indices=np.zeros(len(lanes) * step_count, np.int32),
         words=("",),
     )
 
 
 def _sum_busy_time(lanes: Lanes, lane: int, starts_ns: Array) -> Floats:
     """Sum the lengths of a lane's items by the step in which they begin, [step], ns."""
-    items = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
-    step = np.searchsorted(starts_ns, lanes.starts[items], side="right") - 1
-    duration_ns = lanes.ends[items] - lanes.starts[items]
+    items = slice(int(lanes.item_offsets[lane]), int(lanes.item_offsets[lane + 1]))
+    step = np.searchsorted(starts_ns, lanes.starts_ns[items], side="right") - 1
+    duration_ns = lanes.ends_ns[items] - lanes.starts_ns[items]
     is_in_step = step >= 0
     busy_ns = np.bincount(step[is_in_step], duration_ns[is_in_step], minlength=len(starts_ns))
     return busy_ns.astype(float)
 
 
-def _peer_medians(peers: Floats) -> Floats:
-    """Return the peers' median time, [step]; of a single rank, that of its own other steps."""
-    return np.asarray(_lower_median(peers, axis=0 if len(peers) > 1 else 1)[0])
+def _find_peer_medians(peers: Floats) -> Floats:
+    """Return the peers' lower median time, [step], ns; of a single rank, that of its steps, [1]."""
+    return lower_medians(peers.T if len(peers) > 1 else peers)
 
 
 def _subtract_peers(compute_ns: Floats, peers_ns: Floats, stage: Ints) -> Floats:
     """Subtract the peers' time, [rank, step]; broadcast where all ranks are of one stage."""
     return np.asarray(compute_ns - (peers_ns[stage] if len(peers_ns) > 1 else peers_ns))
-
-
-def _lower_median(values: Floats, axis: int) -> Floats:
-    """Return the lower of the two middle values: with two ranks, that of the faster one."""
-    ordered = np.sort(values, axis=axis)  # NaN last
-    present = np.sum(~np.isnan(values), axis=axis, keepdims=True)
-    return np.take_along_axis(ordered, np.maximum(present - 1, 0) // 2, axis=axis)
 
 
 def _find_ceiling(compute_ns: Floats, residual_ns: Floats, step_ns: float) -> float:

@@ -73,13 +73,13 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "slack": "critical_path.slack",
     "tensors": "shards.tensors",
 }
-ON_STREAMS: Final = ("type", "kind", "name", "step", "stream", *lanes.TIMED_ON_DEVICE)
+STREAM_COLUMNS: Final = ("type", "kind", "name", "step", "stream", *lanes.TIMED_ON_DEVICE)
 _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
 GLANCE_FILE: Final = "glance.json"
 MOST_POINTS: Final = 120
 
 
-def tables_of(report: Report, max_rows: int = MOST_TABLE_ROWS) -> dict[str, pl.DataFrame]:
+def select_tables(report: Report, max_rows: int = MOST_TABLE_ROWS) -> dict[str, pl.DataFrame]:
     """Return the first rows of a report's tables, without those of analyses that were not run."""
     tables = {}
     for name, path in KEPT_TABLES.items():
@@ -108,7 +108,7 @@ class Run:
     threads: pl.DataFrame
     windows: pl.DataFrame
     times: Times
-    measured: Callable[[], Residuals]
+    measure_residuals: Callable[[], Residuals]
     loads: pl.DataFrame
     traffic: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
@@ -119,26 +119,28 @@ class Run:
     @cached_property
     def residuals(self) -> Residuals:
         """Every rank's residual in every step, of all its compute time; made when first asked for."""
-        return self.measured()
+        return self.measure_residuals()
 
     @classmethod
     def from_trace(cls, trace: Trace, report: Report) -> Run:
         """Make it from a trace and what was found in it; its scene has no pyramid yet."""
-        run, parts = outlined(trace, report)
+        run, parts = make_run_and_lanes(trace, report)
         return replace(run, scene=replace(run.scene, lanes=lanes.join_lanes(list(parts))))
 
 
-def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
+def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes have no items yet, and an iterator over these lanes, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
-    times = Times.from_partition(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
+    times = Times.from_partition(
+        phases.spent_ns, phases.pieces.windows, trace.workers["rank"].to_list()
+    )
     stages = find_stages(trace)
-    stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
+    stage = stages.stage_of_column if stages else np.zeros(trace.workers.height, np.int64)
     rank_residuals = residuals.measure(times, stage=stage)
-    windows = residuals.boundaries(trace.steps)
+    windows = residuals.find_step_windows(trace.steps)
     loads = cast("Shards", report.results["shards"])
     workers = trace.workers.select("process", "rank").rows()
-    shard_and_stream_lanes = other_lanes(trace)
+    shard_and_stream_lanes = make_other_lanes(trace)
     run = Run(
         name=shown_name(trace.path.resolve().name) if trace.path else "run",
         report=report,
@@ -149,10 +151,10 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         threads=trace.threads.select("process", "thread", "name", "device"),
         windows=windows,
         times=times,
-        measured=lambda: rank_residuals,
+        measure_residuals=lambda: rank_residuals,
         loads=loads.loads,
         traffic=loads.traffic,
-        tables=tables_of(report),
+        tables=select_tables(report),
         scene=_make_scene(
             trace,
             rank_residuals,
@@ -161,26 +163,28 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
             shard_and_stream_lanes,
         ),
         clock_maps=trace.clock_maps,
-        calls=search.calls_of(trace),
+        calls=search.list_calls(trace),
     )
-    is_whole_run = trace.choice.steps is None and trace.choice.time is None
+    is_whole_run = trace.choice.steps is None and trace.choice.time_ns is None
     ends = None if is_whole_run else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
-    return run, chain(lanes.each_worker(phases.pieces, workers, ends), shard_and_stream_lanes)
+    return run, chain(lanes.make_worker_lanes(phases.pieces, workers, ends), shard_and_stream_lanes)
 
 
 def _make_stream_lanes(trace: Trace) -> Lanes:
     """Return a lane for each stream of the workers' devices, reading one process at a time."""
     lanes_of_processes, cache = [], BoundedCache()
     for process, rank in trace.workers.select("process", "rank").iter_rows():
-        if trace.outlines is None or trace.outlines[process].on_device:
+        if trace.outlines is None or trace.outlines[process].device_span_count:
             threads = trace.threads.filter(pl.col("process") == process)
             name_by_thread = dict(threads.select("thread", "name").iter_rows())
-            columns = trace.source.columns(process, ON_STREAMS, cache)
-            lanes_of_processes.append(lanes.from_streams(process, rank, columns, name_by_thread))
+            columns = trace.source.read_columns(process, STREAM_COLUMNS, cache)
+            lanes_of_processes.append(
+                lanes.make_stream_lanes(process, rank, columns, name_by_thread)
+            )
     return lanes.join_lanes(lanes_of_processes)
 
 
-def shard_spans(trace: Trace) -> pl.DataFrame:
+def select_server_requests(trace: Trace) -> pl.DataFrame:
     """Return the requests that parameter-server processes recorded."""
     of_servers = pl.col("role").cast(pl.String) == "ps"
     return trace.requests.filter(of_servers & (pl.col("kind").cast(pl.String) == "ps"))
@@ -198,40 +202,40 @@ def _make_scene(
     `windows` has one row per step: its usual begin and end.
     """
     steps_of_others = [
-        residuals.shard_lanes(lanes_of_source, windows)
+        residuals.make_usage_lanes(lanes_of_source, windows)
         for lanes_of_source in shard_and_stream_lanes
     ]
     steps = lanes.join_lanes(
-        [residuals.step_lanes(rank_residuals, trace.steps, workers), *steps_of_others]
+        [residuals.make_step_lanes(rank_residuals, trace.steps, workers), *steps_of_others]
     )
-    run_window = _run_window(trace)
+    run_window = _find_run_window(trace)
     median_step_ns = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", median_step_ns))) if windows.height else run_window.width_ns
-    peaks = pyramid.peaks(steps, run_window, step_ns)
+    peaks = pyramid.build_peaks(steps, run_window, step_ns)
     return Scene(lanes.empty_lanes(steps.lanes), steps, run_window, step_ns, peaks)
 
 
-def other_lanes(trace: Trace) -> list[Lanes]:
+def make_other_lanes(trace: Trace) -> list[Lanes]:
     """Return the rows of devices' streams and of parameter servers."""
     streams = _make_stream_lanes(trace)
     lanes_by_source = [streams] if len(streams) else []
     shards = trace.shards.select("process", _SHARD).rows()
     if shards:
-        lanes_by_source.append(lanes.from_shards(shard_spans(trace), shards))
+        lanes_by_source.append(lanes.make_shard_lanes(select_server_requests(trace), shards))
     return lanes_by_source
 
 
-def _run_window(trace: Trace) -> Window:
+def _find_run_window(trace: Trace) -> Window:
     """From the first step's begin to the last one's end."""
     if trace.steps.is_empty():
-        return Window(0, 1)
+        return Window(start_ns=0, end_ns=1)
     begin, end = trace.steps["start_ns"].min(), trace.steps["end_ns"].max()
     return Window(cast("int", begin), cast("int", end))
 
 
 def with_pyramid(run: Run) -> Run:
     """Build the levels of a run's scene in memory."""
-    built = pyramid.colours(run.scene.lanes, run.scene.whole)
+    built = pyramid.build_colours(run.scene.lanes, run.scene.run_window)
     return replace(run, scene=replace(run.scene, pyramid=built))
 
 
@@ -262,7 +266,7 @@ class Glance:
             ranks=run.workers.height,
             shards=run.shards.height,
             steps=len(lengths_ns),
-            duration_ns=run.scene.whole.width_ns,
+            duration_ns=run.scene.run_window.width_ns,
             step_ns=int(np.median(lengths_ns)) if len(lengths_ns) else 0,
             efficiency=efficiency.achieved if efficiency else None,
             faults=sum(finding.category == "fault" for finding in run.report.findings),

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracelens.lod.lanes import SHADE, label_of
 from tracelens.model.calls import TIME_COLUMNS
-from tracelens.model.events import lazily
+from tracelens.model.events import make_lazy_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 MOST_ITEMS: Final = 1 << 22  # looked through at a time
 
 
-def item_ranges_in(
+def list_item_ranges(
     lanes: Lanes, window: Window, chosen_lanes: Sequence[int], max_items: int = MOST_ITEMS
 ) -> list[slice]:
     """Return the items of some lanes in a window, in pieces that fit into memory."""
-    item_ranges = _join_ranges(*lanes.bounds(window.start_ns, window.end_ns, list(chosen_lanes)))
+    item_ranges = _join_ranges(
+        *lanes.find_items(window.start_ns, window.end_ns, list(chosen_lanes))
+    )
     return [
         slice(begin, min(begin + max_items, end))
         for start, end in item_ranges
@@ -49,13 +51,13 @@ def _join_ranges(first_items: Ints, end_items: Ints) -> list[tuple[int, int]]:
     return ranges
 
 
-def time_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
+def sum_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
     """Return the time of all workers by category within a window, in ns, the most first."""
     workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
     ns_by_code = np.zeros(SHADE)
-    for items in item_ranges_in(lanes, window, workers):
-        starts_ns = np.maximum(lanes.starts[items], window.start_ns)
-        ends_ns = np.minimum(lanes.ends[items], window.end_ns)
+    for items in list_item_ranges(lanes, window, workers):
+        starts_ns = np.maximum(lanes.starts_ns[items], window.start_ns)
+        ends_ns = np.minimum(lanes.ends_ns[items], window.end_ns)
         ns_by_code += np.bincount(lanes.codes[items], ends_ns - starts_ns, minlength=SHADE)
     order = np.argsort(-ns_by_code, kind="stable")
     return {label_of(int(code)): int(ns_by_code[code]) for code in order if ns_by_code[code]}
@@ -63,46 +65,47 @@ def time_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Call:
-    """When each rank that took part entered and left; a rank that is still inside has not left."""
+    """When each rank entered and left a call, ns by rank; a rank that is still inside has not left."""
 
     op: str
     seq: int
-    entered: Mapping[int, int]
-    left: Mapping[int, int]
+    entered_ns_by_rank: Mapping[int, int]
+    left_ns_by_rank: Mapping[int, int]
 
     @property
-    def first_ns(self) -> int:
+    def first_arrival_ns(self) -> int:
         """When the first rank entered."""
-        return min(self.entered.values())
+        return min(self.entered_ns_by_rank.values())
 
     @property
     def last_rank(self) -> int:
         """Who entered last."""
-        return max(self.entered, key=lambda rank: self.entered[rank])
+        return max(self.entered_ns_by_rank, key=lambda rank: self.entered_ns_by_rank[rank])
 
     @property
-    def last_ns(self) -> int:
+    def last_arrival_ns(self) -> int:
         """When the last rank entered."""
-        return self.entered[self.last_rank]
+        return self.entered_ns_by_rank[self.last_rank]
 
     @property
-    def over_ns(self) -> int:
+    def last_exit_ns(self) -> int:
         """When the last rank left; when the last one entered, if none has left yet."""
-        return max(self.left.values(), default=self.last_ns)
+        return max(self.left_ns_by_rank.values(), default=self.last_arrival_ns)
 
 
-def calls_of(trace: Trace) -> pl.LazyFrame:
+def list_calls(trace: Trace) -> pl.LazyFrame:
     """Return all calls of a trace, a row a rank, by communicator, number and rank.
 
     They are made when they are asked for, some at a time: as rows they take much more memory.
     """
     grids = sorted(trace.calls, key=lambda grid: grid.uid)
-    return lazily(
-        lambda: (block.times() for grid in grids for _, block in grid.blocks()), TIME_COLUMNS
+    return make_lazy_frame(
+        lambda: (block.to_time_table() for grid in grids for _, block in grid.split_into_blocks()),
+        TIME_COLUMNS,
     )
 
 
-def call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
+def find_call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
     """Return the call that a rank was in at a moment: of several, what ends first."""
     is_open = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
     is_inside = (pl.col("start_ns") <= at_ns) & is_open
@@ -110,7 +113,7 @@ def call_at(calls: pl.LazyFrame, rank: int, at_ns: int) -> Call | None:
     return _first_call(calls, matching_calls)
 
 
-def call_around(calls: pl.LazyFrame, start_ns: int, end_ns: int) -> Call | None:
+def find_call_around(calls: pl.LazyFrame, start_ns: int, end_ns: int) -> Call | None:
     """Return the call whose first or last arrival, and last exit, are nearest to a stretch of time."""
     touching_calls = calls.filter(pl.col("start_ns") <= end_ns, pl.col("end_ns") >= start_ns)
     distances_ns = [(pl.col(name) - start_ns).abs() for name in ("first", "last")]
@@ -121,8 +124,9 @@ def call_around(calls: pl.LazyFrame, start_ns: int, end_ns: int) -> Call | None:
     return _first_call(calls, call_windows.sort(distance_ns, "communicator", "seq"))
 
 
-def _first_call(calls: pl.LazyFrame, found: pl.LazyFrame) -> Call | None:
-    rows = found.select("communicator", "seq").head(1).collect().rows()
+def _first_call(calls: pl.LazyFrame, candidates: pl.LazyFrame) -> Call | None:
+    """Return the call that the first of some candidates (rows) names; None without candidates."""
+    rows = candidates.select("communicator", "seq").head(1).collect().rows()
     return find_call(calls, *rows[0]) if rows else None
 
 
@@ -136,6 +140,6 @@ def find_call(calls: pl.LazyFrame, communicator: str, seq: int) -> Call | None:
     return Call(
         op=str(rows["op"][0]),
         seq=seq,
-        entered=dict(rows.select("rank", "start_ns").iter_rows()),
-        left=dict(completed.select("rank", "end_ns").iter_rows()),
+        entered_ns_by_rank=dict(rows.select("rank", "start_ns").iter_rows()),
+        left_ns_by_rank=dict(completed.select("rank", "end_ns").iter_rows()),
     )

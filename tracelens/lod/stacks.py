@@ -39,13 +39,13 @@ FRAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.DataFrame:
+def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.DataFrame:
     """Return a lane's pieces of one category (null: of any) in a window: start_ns, end_ns."""
-    items = lanes.items_between(lane, window.start_ns, window.end_ns)
+    items = lanes.find_items_of_lane(lane, window.start_ns, window.end_ns)
     table = pl.DataFrame(
         {
-            "start_ns": np.maximum(lanes.starts[items], window.start_ns),
-            "end_ns": np.minimum(lanes.ends[items], window.end_ns),
+            "start_ns": np.maximum(lanes.starts_ns[items], window.start_ns),
+            "end_ns": np.minimum(lanes.ends_ns[items], window.end_ns),
             "code": lanes.codes[items],
         }
     )
@@ -54,15 +54,15 @@ def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.
     return table.select("start_ns", "end_ns")
 
 
-def time_by_stack(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
+def divide_among_stacks(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
     """Divide the time of some pieces among the sampled stacks, ns; empty if too little was sampled."""
-    from tracelens.accounting.sampled_code import sum_by_stack  # noqa: PLC0415 - few runs have any
+    from tracelens.accounting.sampled_code import divide_among_stacks  # noqa: PLC0415 - few runs have any
 
-    ns_by_stack = sum_by_stack(samples, lane_pieces)
+    ns_by_stack = divide_among_stacks(samples, lane_pieces)
     return {} if set(ns_by_stack) <= {()} else ns_by_stack
 
 
-def calls(
+def list_calls(
     ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
 ) -> pl.DataFrame:
     """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`.
@@ -89,7 +89,7 @@ def calls(
     return pl.DataFrame(rows, schema=CALL_COLUMNS, orient="row")
 
 
-def frames(
+def list_frames(
     ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
 ) -> pl.DataFrame:
     """Return `FRAME_COLUMNS`; first the frames that were innermost longest beyond the median peer.
@@ -113,7 +113,7 @@ def frames(
     return table.sort(residual_ns, "frame", descending=[True, False]).head(MOST_FRAMES)
 
 
-def share_over_time(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
+def measure_share_over_time(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
     """Return the share of time that a frame was on the stack, in each of `bins` parts of a window."""
     matching_samples = samples.filter(pl.col("frames").list.contains(frame))
     edges_ns = np.linspace(window.start_ns, window.end_ns, bins + 1)

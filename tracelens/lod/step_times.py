@@ -36,8 +36,8 @@ SAMPLED: Final = 2_000_000  # times of ranks in steps; of longer runs every n-th
 class Sums(NamedTuple):
     """Sums over the ranks: time in ns, [category, step], and how many ranks took part, [step]."""
 
-    ns: Floats
-    there: Ints
+    total_ns: Floats
+    rank_counts: Ints
 
     @classmethod
     def from_matrices(cls, ns: Block | Sequence[StepMatrix], there: Flags | StepMatrix) -> Sums:
@@ -51,19 +51,19 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """`ns` has each category's times, [step, rank]; `there` is whether a rank took part, [step, rank].
+    """Each rank's time in each step by category, `matrices_ns`, each [step, rank], in their order.
 
-    `usual_ns` is the median length of a rank's step. Of an index, both are decoded where they are looked
-    at, and their sums over the ranks are `known`.
+    `is_present`, [step, rank], is whether a rank took part. `median_step_ns` is the median length of a
+    rank's step. Of an index, matrices are decoded where they are looked at, and `known_sums` are stored.
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     categories: tuple[str, ...]
-    ns: Block | Sequence[StepMatrix]
-    there: Flags | StepMatrix
-    usual_ns: float
-    known: Sums | None = None
+    matrices_ns: Block | Sequence[StepMatrix]
+    is_present: Flags | StepMatrix
+    median_step_ns: float
+    known_sums: Sums | None = None
 
     @classmethod
     def from_partition(
@@ -81,7 +81,7 @@ class Times:
         selected = np.flatnonzero(has_time & (step >= 0) & np.isin(rank, ranks))
         steps, step_index = np.unique(step[selected], return_inverse=True)
         rank_index = np.argsort(ranks)[np.searchsorted(np.sort(ranks), rank[selected])]
-        present_codes = [
+        present_codes = [  # indices of `CATEGORIES`
             code for code, window_ns in enumerate(time_by_category.T) if window_ns[selected].any()
         ]
         dtype = np.min_scalar_type(
@@ -99,37 +99,39 @@ class Times:
         categories = tuple(CATEGORIES[code] for code in present_codes)
         return cls(ranks, tuple(steps.tolist()), categories, ns, is_present, median_step_ns)
 
-    def time_in(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
+    def sum_time_ns(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
         """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
 
         `columns` selects steps by index: a long run with many ranks does not fit into memory.
         """
-        sums_ns = np.where(self.there[columns], 0.0, np.nan)
+        sums_ns = np.where(self.is_present[columns], 0.0, np.nan)
         selected = set(categories)
         for index, category in enumerate(self.categories):
             if category in selected:
-                sums_ns += self.ns[index][columns]
+                sums_ns += self.matrices_ns[index][columns]
         return np.ascontiguousarray(sums_ns.T)
 
     @cached_property
-    def sums(self) -> Sums:
+    def sums_over_ranks(self) -> Sums:
         """The sums over the ranks."""
-        return self.known or Sums.from_matrices(self.ns, self.there)
+        return self.known_sums or Sums.from_matrices(self.matrices_ns, self.is_present)
 
     @property
-    def mean(self) -> Floats:
+    def mean_ns(self) -> Floats:
         """The mean over the ranks that were there, [category, step] in ns."""
-        return np.asarray(self.sums.ns / np.maximum(self.sums.there, 1))
+        return np.asarray(
+            self.sums_over_ranks.total_ns / np.maximum(self.sums_over_ranks.rank_counts, 1)
+        )
 
-    def in_step(self, category: str, step: int) -> dict[int, int]:
+    def time_ns_by_rank(self, category: str, step: int) -> dict[int, int]:
         """Return the time in one category of one step by rank, ns; empty where no such step exists."""
-        return self._in_step(step, [category] if category in self.categories else [])
+        return self._sum_time_by_rank(step, [category] if category in self.categories else [])
 
-    def lengths_in(self, step: int) -> dict[int, int]:
+    def step_ns_by_rank(self, step: int) -> dict[int, int]:
         """Return the length of one step by rank, ns; empty where no such step exists."""
-        return self._in_step(step, self.categories)
+        return self._sum_time_by_rank(step, self.categories)
 
-    def _in_step(self, step: int, categories: Iterable[str]) -> dict[int, int]:
+    def _sum_time_by_rank(self, step: int, categories: Iterable[str]) -> dict[int, int]:
         """Sum the time of each rank in some categories of a step, ns; empty without such a step."""
         step_index = int(np.searchsorted(self.steps, step))
         if step_index == len(self.steps) or self.steps[step_index] != step:
@@ -137,17 +139,19 @@ class Times:
         step_slice = slice(step_index, step_index + 1)
         spent_ns = np.zeros(len(self.ranks), np.int64)
         for category in categories:
-            spent_ns += self.ns[self.categories.index(category)][step_slice][0].astype(np.int64)
-        presence = self.there[step_slice][0]
+            spent_ns += self.matrices_ns[self.categories.index(category)][step_slice][0].astype(
+                np.int64
+            )
+        presence = self.is_present[step_slice][0]
         return {
             rank: int(ns)
             for rank, ns, is_present in zip(self.ranks, spent_ns, presence, strict=True)
             if is_present
         }
 
-    def shares(self) -> Floats:
+    def share_of_categories(self) -> Floats:
         """Return each category's share of all ranks' time, [category, step]."""
-        sums = self.sums.ns
+        sums = self.sums_over_ranks.total_ns
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
 
 
@@ -157,7 +161,7 @@ def split_evenly(length: int, max_parts: int) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
-def chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
+def iterate_chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
     """Yield slices of steps whose times fit into memory together."""
     steps_per_chunk = max(max_numbers // max(len(times.ranks), 1), 1)
     for first_step in range(0, len(times.steps), steps_per_chunk):
@@ -166,12 +170,12 @@ def chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class StepGrid:
-    """Time in some categories as cells: the longest of some ranks (`rows`) and steps (`columns`)."""
+    """Time in some categories as cells: the longest time of a slice of ranks in a slice of steps."""
 
     times: Times
     categories: tuple[str, ...]
-    rows: list[slice]
-    columns: list[slice]
+    rank_slices: list[slice]
+    step_slices: list[slice]
 
     @classmethod
     def from_times(
@@ -185,25 +189,27 @@ class StepGrid:
     @cached_property
     def cells_ns(self) -> Floats:
         """The longest time of each cell, [row, column]; NaN where no rank took part."""
-        first_ranks = [steps.start for steps in self.rows]
+        first_ranks = [steps.start for steps in self.rank_slices]
         longest_by_column = [
             np.fmax.reduceat(
-                np.fmax.reduce(self.times.time_in(self.categories, steps), axis=1), first_ranks
+                np.fmax.reduce(self.times.sum_time_ns(self.categories, steps), axis=1), first_ranks
             )
-            for steps in self.columns
+            for steps in self.step_slices
         ]
-        return np.array(longest_by_column, float).T.reshape(len(self.rows), len(self.columns))
+        return np.array(longest_by_column, float).T.reshape(
+            len(self.rank_slices), len(self.step_slices)
+        )
 
-    def shown_at(self, first_rank: int, first_step: int) -> tuple[int, int]:
+    def find_longest_from(self, first_rank: int, first_step: int) -> tuple[int, int]:
         """Return the rank and step that a cell shows, by the first rank and the first step of it."""
-        row = [self.times.ranks[part.start] for part in self.rows].index(first_rank)
-        column = [self.times.steps[part.start] for part in self.columns].index(first_step)
-        return self.longest(row, column)
+        row = [self.times.ranks[part.start] for part in self.rank_slices].index(first_rank)
+        column = [self.times.steps[part.start] for part in self.step_slices].index(first_step)
+        return self.find_longest(row, column)
 
-    def longest(self, row: int, column: int) -> tuple[int, int]:
+    def find_longest(self, row: int, column: int) -> tuple[int, int]:
         """Return the rank and the step that a cell shows."""
-        ranks, steps = self.rows[row], self.columns[column]
-        cell_ns = np.nan_to_num(self.times.time_in(self.categories, steps)[ranks], nan=-1)
+        ranks, steps = self.rank_slices[row], self.step_slices[column]
+        cell_ns = np.nan_to_num(self.times.sum_time_ns(self.categories, steps)[ranks], nan=-1)
         rank, step = np.unravel_index(int(cell_ns.argmax()), cell_ns.shape)
         return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
 
@@ -212,16 +218,16 @@ class StepGrid:
 class StepTimes:
     """Time in some categories by step, ns; `longest_rank` took `longest_ns`.
 
-    `sample_ns` are the times of single ranks in steps, [rank, step], of every `every`-th step.
+    `sample_ns` are the times of single ranks in steps, [rank, step], of every `sample_stride`-th step.
     """
 
     steps: tuple[int, ...]
-    usual_ns: Floats
+    median_ns: Floats
     longest_ns: Floats
     longest_rank: tuple[int, ...]
     ranks: tuple[int, ...]
     sample_ns: Floats
-    every: int
+    sample_stride: int
 
     @classmethod
     def from_times(cls, times: Times, categories: Sequence[str]) -> StepTimes:
@@ -229,15 +235,15 @@ class StepTimes:
         median_parts = [np.zeros(0)]
         longest_parts = [np.zeros(0)]
         longest_rank_rows = [np.zeros(0, np.int64)]
-        for steps in chunks(times):
-            spent_ns = times.time_in(categories, steps)
+        for steps in iterate_chunks(times):
+            spent_ns = times.sum_time_ns(categories, steps)
             median_parts.append(_median(spent_ns))
             known_ns = np.nan_to_num(spent_ns, nan=-1)
             longest_parts.append(known_ns.max(axis=0))
             longest_rank_rows.append(known_ns.argmax(axis=0))
         sample_stride = max(-(-len(times.steps) * len(times.ranks) // SAMPLED), 1)
         ranks = tuple(times.ranks[row] for row in np.concatenate(longest_rank_rows).tolist())
-        sample_ns = times.time_in(categories, slice(None, None, sample_stride))
+        sample_ns = times.sum_time_ns(categories, slice(None, None, sample_stride))
         medians_and_maxima = np.concatenate(median_parts), np.concatenate(longest_parts)
         return cls(times.steps, *medians_and_maxima, ranks, times.ranks, sample_ns, sample_stride)
 

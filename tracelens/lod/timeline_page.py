@@ -14,8 +14,8 @@ import numpy as np
 from tracelens.accounting import phases
 from tracelens.lod import lanes as rows
 from tracelens.lod import pyramid, raster, run_data
-from tracelens.lod.colours import NAMES, PALE, STRONG, shades
-from tracelens.lod.viewport import Window, plan
+from tracelens.lod.colours import NAMES, PALE, STRONG, list_palette
+from tracelens.lod.viewport import Window, plan_rows
 from tracelens.model.fmt import duration
 
 if TYPE_CHECKING:
@@ -39,22 +39,27 @@ def render(trace: Trace, max_events: int = MOST_EVENTS) -> str:
     """Return the picture, its rows named, with a legend and the time that it is about."""
     heading = f"<p><b>{escape(repr(trace)[len('Trace(') : -1])}</b></p>"
     if trace.steps.is_empty():
-        return _section([heading, "<p>No step is known, so there is no timeline.</p>"])
+        return _render_section([heading, "<p>No step is known, so there is no timeline.</p>"])
     if int(trace.processes["events"].sum()) > max_events:
-        return _section(
+        return _render_section(
             [heading, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
         )
-    run_window = Window(_moment(trace, "start_ns"), _moment(trace, "end_ns"))
+    run_window = Window(_find_moment(trace, "start_ns"), _find_moment(trace, "end_ns"))
     lanes = _make_lanes(trace)
-    plan_of_rows = plan(lanes)
+    plan_of_rows = plan_rows(lanes)
     palette_indices = _paint(lanes, run_window, plan_of_rows)
-    png = raster.encode_png(palette_indices, shades(_COLOURS, _SURFACE), small=True)
-    return _section(
-        [heading, _picture(png, lanes, plan_of_rows), _axis(run_window), _legend(palette_indices)]
+    png = raster.encode_png(palette_indices, list_palette(_COLOURS, _SURFACE), small=True)
+    return _render_section(
+        [
+            heading,
+            _render_picture(png, lanes, plan_of_rows),
+            _render_axis(run_window),
+            _render_legend(palette_indices),
+        ]
     )
 
 
-def _moment(trace: Trace, column: str) -> int:
+def _find_moment(trace: Trace, column: str) -> int:
     found = trace.steps[column].min() if column == "start_ns" else trace.steps[column].max()
     assert isinstance(found, int)
     return found
@@ -64,10 +69,13 @@ def _make_lanes(trace: Trace) -> Lanes:
     """Make the lanes of workers, streams and shards."""
     workers = trace.workers.select("process", "rank").rows()
     partition = phases.run(trace)
-    is_whole_run = trace.choice.steps is None and trace.choice.time is None
+    is_whole_run = trace.choice.steps is None and trace.choice.time_ns is None
     ends = None if is_whole_run else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
     return rows.join_lanes(
-        [*rows.each_worker(partition.pieces, workers, ends), *run_data.other_lanes(trace)]
+        [
+            *rows.make_worker_lanes(partition.pieces, workers, ends),
+            *run_data.make_other_lanes(trace),
+        ]
     )
 
 
@@ -75,19 +83,21 @@ def _paint(lanes: Lanes, whole: Window, layout: Plan) -> Bytes:
     """Return palette indexes, [pixel row, pixel column]; of many lanes in a band, the first."""
     bins = pyramid.Bins.over(whole.start_ns, whole.end_ns, max(1, whole.width_ns // _COLUMNS))
     drawn_lanes = [band.lanes[0] for band in layout.bands]
-    rows = np.array([pyramid.of_lane(lanes, lane, [bins])[0] for lane in drawn_lanes], np.uint8)
-    return raster.fill(layout, rows, range(len(drawn_lanes)))
+    rows = np.array(
+        [pyramid.build_lane_rows(lanes, lane, [bins])[0] for lane in drawn_lanes], np.uint8
+    )
+    return raster.stretch_rows(layout, rows, range(len(drawn_lanes)))
 
 
-def _picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
+def _render_picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
     """Return the picture with the labels of its bands beside it, as HTML."""
     labels = "".join(_list_labels(lanes, layout))
     png_base64 = base64.b64encode(png).decode()
     return (
         '<div style="display:flex">'
-        f'<div style="position:relative;width:90px;height:{layout.height}px">{labels}</div>'
+        f'<div style="position:relative;width:90px;height:{layout.height_px}px">{labels}</div>'
         f'<img alt="timeline" src="data:image/png;base64,{png_base64}" style="width:{_COLUMNS}px;'
-        f'height:{layout.height}px;max-width:none;margin:0;image-rendering:pixelated"></div>'
+        f'height:{layout.height_px}px;max-width:none;margin:0;image-rendering:pixelated"></div>'
     )
 
 
@@ -95,27 +105,27 @@ def _list_labels(lanes: Lanes, layout: Plan) -> Iterator[str]:
     """Yield the label of each band, as HTML, as far as they do not overlap."""
     free_px = 0.0
     for band in layout.bands:
-        if band.middle - _LEAST_PX / 2 >= free_px:
-            free_px = band.middle + _LEAST_PX / 2
-            name = escape(_name(lanes.lanes[band.lanes[0]], band))
-            style = f"position:absolute;top:{band.middle - 8:.0f}px;right:8px;font-size:11px"
+        if band.middle_px - _LEAST_PX / 2 >= free_px:
+            free_px = band.middle_px + _LEAST_PX / 2
+            name = escape(_name_lane(lanes.lanes[band.lanes[0]], band))
+            style = f"position:absolute;top:{band.middle_px - 8:.0f}px;right:8px;font-size:11px"
             yield f'<span style="{style};line-height:16px">{name}</span>'
 
 
-def _name(lane: Lane, band: Band) -> str:
+def _name_lane(lane: Lane, band: Band) -> str:
     if band.section == "shards":
         return f"PS {lane.rank}"
     return f"{lane.rank} {lane.part}"[:14] if lane.part else f"rank {lane.rank}"
 
 
-def _axis(whole: Window) -> str:
+def _render_axis(whole: Window) -> str:
     return (
         f'<div style="margin-left:90px;width:{_COLUMNS}px;display:flex;justify-content:space-between;'
         f'font-size:11px"><span>0</span><span>{duration(whole.width_ns)}</span></div>'
     )
 
 
-def _legend(pixels: Bytes) -> str:
+def _render_legend(pixels: Bytes) -> str:
     """Return the legend, as HTML, of the categories that occur among palette indexes."""
     labels = dict.fromkeys(rows.label_of(int(code)) for code in np.unique(pixels) if code)
     items = "".join(
@@ -126,6 +136,6 @@ def _legend(pixels: Bytes) -> str:
     return f'<div style="margin-left:90px;font-size:11px">{items}</div>'
 
 
-def _section(parts: list[str]) -> str:
+def _render_section(parts: list[str]) -> str:
     style = "color:#1f2328;background:#fff;font:13px/1.4 system-ui,sans-serif;padding:8px"
     return f'<div style="{style};overflow-x:auto">{"".join(parts)}</div>'

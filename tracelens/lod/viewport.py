@@ -73,13 +73,13 @@ class Grid:
     """Pixel columns: column i covers [start_ns + i * step_ns, start_ns + (i + 1) * step_ns)."""
 
     start_ns: int
-    step_ns: int
-    columns: int
+    column_ns: int
+    column_count: int
 
     @property
     def end_ns(self) -> int:
         """Where the last column ends."""
-        return self.start_ns + self.columns * self.step_ns
+        return self.start_ns + self.column_count * self.column_ns
 
     @property
     def window(self) -> Window:
@@ -87,12 +87,12 @@ class Grid:
         return Window(self.start_ns, self.end_ns)
 
     @property
-    def edges(self) -> Ints:
+    def edges_ns(self) -> Ints:
         """Return the borders of the columns, one more than there are columns."""
-        return self.start_ns + self.step_ns * np.arange(self.columns + 1, dtype=np.int64)
+        return self.start_ns + self.column_ns * np.arange(self.column_count + 1, dtype=np.int64)
 
 
-def snap(window: Window, whole: Window, columns: int) -> Grid:
+def snap_to_grid(window: Window, whole: Window, columns: int) -> Grid:
     """Cover a window with `columns` columns, and `OVERSCAN` of it on each side with more.
 
     Columns start at multiples of their width: a span keeps its pixels while one pans, so that
@@ -114,49 +114,49 @@ class RowGroup(NamedTuple):
     key: str
     name: str
     lanes: tuple[int, ...]
-    opened: bool = False
+    is_opened: bool = False
 
 
 @dataclass(frozen=True)
 class Band:
-    """A strip of pixels, `top` to `top + height`, and the lanes that share it.
+    """A strip of pixels, `height_px` from `top_px` on, and the lanes that share it.
 
     `group` is set where it is the row of a group: of an opened one in the section ``groups``, of a
     closed one, which represents its workers, in theirs.
     """
 
     section: Section
-    top: int
-    height: int
+    top_px: int
+    height_px: int
     lanes: tuple[int, ...]
     group: RowGroup | None = None
 
     @property
-    def middle(self) -> float:
+    def middle_px(self) -> float:
         """Where its label is drawn."""
-        return self.top + self.height / 2
+        return self.top_px + self.height_px / 2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All bands from top to bottom, within [top, height); `slots`: where the tracks of a lane begin."""
+    """All bands from top to bottom, within [top_px, height_px), and where the tracks of lanes begin."""
 
     bands: tuple[Band, ...]
-    height: int
-    top: int = 0
-    slots: Mapping[int, int] = field(default_factory=dict)
+    height_px: int
+    top_px: int = 0
+    track_top_by_lane: Mapping[int, int] = field(default_factory=dict)
 
     def band_at(self, y: float) -> Band | None:
         """Return the band at a height; None between bands."""
-        found = (band for band in self.bands if band.top <= y < band.top + band.height)
+        found = (band for band in self.bands if band.top_px <= y < band.top_px + band.height_px)
         return next(found, None)
 
-    def section(self, name: Section) -> tuple[Band, ...]:
+    def bands_of(self, name: Section) -> tuple[Band, ...]:
         """Return the bands of one section."""
         return tuple(band for band in self.bands if band.section == name)
 
 
-def plan(
+def plan_rows(
     lanes: Lanes,
     pinned: Sequence[int] = (),
     order: Sequence[int] | None = None,
@@ -187,18 +187,20 @@ def plan(
     shards = [row for row, lane in enumerate(lanes.lanes) if lane.role == "ps"]
     stack = _Stack(opened or {}, row_px)
     stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
-    other_px = sum((opened or {}).values()) + stack.top
+    other_px = sum((opened or {}).values()) + stack.next_top_px
     worker_room_px = max(WORKERS_PX, room - other_px)
     if groups:
-        stack.gather(groups, worker_room_px)
+        stack.add_groups(groups, worker_room_px)
     else:
         stack.add("workers", list(order or workers), worker_room_px)
     stack.add("streams", streams, STREAMS_PX)
     stack.add("shards", shards, SHARDS_PX)
-    return Plan(tuple(stack.bands), max(stack.top, 1), slots=stack.slots)
+    return Plan(
+        tuple(stack.bands), max(stack.next_top_px, 1), track_top_by_lane=stack.track_top_by_lane
+    )
 
 
-def tracks(lanes: Lanes, top: int = 0, row_px: int | None = None) -> Plan:
+def plan_tracks(lanes: Lanes, top: int = 0, row_px: int | None = None) -> Plan:
     """Assign a band to each lane of an opened process, from `top` on."""
     pitch_px = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
     bands: list[Band] = []
@@ -215,9 +217,9 @@ class _Stack:
 
     def __init__(self, opened: Mapping[int, int], row_px: int | None) -> None:
         self.bands: list[Band] = []
-        self.slots: dict[int, int] = {}
-        self.top = 0
-        self._opened = opened
+        self.track_top_by_lane: dict[int, int] = {}
+        self.next_top_px = 0
+        self._track_px_by_lane = opened
         self._row_px = row_px
 
     def add(self, section: Section, lanes: list[int], room_px: int) -> None:
@@ -229,20 +231,20 @@ class _Stack:
         pitch_px, max_rows = self._find_pitch(len(lanes), room_px, tallest_px)
         self._add_rows(section, lanes, pitch_px, max_rows)
 
-    def gather(self, groups: Sequence[RowGroup], room_px: int) -> None:
+    def add_groups(self, groups: Sequence[RowGroup], room_px: int) -> None:
         """Append a band for each group, and below that of an opened one those of its workers."""
         self._begin()
-        row_count = sum(1 + len(group.lanes) * group.opened for group in groups)
+        row_count = sum(1 + len(group.lanes) * group.is_opened for group in groups)
         pitch_px, max_rows = self._find_pitch(row_count, room_px, TALLEST_PX)
         for group in groups:
-            section: Section = "groups" if group.opened else "workers"
-            group_pitch_px = max(pitch_px, TRACK_PX) if group.opened else pitch_px
+            section: Section = "groups" if group.is_opened else "workers"
+            group_pitch_px = max(pitch_px, TRACK_PX) if group.is_opened else pitch_px
             self._append(section, group.lanes, group_pitch_px, group)
-            if group.opened:
+            if group.is_opened:
                 self._add_rows("workers", list(group.lanes), pitch_px, max_rows)
 
     def _begin(self) -> None:
-        self.top += BETWEEN_SECTIONS_PX if self.bands else 0
+        self.next_top_px += BETWEEN_SECTIONS_PX if self.bands else 0
 
     def _find_pitch(self, count: int, room_px: int, tallest_px: int) -> tuple[int, int]:
         """Return the height of each of `count` rows, pixels, and the most rows that fit."""
@@ -260,7 +262,7 @@ class _Stack:
         """Give each opened lane a band of its own."""
         closed: list[int] = []
         for lane in group:
-            if lane in self._opened and lane not in self.slots:
+            if lane in self._track_px_by_lane and lane not in self.track_top_by_lane:
                 if closed:
                     yield tuple(closed)
                 yield (lane,)
@@ -272,20 +274,24 @@ class _Stack:
 
     def _add_band(self, section: Section, lanes: tuple[int, ...], pitch_px: int) -> None:
         """Append a band; below that of an opened lane there is room for its tracks."""
-        is_opened = len(lanes) == 1 and lanes[0] in self._opened and lanes[0] not in self.slots
+        is_opened = (
+            len(lanes) == 1
+            and lanes[0] in self._track_px_by_lane
+            and lanes[0] not in self.track_top_by_lane
+        )
         if is_opened:
             pitch_px = min(max(pitch_px, TRACK_PX), max(OPENED_PX, self._row_px or 0))
         self._append(section, lanes, pitch_px)
         if is_opened:
-            self.slots[lanes[0]] = self.top
-            self.top += self._opened[lanes[0]]
+            self.track_top_by_lane[lanes[0]] = self.next_top_px
+            self.next_top_px += self._track_px_by_lane[lanes[0]]
 
     def _append(
         self, section: Section, lanes: tuple[int, ...], pitch_px: int, group: RowGroup | None = None
     ) -> None:
         gap_px = GAP_PX if pitch_px >= GAP_FROM_PX else 0
-        self.bands.append(Band(section, self.top, pitch_px - gap_px, lanes, group))
-        self.top += pitch_px
+        self.bands.append(Band(section, self.next_top_px, pitch_px - gap_px, lanes, group))
+        self.next_top_px += pitch_px
 
 
 def most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:

@@ -1,8 +1,8 @@
 """Collective calls as matrices: of a communicator, a row for each call and a column for each process.
 
 Ranks of one program call alike, so most facts of a call are the same in all its columns: these are kept
-once (`uniform`), and only begins and ends differ. A frame of all calls and ranks, `frame`, takes ten
-times the memory; it is for questions about few of them.
+once (`join_columns`), and only begins and ends differ. A frame of all calls and ranks (`to_frame`) takes
+ten times the memory; it is for questions about few of them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = [
     "TIME_COLUMNS",
     "CallFacts",
     "CallGrid",
-    "alone_ns",
-    "arrivals_of",
-    "distinct",
-    "grids_of",
-    "stretch",
+    "distinct_columns",
+    "join_columns",
+    "list_arrivals",
+    "make_grids",
+    "measure_last_gap_ns",
     "take_rows",
-    "uniform",
+    "to_slice",
 ]
 
 NEVER: Final = -(1 << 62)  # ns: the begin of a call that a process did not make [definition]
 FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
 TO_ROOT: Final = tuple(map(COLLECTIVES.index, ("reduce", "gather")))
 FULL: Final = tuple(map(COLLECTIVES.index, FULL_COLLECTIVES))
-OVER: Final = tuple(map(STATUSES.index, ("closed", "estimated")))
+COMPLETED_STATUSES: Final = tuple(map(STATUSES.index, ("closed", "estimated")))
 
 # One row per rank and collective call, matched by communicator and seq (never guessed).
 ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -67,8 +67,8 @@ TIME_COLUMNS: Final = {
     name: ARRIVAL_COLUMNS[name]
     for name in ("communicator", "seq", "rank", "op", "start_ns", "end_ns")
 }
-_OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
-_OF_CALL: Final = ("last_ns", "last_rank", "expected")
+_CELL_FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
+_CALL_FACTS: Final = ("last_arrival_ns", "last_rank", "expected_count")
 # cells of calls and processes: no more are in memory at once [policy]
 MAX_CELLS_AT_ONCE: Final = 1 << 18
 
@@ -99,32 +99,32 @@ class CallGrid(CallFacts):
     `FOREVER` where it was still open), and the facts of a cell, most of them broadcast: `op` (place in
     `COLLECTIVES`), `step`, `bucket`, `nbytes`, `thread`, `peer` (negative = none), `status` (place in
     `STATUSES`).
-    [call], once matched: `last_ns` (the last arrival; `NEVER` where it is not known), `last_rank`
-    (who came last, or who never came; `NULL` where not known), `expected` ranks.
+    [call], once matched: `last_arrival_ns` (`NEVER` where it is not known), `last_rank` (that arrived
+    last, or never arrived; `NULL` where not known), `expected_count` (ranks of the communicator).
     """
 
     uid: str
     processes: Ints
     ranks: Ints
-    whole: bool  # every process made every call
-    last_ns: Ints
+    is_whole: bool  # every process made every call
+    last_arrival_ns: Ints
     last_rank: Int32s
-    expected: Int32s
+    expected_count: Int32s
 
     @property
     def height(self) -> int:
         """How many calls there are."""
         return len(self.seq)
 
-    def varies(self, name: str, missing: int) -> Flags:
+    def find_varying(self, name: str, *, missing: int) -> Flags:
         """Return True for each call whose ranks differ in the fact `name`, [call].
 
         Cells with the value `missing` do not count.
         """
         cells: Array = getattr(self, name)
-        if is_uniform(cells):
+        if repeats_one_column(cells):
             return np.zeros(self.height, np.bool_)
-        is_given = self.took_part & (cells != missing)
+        is_given = self.is_made & (cells != missing)
         high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
         highest = np.where(is_given, cells, low).max(axis=1)
         lowest = np.where(is_given, cells, high).min(axis=1)
@@ -133,35 +133,35 @@ class CallGrid(CallFacts):
     @property
     def follows_mismatch(self) -> Flags:
         """Whether ranks make different operations in a call, or did so in one before it, [call]."""
-        return np.asarray(np.logical_or.accumulate(self.varies("op", -1)))
+        return np.asarray(np.logical_or.accumulate(self.find_varying("op", missing=-1)))
 
     @cached_property
-    def took_part(self) -> Flags:
+    def is_made(self) -> Flags:
         """Return True where a process made a call, [call, process]."""
-        if self.whole:
+        if self.is_whole:
             return np.broadcast_to(np.True_, self.start_ns.shape)
         return np.asarray(self.start_ns != NEVER)
 
     @property
-    def completed(self) -> Flags:
+    def is_completed(self) -> Flags:
         """Return True where a process made a call and completed it, [call, process].
 
         Time in a call that was still open, or that ended with an error, says nothing of transfers.
         """
-        is_over = np.isin(distinct(self.status), OVER)
-        return np.asarray(self.took_part & (self.end_ns != FOREVER) & is_over)
+        is_over = np.isin(distinct_columns(self.status), COMPLETED_STATUSES)
+        return np.asarray(self.is_made & (self.end_ns != FOREVER) & is_over)
 
     @cached_property
-    def arrived(self) -> Int32s:
+    def arrival_count(self) -> Int32s:
         """Return the number of ranks that made each call, [call]."""
-        return np.asarray(self.took_part.sum(axis=1, dtype=np.int32))
+        return np.asarray(self.is_made.sum(axis=1, dtype=np.int32))
 
     @cached_property
-    def alone_ns(self) -> Ints:
+    def last_gap_ns(self) -> Ints:
         """Return the time between the last two arrivals, ns, [call]; 0 for a single rank."""
         gaps_ns = np.zeros(self.height, np.int64)
-        for rows, some_calls in self.blocks():
-            gaps_ns[rows] = alone_ns(some_calls.start_ns)
+        for rows, some_calls in self.split_into_blocks():
+            gaps_ns[rows] = measure_last_gap_ns(some_calls.start_ns)
         return gaps_ns
 
     @cached_property
@@ -172,54 +172,54 @@ class CallGrid(CallFacts):
     @cached_property
     def is_full(self) -> Flags:
         """Return True for each call that no rank leaves before the last arrival, [call]."""
-        return np.asarray(np.isin(self.first_value("op"), FULL))
+        return np.asarray(np.isin(self.first_values("op"), FULL))
 
-    def first_value(self, name: str) -> Array:
+    def first_values(self, name: str) -> Array:
         """Return a fact of each call as the first process that made it tells it, [call]."""
         cells: Array = getattr(self, name)
-        if self.whole or is_uniform(cells):
+        if self.is_whole or repeats_one_column(cells):
             return np.asarray(cells[:, 0])
-        return np.asarray(cells[np.arange(self.height), self.took_part.argmax(axis=1)])
+        return np.asarray(cells[np.arange(self.height), self.is_made.argmax(axis=1)])
 
-    def take(self, call_indices: Indices | slice) -> CallGrid:
+    def take_calls(self, call_indices: Indices | slice) -> CallGrid:
         """Return some calls, by their indices; no copy of those that follow each other."""
-        rows = call_indices if isinstance(call_indices, slice) else stretch(call_indices)
+        rows = call_indices if isinstance(call_indices, slice) else to_slice(call_indices)
         shape = (len(self.seq[rows]), len(self.processes))
         call_facts: dict[str, Any] = {
-            name: getattr(self, name)[rows] for name in ("seq", *_OF_CALL)
+            name: getattr(self, name)[rows] for name in ("seq", *_CALL_FACTS)
         }
         time_columns: dict[str, Any] = {
             name: take_rows(getattr(self, name), rows) for name in ("start_ns", "end_ns")
         }
         cell_facts: dict[str, Any] = {
-            name: np.broadcast_to(take_rows(distinct(getattr(self, name)), rows), shape)
-            for name in _OF_CELL
+            name: np.broadcast_to(take_rows(distinct_columns(getattr(self, name)), rows), shape)
+            for name in _CELL_FACTS
         }
         return replace(self, **call_facts, **time_columns, **cell_facts)
 
-    def blocks(self) -> Iterator[tuple[slice, CallGrid]]:
+    def split_into_blocks(self) -> Iterator[tuple[slice, CallGrid]]:
         """Yield all calls, some at a time, each with their range: what is made of them stays small."""
         size = max(MAX_CELLS_AT_ONCE // max(len(self.processes), 1), 1)
         for first_row in range(0, self.height, size):
-            yield (rows := slice(first_row, first_row + size)), self.take(rows)
+            yield (rows := slice(first_row, first_row + size)), self.take_calls(rows)
 
     def by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield each process, its begins and its ends."""
         yield from zip(self.processes.tolist(), self.start_ns.T, self.end_ns.T, strict=True)
 
-    def of_same_members(self) -> CallGrid:
+    def select_same_members(self) -> CallGrid:
         """Return the calls that the same processes made as the first one, and only their columns."""
-        if self.whole or not self.height:
+        if self.is_whole or not self.height:
             return self
-        columns = np.flatnonzero(self.took_part[0])
-        call_rows = np.flatnonzero((self.took_part == self.took_part[0]).all(axis=1))
-        same_calls = self.take(call_rows)
-        cells = ("start_ns", "end_ns", *_OF_CELL)
+        columns = np.flatnonzero(self.is_made[0])
+        call_rows = np.flatnonzero((self.is_made == self.is_made[0]).all(axis=1))
+        same_calls = self.take_calls(call_rows)
+        cells = ("start_ns", "end_ns", *_CELL_FACTS)
         return replace(
             same_calls,
             processes=same_calls.processes[columns],
             ranks=same_calls.ranks[columns],
-            whole=True,
+            is_whole=True,
             **{name: getattr(same_calls, name)[:, columns] for name in cells},
         )
 
@@ -229,63 +229,72 @@ class CallGrid(CallFacts):
         That is until the last arrival, or as the operation's root requires, and no longer than the
         call. Undefined where `last_ns` is not known.
         """
-        return self._waits(slice(None), self.last_ns[:, None])
+        return self._measure_waits_ns(slice(None), self.last_arrival_ns[:, None])
 
     def waits_by_process(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield begins and waits of each process, [call]."""
         for column, start_ns in enumerate(self.start_ns.T):
-            yield start_ns, self.wait_of(column)
+            yield start_ns, self.wait_ns_of(column)
 
-    def wait_of(self, column: int) -> Ints:
-        """Return the same of one process, [call]."""
-        return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
+    def wait_ns_of(self, column: int) -> Ints:
+        """Return the wait of one process (column) in each call, ns, [call], as `wait_ns` does."""
+        return np.asarray(
+            self._measure_waits_ns(slice(column, column + 1), self.last_arrival_ns[:, None])[:, 0]
+        )
 
-    def _waits(self, columns: slice, last_ns: Ints) -> Ints:
+    def _measure_waits_ns(self, columns: slice, last_ns: Ints) -> Ints:
         """Return the waits of some processes (columns), [call, process], ns; `last_ns` is [call, 1]."""
         start_ns, end_ns = self.start_ns[:, columns], self.end_ns[:, columns]
         waits_ns: Ints = np.maximum(last_ns, NEVER // 2) - np.maximum(start_ns, NEVER // 2)
-        if len(self._rooted):
-            waits_ns[self._rooted] = self._find_proceed_ns(columns) - start_ns[self._rooted]
+        if len(self._rooted_calls):
+            waits_ns[self._rooted_calls] = (
+                self._find_proceed_ns(columns) - start_ns[self._rooted_calls]
+            )
         np.maximum(waits_ns, 0, out=waits_ns)
         np.minimum(waits_ns, end_ns - start_ns, out=waits_ns)
         return waits_ns
 
     @cached_property
-    def _rooted(self) -> Indices:
+    def _rooted_calls(self) -> Indices:
         """Return the calls in which some wait for the root only, or only the root waits."""
-        return np.flatnonzero(np.isin(distinct(self.op), (*FROM_ROOT, *TO_ROOT)).any(axis=1))
+        return np.flatnonzero(
+            np.isin(distinct_columns(self.op), (*FROM_ROOT, *TO_ROOT)).any(axis=1)
+        )
 
     @cached_property
     def _root_arrival_ns(self) -> Ints:
         """When the root arrived at each of these calls, [call, 1]; `FOREVER` where that is not known."""
-        start_ns = take_rows(self.start_ns, self._rooted)
-        arrival_ns = np.where(self._roots(slice(None)), start_ns, FOREVER)
+        start_ns = take_rows(self.start_ns, self._rooted_calls)
+        arrival_ns = np.where(self._find_roots(slice(None)), start_ns, FOREVER)
         return np.asarray(arrival_ns.min(axis=1, keepdims=True))
 
-    def _roots(self, columns: slice) -> Flags:
+    def _find_roots(self, columns: slice) -> Flags:
         """Return True where a rank is the root of a rooted call, [rooted call, process]."""
-        peer = self.peer[:, columns][self._rooted]
-        is_made = self.took_part[:, columns][self._rooted]
+        peer = self.peer[:, columns][self._rooted_calls]
+        is_made = self.is_made[:, columns][self._rooted_calls]
         return np.asarray((peer == self.ranks[columns]) & is_made)
 
     def _find_proceed_ns(self, columns: slice) -> Ints:
-        """Return when some processes could proceed in calls with a root, [rooted call, process], ns."""
-        rooted_calls, root_arrival_ns = self._rooted, self._root_arrival_ns
+        """Return when some processes could proceed in calls with a root, [rooted call, process], ns.
+
+        From a root, the others wait for the root only. To a root, only the root waits: for the last.
+        """
+        rooted_calls, root_arrival_ns = self._rooted_calls, self._root_arrival_ns
         start_ns, op = self.start_ns[:, columns][rooted_calls], self.op[:, columns][rooted_calls]
-        is_root, is_root_known = self._roots(columns), root_arrival_ns < FOREVER
-        last_ns = self.last_ns[rooted_calls, None]
+        is_root, is_root_known = self._find_roots(columns), root_arrival_ns < FOREVER
+        last_ns = self.last_arrival_ns[rooted_calls, None]
         return np.where(
             np.isin(op, FROM_ROOT) & is_root_known,
             np.where(is_root, start_ns, root_arrival_ns),
             np.where(np.isin(op, TO_ROOT) & is_root_known & ~is_root, start_ns, last_ns),
         )
 
-    def times(self) -> pl.DataFrame:
+    def to_time_table(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `TIME_COLUMNS`, by call and rank."""
-        flatten = self._flattener(self.ranks)
+        flatten = self._make_flattener(self.ranks)
         end_ns = flatten(self.end_ns)
         columns = {
-            "communicator": self._uid_column(len(end_ns)),
+            "communicator": self._make_uid_column(len(end_ns)),
             "seq": flatten(self.seq[:, None]),
             "rank": flatten(self.ranks),
             "op": _to_op_names(flatten(self.op)),
@@ -294,14 +303,14 @@ class CallGrid(CallFacts):
         }
         return _table(columns, TIME_COLUMNS)
 
-    def frame(self) -> pl.DataFrame:
+    def to_frame(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `ARRIVAL_COLUMNS`, by call."""
-        flatten = self._flattener(self.processes)
+        flatten = self._make_flattener(self.processes)
 
         def flatten_calls(values: Array) -> Array:
             return flatten(values[:, None])
 
-        is_matched = flatten_calls(self.last_ns != NEVER)
+        is_matched = flatten_calls(self.last_arrival_ns != NEVER)
         is_closed = flatten(self.end_ns != FOREVER)
         wait_ns = flatten(self.wait_ns())
         start_ns, end_ns = flatten(self.start_ns), flatten(self.end_ns)
@@ -311,7 +320,7 @@ class CallGrid(CallFacts):
         columns = {
             "process": flatten(self.processes),
             "rank": flatten(self.ranks),
-            "communicator": self._uid_column(len(start_ns)),
+            "communicator": self._make_uid_column(len(start_ns)),
             "seq": flatten_calls(self.seq),
             "op": _to_op_names(flatten(self.op)),
             "step": flatten(self.step),
@@ -320,27 +329,27 @@ class CallGrid(CallFacts):
             "thread": flatten(self.thread),
             "start_ns": start_ns,
             "end_ns": _null_unless(is_closed, end_ns),
-            "last_arrival_ns": _null_unless(is_matched, flatten_calls(self.last_ns)),
+            "last_arrival_ns": _null_unless(is_matched, flatten_calls(self.last_arrival_ns)),
             "last_rank": _null_unless(last_rank != NULL, last_rank),
-            "arrived": flatten_calls(self.arrived),
-            "expected": flatten_calls(self.expected),
+            "arrived": flatten_calls(self.arrival_count),
+            "expected": flatten_calls(self.expected_count),
             "wait_ns": _null_unless(is_matched, wait_ns),
             "transfer_ns": _null_unless(is_matched & is_closed, end_ns - start_ns - wait_ns),
         }
         return _table(columns, ARRIVAL_COLUMNS)
 
-    def _flattener(self, keys: Ints) -> Callable[[Array], Array]:
+    def _make_flattener(self, keys: Ints) -> Callable[[Array], Array]:
         """Return a function that flattens [call, process] by call, then by `keys` of the processes.
 
         It leaves out calls that a process did not make, and broadcasts [call, 1] or [process] before.
         """
         by_key = np.argsort(keys, kind="stable")
         order = slice(None) if np.all(np.diff(by_key) == 1) else by_key
-        made = slice(None) if self.whole else np.flatnonzero(self.took_part[:, order])
+        made = slice(None) if self.is_whole else np.flatnonzero(self.is_made[:, order])
         shape = self.start_ns.shape
         return lambda values: np.broadcast_to(values, shape)[:, order].reshape(-1)[made]
 
-    def _uid_column(self, height: int) -> pl.Series:
+    def _make_uid_column(self, height: int) -> pl.Series:
         return pl.Series([self.uid], dtype=pl.Categorical).new_from_index(0, height)
 
 
@@ -348,7 +357,7 @@ def _table(columns: dict[str, Any], schema: dict[str, pl.DataType]) -> pl.DataFr
     return pl.DataFrame([pl.Series(name, columns[name]).cast(schema[name]) for name in schema])
 
 
-def alone_ns(start_ns: Ints) -> Ints:
+def measure_last_gap_ns(start_ns: Ints) -> Ints:
     """Return the time between the last two arrivals, [call], ns; 0 for a single arrival.
 
     `start_ns` is [call, process].
@@ -363,21 +372,21 @@ def alone_ns(start_ns: Ints) -> Ints:
     return np.where(previous_ns == NEVER, 0, start_ns[row_indices, latest_columns] - previous_ns)
 
 
-def is_uniform(cells: Array) -> bool:
+def repeats_one_column(cells: Array) -> bool:
     """Return True if a matrix repeats a single column."""
     return cells.strides[1] == 0 if cells.ndim == 2 and cells.shape[1] > 1 else True
 
 
-def distinct(cells: Array) -> Array:
-    """Return a matrix, or one column of it, where that is repeated."""
-    return cells[:, :1] if is_uniform(cells) else cells
+def distinct_columns(cells: Array) -> Array:
+    """Return a matrix, or its first column alone, [row, 1], where all columns are that one."""
+    return cells[:, :1] if repeats_one_column(cells) else cells
 
 
-def stretch(places: Indices) -> slice | Indices:
-    """Return ascending places as a slice, if they follow each other."""
-    if len(places) and places[-1] - places[0] == len(places) - 1:
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return places
+def to_slice(indices: Indices) -> slice | Indices:
+    """Return ascending indices as a slice, if they follow each other: it selects without a copy."""
+    if len(indices) and indices[-1] - indices[0] == len(indices) - 1:
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices
 
 
 def take_rows(cells: Array, rows: Indices | slice) -> Array:
@@ -385,7 +394,7 @@ def take_rows(cells: Array, rows: Indices | slice) -> Array:
     return cells[rows] if isinstance(rows, slice) else np.take(cells.T, rows, axis=1).T
 
 
-def uniform(columns: Sequence[Array]) -> Array:
+def join_columns(columns: Sequence[Array]) -> Array:
     """Join columns to [row, column]; equal columns take the memory of one."""
     first_column = columns[0]
     if all(one is first_column or np.array_equal(one, first_column) for one in columns):
@@ -406,19 +415,19 @@ def _null_unless(flags: Flags, values: Array) -> pl.Series:
     return pl.select(pl.when(pl.Series(flags)).then(series)).to_series()
 
 
-def arrivals_of(grids: Sequence[CallGrid]) -> pl.DataFrame:
+def list_arrivals(grids: Sequence[CallGrid]) -> pl.DataFrame:
     """Return all calls of all ranks as a frame, by communicator, call and process."""
-    return pl.concat([pl.DataFrame(schema=ARRIVAL_COLUMNS), *(grid.frame() for grid in grids)])
+    return pl.concat([pl.DataFrame(schema=ARRIVAL_COLUMNS), *(grid.to_frame() for grid in grids)])
 
 
-def grids_of(arrivals: pl.DataFrame) -> tuple[CallGrid, ...]:
+def make_grids(arrivals: pl.DataFrame) -> tuple[CallGrid, ...]:
     """Take calls from a frame in `ARRIVAL_COLUMNS`; `peer` and `status` may be missing."""
     communicators = arrivals.partition_by("communicator", maintain_order=True)
     ordered = sorted(communicators, key=lambda part: str(part["communicator"][0]))
-    return tuple(_grid_of(rows) for rows in ordered)
+    return tuple(_make_grid(rows) for rows in ordered)
 
 
-def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
+def _make_grid(arrivals: pl.DataFrame) -> CallGrid:
     """Make the grid of one communicator from rows of `ARRIVAL_COLUMNS`."""
     members = arrivals.select("process", "rank").unique().sort("process")
     numbers = arrivals["seq"].unique().sort()
@@ -426,8 +435,9 @@ def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
     process = members["process"].search_sorted(arrivals["process"]).to_numpy()
     shape = (len(numbers), members.height)
 
-    def to_matrix(name: str, missing: int, absent: int | None = None) -> Array:
-        matrix = np.full(shape, missing if absent is None else absent, np.int64)
+    def to_matrix(name: str, missing: int, not_made: int | None = None) -> Array:
+        """Return a column as [call, process]: `missing` for null, `not_made` without such a call."""
+        matrix = np.full(shape, missing if not_made is None else not_made, np.int64)
         if name in arrivals.columns:
             matrix[call, process] = arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
         return matrix
@@ -441,19 +451,19 @@ def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
         processes=members["process"].to_numpy().astype(np.int64),
         ranks=members["rank"].to_numpy().astype(np.int64),
         seq=numbers.to_numpy().astype(np.int64),
-        start_ns=to_matrix("start_ns", NEVER),
-        end_ns=to_matrix("end_ns", FOREVER, NEVER),
+        start_ns=to_matrix("start_ns", missing=NEVER),
+        end_ns=to_matrix("end_ns", missing=FOREVER, not_made=NEVER),
         op=op_codes,
-        step=to_matrix("step", -1).astype(np.int32),
-        bucket=to_matrix("bucket", NULL).astype(np.int32),
-        nbytes=to_matrix("bytes", -1),
-        thread=to_matrix("thread", -1).astype(np.int32),
-        peer=to_matrix("peer", NULL).astype(np.int32),
+        step=to_matrix("step", missing=-1).astype(np.int32),
+        bucket=to_matrix("bucket", missing=NULL).astype(np.int32),
+        nbytes=to_matrix("bytes", missing=-1),
+        thread=to_matrix("thread", missing=-1).astype(np.int32),
+        peer=to_matrix("peer", missing=NULL).astype(np.int32),
         status=np.broadcast_to(np.int8(STATUSES.index("closed")), shape),
-        whole=arrivals.height == shape[0] * shape[1],
-        last_ns=first_arrivals["last_arrival_ns"].fill_null(NEVER).to_numpy(),
+        is_whole=arrivals.height == shape[0] * shape[1],
+        last_arrival_ns=first_arrivals["last_arrival_ns"].fill_null(NEVER).to_numpy(),
         last_rank=first_arrivals["last_rank"].fill_null(NULL).to_numpy(),
-        expected=first_arrivals["expected"].to_numpy(),
+        expected_count=first_arrivals["expected"].to_numpy(),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.errors import InvalidArgument
-from tracelens.model.fmt import series
+from tracelens.model.fmt import join_words
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ __all__ = [
     "EVERYTHING",
     "Choice",
     "Ranges",
-    "described",
+    "describe_choice",
     "find_empty_range",
     "format_ranges",
-    "ranges_of",
+    "to_ranges",
 ]
 
 Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
@@ -47,7 +47,7 @@ class Choice:
 
     ranks: Ranges | None = None
     steps: Ranges | None = None
-    time: tuple[int, int] | None = None
+    time_ns: tuple[int, int] | None = None
 
     @classmethod
     def parse(
@@ -59,35 +59,35 @@ class Choice:
             InvalidArgument: it is not written like this, or goes backwards.
         """
         return cls(
-            ranks=None if ranks is None else _ranges(ranks, "--ranks", MOST_RANKS),
-            steps=None if steps is None else _ranges(steps, "--steps", _OPEN),
-            time=None if time is None else _time(time),
+            ranks=None if ranks is None else _parse_ranges(ranks, "--ranks", MOST_RANKS),
+            steps=None if steps is None else _parse_ranges(steps, "--steps", _OPEN),
+            time_ns=None if time is None else _parse_time(time),
         )
 
     @property
-    def is_all(self) -> bool:
+    def is_whole_run(self) -> bool:
         """Whether nothing is left out."""
         return self == EVERYTHING
 
     @property
-    def texts(self) -> dict[str, str | None]:
+    def text_by_option(self) -> dict[str, str | None]:
         """What is chosen, as `parse` reads it; null for all."""
         return {
             "ranks": None if self.ranks is None else format_ranges(self.ranks),
             "steps": None if self.steps is None else format_ranges(self.steps),
-            "time": None if self.time is None else _seconds(*self.time),
+            "time": None if self.time_ns is None else _format_seconds(*self.time_ns),
         }
 
     @property
     def description(self) -> str:
         """What is chosen, in words; empty for all."""
-        return described(self.texts)
+        return describe_choice(self.text_by_option)
 
     def has_rank(self, rank: int) -> bool:
         """Return True if a worker's rank is chosen."""
         return self.ranks is None or any(first <= rank <= last for first, last in self.ranks)
 
-    def of_steps(self, steps: Array) -> Flags:
+    def flag_chosen_steps(self, steps: Array) -> Flags:
         """Return True for each chosen step."""
         if self.steps is None:
             return np.asarray(steps >= 0)
@@ -100,7 +100,7 @@ class Choice:
 EVERYTHING: Final = Choice()
 
 
-def described(texts: Mapping[str, str | None]) -> str:
+def describe_choice(texts: Mapping[str, str | None]) -> str:
     """Name what is chosen, by `Choice.texts`; empty for all."""
     time = texts["time"]
     texts_of_parts = [
@@ -110,7 +110,7 @@ def described(texts: Mapping[str, str | None]) -> str:
         texts_of_parts.append(
             f"times from {time[:-1]} s on" if time.endswith("-") else f"times {time} s"
         )
-    return series(texts_of_parts) if texts_of_parts else ""
+    return join_words(texts_of_parts) if texts_of_parts else ""
 
 
 def find_empty_range(ranges: Ranges, numbers: Collection[int]) -> str | None:
@@ -132,12 +132,12 @@ def format_ranges(ranges: Ranges) -> str:
     )
 
 
-def ranges_of(numbers: Collection[int]) -> Ranges:
+def to_ranges(numbers: Collection[int]) -> Ranges:
     """Return the ranges of some numbers."""
     return _merge_ranges([(number, number) for number in numbers])
 
 
-def _ranges(text: str, option: str, number_limit: int) -> Ranges:
+def _parse_ranges(text: str, option: str, number_limit: int) -> Ranges:
     """Read ``0-3,41``; ranges that touch become one."""
     ranges = []
     for range_text in text.split(","):
@@ -168,13 +168,13 @@ def _merge_ranges(ranges: Collection[tuple[int, int]]) -> Ranges:
     return tuple(merged_ranges)
 
 
-def _time(text: str) -> tuple[int, int]:
+def _parse_time(text: str) -> tuple[int, int]:
     """Read ``12.5-20``, ``10s-70s``, ``1m-`` as begin and end, ns since the run's begin."""
     match = _TIME.fullmatch(text.strip())
     if match:
         # A unit that only the end has is that of the begin, too.
-        begin_ns = _ns(match[1], match[2] or match[4])
-        end_ns = _ns(match[3], match[4]) if match[3] else _LONGEST_NS
+        begin_ns = _to_ns(match[1], match[2] or match[4])
+        end_ns = _to_ns(match[3], match[4]) if match[3] else _LONGEST_NS
         if begin_ns < end_ns <= _LONGEST_NS:
             return begin_ns, end_ns
     raise InvalidArgument(
@@ -183,10 +183,10 @@ def _time(text: str) -> tuple[int, int]:
     )
 
 
-def _ns(number: str, unit: str | None) -> int:
+def _to_ns(number: str, unit: str | None) -> int:
     return round(float(number) * _UNITS[unit or "s"])
 
 
-def _seconds(first: int, last: int) -> str:
-    end = "" if last >= _LONGEST_NS else f"{last / 1e9:.9g}"
-    return f"{first / 1e9:.9g}-{end}"
+def _format_seconds(begin_ns: int, end_ns: int) -> str:
+    end_text = "" if end_ns >= _LONGEST_NS else f"{end_ns / 1e9:.9g}"
+    return f"{begin_ns / 1e9:.9g}-{end_text}"

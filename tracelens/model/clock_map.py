@@ -19,24 +19,25 @@ class ClockMap:
     """Common time = t - base + target - correction(t - base), in nanoseconds.
 
     Whole nanoseconds carry the large part, so that rounding loses nothing however far apart two clocks
-    are. `correction` is None for the clock that is the common one.
+    are. `base_ns` is a time of this clock, `target_ns` one of the common clock. `correction` is None for
+    the clock that is the common one.
     """
 
-    base: int = 0
-    target: int = 0
+    base_ns: int = 0
+    target_ns: int = 0
     correction: Correction | None = None
     uncertainty_ns: int = 0
 
-    def apply(self, times_ns: Ints) -> Ints:
+    def to_common(self, times_ns: Ints) -> Ints:
         """Return common times, in the shape of `times_ns`."""
         if self.correction is None:
-            return np.asarray(times_ns - self.base + self.target)
+            return np.asarray(times_ns - self.base_ns + self.target_ns)
         common_ns = np.empty(times_ns.shape, np.int64)
         row_count = max(_TIMES_AT_ONCE // max(times_ns[:1].size, 1), 1)
         for first_row in range(0, len(times_ns), row_count):
-            chunk_ns = times_ns[first_row : first_row + row_count] - self.base
+            chunk_ns = times_ns[first_row : first_row + row_count] - self.base_ns
             correction_ns = self.correction.evaluate(chunk_ns.astype(np.float64))
-            chunk_ns += self.target
+            chunk_ns += self.target_ns
             chunk_ns -= np.rint(correction_ns, out=correction_ns).astype(np.int64)
             common_ns[first_row : first_row + row_count] = chunk_ns
         return common_ns
@@ -48,7 +49,7 @@ class ClockMap:
         if self.correction:
             times_ns, values_ns = self.correction.knot_times_ns, self.correction.knot_values_ns
             knots = [times_ns.tolist(), values_ns.tolist()]
-        return {"base": self.base, "target": self.target, "knots": knots}
+        return {"base": self.base_ns, "target": self.target_ns, "knots": knots}
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Self:
@@ -57,26 +58,28 @@ class ClockMap:
         correction = Correction(np.array(knots[0]), np.array(knots[1])) if knots else None
         return cls(row["base"], row["target"], correction)
 
-    def offset_at(self, times_ns: Ints) -> Ints:
+    def lead_ns_at(self, times_ns: Ints) -> Ints:
         """Return by how much this clock is ahead of the common one at its own times, ns."""
-        return np.asarray(times_ns - self.apply(times_ns))
+        return np.asarray(times_ns - self.to_common(times_ns))
 
-    def drift_ppm(self, first_ns: int, last_ns: int) -> float:
+    def measure_drift_ppm(self, first_ns: int, last_ns: int) -> float:
         """Measure how much faster this clock runs than the common one between two of its own times.
 
         Jumps do not count.
         """
-        offsets_ns = self.offset_at(np.array([first_ns, max(last_ns, first_ns + 1)]))
+        offsets_ns = self.lead_ns_at(np.array([first_ns, max(last_ns, first_ns + 1)]))
         jumps = self.correction.jumps if self.correction else ()
         jumped_ns = sum(height_ns for _, height_ns in jumps)
         drifted_ns = float(offsets_ns[1] - offsets_ns[0] - jumped_ns)
         return drifted_ns / max(last_ns - first_ns, 1) * 1e6
 
     @property
-    def jumps(self) -> tuple[int, ...]:
+    def jump_times_ns(self) -> tuple[int, ...]:
         """The common times at which this clock jumped, ns."""
         jumps = self.correction.jumps if self.correction else ()
-        return tuple(int(self.apply(np.array([round(time) + self.base]))[0]) for time, _ in jumps)
+        return tuple(
+            int(self.to_common(np.array([round(time) + self.base_ns]))[0]) for time, _ in jumps
+        )
 
 
 @dataclass(frozen=True, eq=False)

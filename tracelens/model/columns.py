@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Flags, Floats, Ints
 
-__all__ = ["FOREVER", "MISSING", "NULL", "WORDS", "Columns", "Words", "filled"]
+__all__ = ["FOREVER", "MISSING", "NULL", "WORDS", "Columns", "Words", "fill_invalid"]
 
 NULL: Final = -(1 << 31)  # number: in place of one that is missing [definition]
 # ns: the end of a span that was open when the recording ended; no time is later [definition]
@@ -49,15 +49,15 @@ _SIGNED: Final = {"UInt16": pl.Int32, "UInt32": pl.Int64}
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """A column of words: for each row the place of its word in `known`; -1 = none."""
+    """A column of words: the index of each row's word in `vocabulary`, [row]; -1 = none."""
 
     codes: Array
-    known: tuple[str, ...]
+    vocabulary: tuple[str, ...]
 
     def codes_of(self, words: Iterable[str]) -> list[int]:
         """Return the codes of some words; those that do not occur are left out."""
         wanted = set(words)
-        return [code for code, word in enumerate(self.known) if word in wanted]
+        return [code for code, word in enumerate(self.vocabulary) if word in wanted]
 
     def is_in(self, words: Iterable[str]) -> Array:
         """Return True for each row with one of some words."""
@@ -66,46 +66,48 @@ class Words:
             has_word |= self.codes == code
         return has_word
 
-    def translated(self, numbers: Mapping[str, int], otherwise: int) -> Array:
+    def translate(self, numbers: Mapping[str, int], otherwise: int) -> Array:
         """Return a number for each row's word."""
-        number_by_code = [*(numbers.get(word, otherwise) for word in self.known), otherwise]
+        number_by_code = [*(numbers.get(word, otherwise) for word in self.vocabulary), otherwise]
         return cast("Array", np.array(number_by_code, np.int32)[self.codes])
 
     def take(self, rows: Any) -> Words:
         """Return some rows."""
-        return Words(self.codes[rows], self.known)
+        return Words(self.codes[rows], self.vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Some columns of one process's events, in order of their begins, outer spans first.
 
-    Words are looked up in `words`, whole numbers in `numbers` (``communicator`` is a place in
-    `uids`), fractions in `values`. A column in which no row has a value is in none of them.
+    Columns of words, of whole numbers (``communicator`` is an index of `communicator_uids`) and of
+    fractions (`value_columns`), by name. One in which no row has a value is in none of them.
     """
 
     height: int
-    numbers: Mapping[str, Array]
-    words: Mapping[str, Words]
-    values: Mapping[str, Floats]
-    uids: tuple[str, ...] = ()
+    number_columns: Mapping[str, Array]
+    word_columns: Mapping[str, Words]
+    value_columns: Mapping[str, Floats]
+    communicator_uids: tuple[str, ...] = ()
 
     def __contains__(self, name: str) -> bool:
-        return name in self.numbers or name in self.words or name in self.values
+        return (
+            name in self.number_columns or name in self.word_columns or name in self.value_columns
+        )
 
-    def number(self, name: str) -> Array:
+    def number_column(self, name: str) -> Array:
         """Return a column of numbers, [row]; missing values are as `MISSING` says."""
-        found = self.numbers.get(name)
+        found = self.number_columns.get(name)
         if found is not None:
             return found
-        return _missing_column(MISSING.get(name, NULL), np.int64, self.height)
+        return _missing_column(missing=MISSING.get(name, NULL), dtype=np.int64, height=self.height)
 
     def word_column(self, name: str) -> Words:
         """Return a column of words."""
-        found = self.words.get(name)
+        found = self.word_columns.get(name)
         if found is not None:
             return found
-        return Words(_missing_column(-1, np.int8, self.height), ())
+        return Words(_missing_column(missing=-1, dtype=np.int8, height=self.height), ())
 
     @property
     def is_span(self) -> Array:
@@ -114,33 +116,43 @@ class Columns:
 
     def take(self, rows: Any) -> Columns:
         """Return some rows, by a slice, flags or indices."""
-        numbers = {name: column[rows] for name, column in self.numbers.items()}
+        numbers = {name: column[rows] for name, column in self.number_columns.items()}
         return Columns(
             len(next(iter(numbers.values()))) if numbers else 0,
             numbers,
-            {name: column.take(rows) for name, column in self.words.items()},
-            {name: column[rows] for name, column in self.values.items()},
-            self.uids,
+            {name: column.take(rows) for name, column in self.word_columns.items()},
+            {name: column[rows] for name, column in self.value_columns.items()},
+            self.communicator_uids,
         )
 
     def with_numbers(self, **numbers: Array) -> Columns:
         """Return them with other numbers in some columns."""
-        return Columns(self.height, {**self.numbers, **numbers}, self.words, self.values, self.uids)
+        return Columns(
+            self.height,
+            {**self.number_columns, **numbers},
+            self.word_columns,
+            self.value_columns,
+            self.communicator_uids,
+        )
 
-    def estimated(self, rows: Array) -> Columns:
+    def mark_estimated(self, rows: Array) -> Columns:
         """Return the columns with the status of some rows (indices) set to estimated."""
         if not len(rows):
             return self
         status = self.word_column("status")
-        status_words = status.known if ESTIMATED in status.known else (*status.known, ESTIMATED)
+        status_words = (
+            status.vocabulary if ESTIMATED in status.vocabulary else (*status.vocabulary, ESTIMATED)
+        )
         codes = status.codes.astype(np.int32)
         codes[rows] = status_words.index(ESTIMATED)
-        words = {**self.words, "status": Words(codes, status_words)}
-        return Columns(self.height, self.numbers, words, self.values, self.uids)
+        words = {**self.word_columns, "status": Words(codes, status_words)}
+        return Columns(
+            self.height, self.number_columns, words, self.value_columns, self.communicator_uids
+        )
 
-    def in_order(self) -> Columns:
+    def sort_by_begin(self) -> Columns:
         """Sort by begin, outer spans first; as recordings are in order already, look first."""
-        start_ns, depth = self.number("start_ns"), self.number("depth")
+        start_ns, depth = self.number_column("start_ns"), self.number_column("depth")
         unsorted_rows = np.flatnonzero(start_ns[1:] <= start_ns[:-1])
         if np.all(
             (start_ns[unsorted_rows] == start_ns[unsorted_rows + 1])
@@ -150,24 +162,24 @@ class Columns:
         return self.take(np.lexsort((depth, start_ns)))
 
     @classmethod
-    def of_table(cls, table: pa.Table, uids: tuple[str, ...] = ()) -> Columns:
+    def from_table(cls, table: pa.Table, uids: tuple[str, ...] = ()) -> Columns:
         """Take events of a file (`tracelens.schema.arrow`); `uids` by the file's numbers."""
         numbers_by_name: dict[str, Array] = {}
         words_by_name: dict[str, Words] = {}
         values_by_name: dict[str, Floats] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
             if name == "duration_ns":
-                numbers_by_name["end_ns"] = _ends(table["start_ns"], column)
+                numbers_by_name["end_ns"] = _find_ends_ns(table["start_ns"], column)
             elif name in WORDS:
-                words_by_name[name] = _words_of(column)
+                words_by_name[name] = _to_words(column)
             elif name == "value":
-                values_by_name[name] = _array_of(column, np.nan)
+                values_by_name[name] = _to_array(column, np.nan)
             elif column.null_count < len(column):
-                numbers_by_name[name] = _array_of(column, MISSING.get(name, NULL))
+                numbers_by_name[name] = _to_array(column, MISSING.get(name, NULL))
         return cls(table.num_rows, numbers_by_name, words_by_name, values_by_name, uids)
 
     @classmethod
-    def of_frame(cls, frame: pl.DataFrame) -> Columns:
+    def from_frame(cls, frame: pl.DataFrame) -> Columns:
         """Take events in the columns of `tracelens.model.trace`, all of one process or of several."""
         numbers_by_name: dict[str, Array] = {}
         words_by_name: dict[str, Words] = {}
@@ -178,10 +190,10 @@ class Columns:
             if name in _OF_PROCESS or (column.null_count() == len(column) and name != "end_ns"):
                 continue
             if name in WORDS:
-                words_by_name[name] = _words_of_frame(column)
+                words_by_name[name] = _number_words_of(column)
             elif name == "communicator":
-                uid_words = _words_of_frame(column)
-                numbers_by_name[name], uids = uid_words.codes, uid_words.known
+                uid_words = _number_words_of(column)
+                numbers_by_name[name], uids = uid_words.codes, uid_words.vocabulary
             elif name == "value":
                 values_by_name[name] = column.fill_null(np.nan).to_numpy()
             else:
@@ -190,7 +202,7 @@ class Columns:
         return cls(frame.height, numbers_by_name, words_by_name, values_by_name, uids)
 
 
-def filled(values: Array, valid: Flags | None, missing: float) -> Array:
+def fill_invalid(values: Array, valid: Flags | None, missing: float) -> Array:
     """Return a copy of some numbers with `missing` where they are not valid; None = all are.
 
     Unsigned numbers become signed if `missing` is negative.
@@ -204,12 +216,12 @@ def filled(values: Array, valid: Flags | None, missing: float) -> Array:
 
 
 @lru_cache(MAX_EMPTY_COLUMNS_KEPT)
-def _missing_column(missing: int, kind: type[np.signedinteger[Any]], height: int) -> Array:
+def _missing_column(*, missing: int, dtype: type[np.signedinteger[Any]], height: int) -> Array:
     """Return a column in which no row has a value; the same one for processes of as many rows."""
-    return np.broadcast_to(kind(missing), height)
+    return np.broadcast_to(dtype(missing), height)
 
 
-def _array_of(column: pa.ChunkedArray[Any], missing: float) -> Array:
+def _to_array(column: pa.ChunkedArray[Any], missing: float) -> Array:
     """Return a column with a number where nothing is; pyarrow's own way imports all of its functions."""
     if not column.null_count:
         return column.to_numpy()
@@ -219,19 +231,19 @@ def _array_of(column: pa.ChunkedArray[Any], missing: float) -> Array:
 def _join_chunks(chunks: Sequence[Any], arrow_type: pa.DataType, missing: float) -> Array:
     """Join chunks of numbers to one array, with `missing` in place of nulls."""
     dtype = np.dtype(arrow_type.to_pandas_dtype())
-    values = np.concatenate([np.zeros(0, dtype), *(_stored(chunk, dtype) for chunk in chunks)])
+    values = np.concatenate([np.zeros(0, dtype), *(_read_stored(chunk, dtype) for chunk in chunks)])
     if not any(chunk.null_count for chunk in chunks):
         return values
-    return filled(values, np.concatenate([_valid(chunk) for chunk in chunks]), missing)
+    return fill_invalid(values, np.concatenate([_find_valid(chunk) for chunk in chunks]), missing)
 
 
-def _stored(chunk: Any, stored: np.dtype[Any]) -> Array:
+def _read_stored(chunk: Any, stored: np.dtype[Any]) -> Array:
     if chunk.null_count == len(chunk):
         return np.zeros(len(chunk), stored)
     return np.frombuffer(chunk.buffers()[1], stored)[chunk.offset : chunk.offset + len(chunk)]
 
 
-def _valid(chunk: Any) -> Flags:
+def _find_valid(chunk: Any) -> Flags:
     if chunk.null_count in {0, len(chunk)}:
         return np.full(len(chunk), not chunk.null_count, np.bool_)
     bits = np.frombuffer(chunk.buffers()[0], np.uint8)
@@ -239,24 +251,24 @@ def _valid(chunk: Any) -> Flags:
     return valid[chunk.offset :].view(np.bool_)
 
 
-def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
+def _find_ends_ns(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
     """Return when spans end; `FOREVER` for those that were still open."""
-    ends = start.to_numpy() + _array_of(duration, 0)
+    ends = start.to_numpy() + _to_array(duration, missing=0)
     if duration.null_count:
         ends[duration.is_null().to_numpy()] = FOREVER
     return cast("Ints", ends)
 
 
-def _words_of(column: pa.ChunkedArray[Any]) -> Words:
+def _to_words(column: pa.ChunkedArray[Any]) -> Words:
     """Take a dictionary column in chunks; each chunk's dictionary extends the one before."""
     if not column.num_chunks:
         return Words(np.zeros(0, np.int8), ())
     chunks: list[Any] = column.chunks
-    codes = _join_chunks([chunk.indices for chunk in chunks], column.type.index_type, -1)
+    codes = _join_chunks([chunk.indices for chunk in chunks], column.type.index_type, missing=-1)
     return Words(codes, tuple(chunks[-1].dictionary.to_pylist()))
 
 
-def _words_of_frame(column: pl.Series) -> Words:
+def _number_words_of(column: pl.Series) -> Words:
     """Number the words of a column of a frame from 0 on.
 
     Frames of processes often have some hundred rows: of columns with codes, only the few

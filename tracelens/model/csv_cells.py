@@ -22,16 +22,16 @@ def cells(frame: pl.DataFrame) -> pl.DataFrame:
     word_columns = [
         name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)
     ]
-    return frame.with_columns(_inert(frame[name]) for name in word_columns)
+    return frame.with_columns(_make_inert(frame[name]) for name in word_columns)
 
 
-def _inert(column: pl.Series) -> pl.Series:
+def _make_inert(column: pl.Series) -> pl.Series:
     """Change the different words of a column, which are few, and leave it alone if none is changed."""
     known = column.unique().drop_nulls().cast(pl.String).to_list()
-    changed = {word: made for word in known if (made := _cell(word)) != word}
+    changed = {word: made for word in known if (made := _to_cell(word)) != word}
     return column.cast(pl.String).replace(changed) if changed else column
 
 
-def _cell(word: str) -> str:
+def _to_cell(word: str) -> str:
     shown = clean(word)
     return _TEXT + shown if shown.startswith(_FORMULA) else shown

@@ -16,7 +16,7 @@ from tracelens.model.fmt import count
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DisplayMixin", "frames_of", "to_pandas", "upper_layers"]
+__all__ = ["DisplayMixin", "find_frames", "to_pandas", "upper_layers"]
 
 
 def upper_layers() -> Any:
@@ -31,7 +31,7 @@ class DisplayMixin:
         """Set the `repr` before a dataclass would, which prints whole tables."""
         super().__init_subclass__()
         if "__repr__" not in cls.__dict__:
-            cls.__repr__ = _line  # type: ignore[method-assign]  # on the class, or a dataclass sets its own
+            cls.__repr__ = _describe_in_line  # type: ignore[method-assign]  # on the class, or a dataclass sets its own
 
     def to_pandas(self, table: str) -> Any:
         """Return one of its tables as a frame of pandas.
@@ -40,14 +40,14 @@ class DisplayMixin:
             InvalidArgument: it has no such table.
             MissingExtra: pandas is not installed.
         """
-        return to_pandas(frames_of(self), table, type(self).__name__)
+        return to_pandas(find_frames(self), table, type(self).__name__)
 
     def _repr_html_(self) -> str:
-        page: str = upper_layers().to_html.of_result(self)
+        page: str = upper_layers().to_html.write_result_fragment(self)
         return page
 
 
-def frames_of(value: Any) -> dict[str, Any]:
+def find_frames(value: Any) -> dict[str, Any]:
     """Return the frames among a dataclass's fields by name; those of its parts as ``part.name``."""
     frames = {}
     for field in fields(value):
@@ -56,7 +56,7 @@ def frames_of(value: Any) -> dict[str, Any]:
             frames[field.name] = field_value
         elif is_dataclass(field_value) and not isinstance(field_value, type):
             frames |= {
-                f"{field.name}.{name}": frame for name, frame in frames_of(field_value).items()
+                f"{field.name}.{name}": frame for name, frame in find_frames(field_value).items()
             }
     return frames
 
@@ -77,8 +77,10 @@ def to_pandas(frames: Mapping[str, Any], table: str, owner: str) -> Any:
     return (frame.collect() if hasattr(frame, "collect") else frame).to_pandas()
 
 
-def _line(result: Any) -> str:
+def _describe_in_line(result: Any) -> str:
     """Return the name of a result, how many findings it has, and the rows of its tables."""
     parts = [count(len(getattr(result, "findings", ())), "finding")]
-    parts += [f"{name}: {count(frame.height, 'row')}" for name, frame in frames_of(result).items()]
+    parts += [
+        f"{name}: {count(frame.height, 'row')}" for name, frame in find_frames(result).items()
+    ]
     return f"{type(result).__name__}({', '.join(parts)})"

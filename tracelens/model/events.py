@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Indices
     from tracelens.model.packed_columns import PackedColumns
 
-__all__ = ["Change", "FramePart", "Part", "Renumbered", "Source", "lazily"]
+__all__ = ["Change", "FramePart", "Part", "Renumbered", "Source", "make_lazy_frame"]
 
 _ROW: Final = "row"
 _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns")
@@ -33,21 +33,21 @@ _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_d
 class Part(Protocol):
     """The events of one process as they were recorded, in order of begin, outer spans first."""
 
-    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
+    def read_columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them. `cache` is of a pass over several processes.
 
         Raises:
             UnusableInput: they cannot be read (any more).
         """
 
-    def frame(self) -> pl.DataFrame:
+    def read_frame(self) -> pl.DataFrame:
         """Read all columns, as `tracelens.model.trace.EVENT_COLUMNS` names them; empty ones may lack.
 
         Raises:
             UnusableInput: they cannot be read (any more).
         """
 
-    def alone(self) -> Part:
+    def detach(self) -> Part:
         """Return it without what it shares with other processes, to be sent to where it is read."""
 
     def trim_to(self, first_ns: int, last_ns: int) -> Part:
@@ -58,13 +58,13 @@ class Change(Protocol):
     """What alignment makes of the events of a process, each time that they are read."""
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needed_columns(self) -> tuple[str, ...]:
         """Columns that it looks at, or changes."""
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with other times, steps or order."""
 
-    def only(self, process: int) -> Change:
+    def limit_to(self, process: int) -> Change:
         """Return the part that concerns one process, to send it to the process that reads it."""
 
 
@@ -72,64 +72,74 @@ class Change(Protocol):
 class Source:
     """The parts of a run by process, and what is changed in them, in order.
 
-    `kept` are columns that an earlier pass read: the next read of them takes them from here.
+    `packed_by_process` are columns that an earlier pass read: the next read takes them from here.
     """
 
-    parts: Mapping[int, Part]
+    part_by_process: Mapping[int, Part]
     changes: tuple[Change, ...] = ()
-    kept: dict[int, PackedColumns] = field(default_factory=dict)
+    packed_by_process: dict[int, PackedColumns] = field(default_factory=dict)
 
-    def changed(self, change: Change) -> Source:
+    def with_change(self, change: Change) -> Source:
         """Return it with one more change."""
         return replace(self, changes=(*self.changes, change))
 
-    def only(self, process: int) -> Source:
+    def limit_to(self, process: int) -> Source:
         """Return the part that is needed to read one process."""
-        parts = {process: self.parts[process].alone()}
-        kept = {process: self.kept.pop(process)} if process in self.kept else {}
-        return Source(parts, tuple(change.only(process) for change in self.changes), kept)
+        parts = {process: self.part_by_process[process].detach()}
+        kept = (
+            {process: self.packed_by_process.pop(process)}
+            if process in self.packed_by_process
+            else {}
+        )
+        return Source(parts, tuple(change.limit_to(process) for change in self.changes), kept)
 
-    def columns(
+    def read_columns(
         self, process: int, names: Sequence[str], cache: BoundedCache | None = None
     ) -> Columns:
         """Read some columns of a process; who reads several processes gives the same `cache` for all."""
         cache = cache or BoundedCache()
-        needed = dict.fromkeys([*names, *(need for one in self.changes for need in one.needs)])
-        if process in self.kept and self.kept[process].names.issuperset(needed):
-            columns = self.kept.pop(process).restored(cache)
+        needed = dict.fromkeys(
+            [*names, *(need for one in self.changes for need in one.needed_columns)]
+        )
+        if process in self.packed_by_process and self.packed_by_process[process].names.issuperset(
+            needed
+        ):
+            columns = self.packed_by_process.pop(process).restore(cache)
         else:
-            columns = self.parts[process].columns(list(needed), cache)
+            columns = self.part_by_process[process].read_columns(list(needed), cache)
         for change in self.changes:
             columns = change(process, columns)
         return columns
 
-    def frame(self, process: int) -> pl.DataFrame:
+    def read_frame(self, process: int) -> pl.DataFrame:
         """Read all columns of a process."""
-        frame = self.parts[process].frame()
+        frame = self.part_by_process[process].read_frame()
         if not self.changes or frame.is_empty():
             return frame
-        needed_names = [need for one in self.changes for need in one.needs]
-        columns = self.parts[process].columns(needed_names, BoundedCache())
-        rows = np.arange(columns.height)
+        needed_names = [need for one in self.changes for need in one.needed_columns]
+        columns = self.part_by_process[process].read_columns(needed_names, BoundedCache())
+        rows = np.arange(
+            columns.height
+        )  # as a column, it shows which rows are left, in which order
         changed_columns = columns.with_numbers(**{_ROW: rows})
         for change in self.changes:
             changed_columns = change(process, changed_columns)
-        order = changed_columns.number(_ROW)
+        order = changed_columns.number_column(_ROW)
         if not np.array_equal(order, rows):
             frame, columns = frame[order], columns.take(order)
-        return frame.with_columns(_differences(frame, columns, changed_columns))
+        return frame.with_columns(_list_changed_columns(frame, columns, changed_columns))
 
     def scan(self, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
         """Return all events as a frame that is read process by process when it is collected."""
 
         def frames() -> Iterator[pl.DataFrame]:
-            for process in self.parts:
-                yield completed(self.frame(process), schema)
+            for process in self.part_by_process:
+                yield complete_columns(self.read_frame(process), schema)
 
-        return lazily(frames, schema)
+        return make_lazy_frame(frames, schema)
 
 
-def lazily(
+def make_lazy_frame(
     frames: Callable[[], Iterable[pl.DataFrame]], schema: Mapping[str, pl.DataType]
 ) -> pl.LazyFrame:
     """Return a frame that is made, one part after the other, each time that it is collected."""
@@ -157,7 +167,7 @@ def lazily(
     return register_io_source(read, schema=pl.Schema(schema), is_pure=True)
 
 
-def completed(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def complete_columns(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Return events with all columns; those that a frame lacks are null, and take no memory."""
     nulls = [
         pl.lit(None, kind).alias(name)
@@ -171,24 +181,24 @@ def completed(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Dat
 class FramePart:
     """The rows of one process in a frame of several."""
 
-    whole: WholeFrame
+    all_events: WholeFrame
     process: int
 
-    def columns(self, _names: Sequence[str], _cache: BoundedCache) -> Columns:
+    def read_columns(self, _names: Sequence[str], _cache: BoundedCache) -> Columns:
         """Return all columns."""
-        return self.whole.columns.take(self.whole.rows(self.process))
+        return self.all_events.columns.take(self.all_events.rows_of(self.process))
 
-    def frame(self) -> pl.DataFrame:
+    def read_frame(self) -> pl.DataFrame:
         """Return all columns."""
-        return self.whole.frame[self.whole.rows(self.process)]
+        return self.all_events.frame[self.all_events.rows_of(self.process)]
 
-    def alone(self) -> Part:
+    def detach(self) -> Part:
         """Return it as it is: within this process all parts share one frame."""
         return self
 
     def __reduce__(self) -> tuple[type[FramePart], tuple[WholeFrame, int]]:
         """Send the same rows in a frame of their own."""
-        return FramePart, (WholeFrame(self.frame().lazy()), self.process)
+        return FramePart, (WholeFrame(self.read_frame().lazy()), self.process)
 
     def trim_to(self, _first_ns: int, _last_ns: int) -> Part:
         """Return it as it is: it is held anyway."""
@@ -202,17 +212,17 @@ class Renumbered:
     part: Part
     process: int
 
-    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
+    def read_columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them."""
-        return self.part.columns(names, cache)
+        return self.part.read_columns(names, cache)
 
-    def frame(self) -> pl.DataFrame:
+    def read_frame(self) -> pl.DataFrame:
         """Read all columns."""
-        return self.part.frame().with_columns(process=pl.lit(self.process, pl.Int32))
+        return self.part.read_frame().with_columns(process=pl.lit(self.process, pl.Int32))
 
-    def alone(self) -> Part:
+    def detach(self) -> Part:
         """Return it without what it shares with other processes."""
-        return Renumbered(self.part.alone(), self.process)
+        return Renumbered(self.part.detach(), self.process)
 
     def trim_to(self, first_ns: int, last_ns: int) -> Part:
         """Return it without what is surely outside of a time."""
@@ -239,10 +249,10 @@ class WholeFrame:
     @cached_property
     def columns(self) -> Columns:
         """The same as arrays."""
-        return Columns.of_frame(self.frame)
+        return Columns.from_frame(self.frame)
 
     @cached_property
-    def _bounds(self) -> dict[int, tuple[int, int]]:
+    def _row_bounds(self) -> dict[int, tuple[int, int]]:
         """The first row of each process in the frame, and the one after its last."""
         process = self.frame["process"].to_numpy()
         processes, first_rows = np.unique(process, return_index=True)
@@ -253,44 +263,44 @@ class WholeFrame:
     @property
     def processes(self) -> list[int]:
         """The processes that have events."""
-        return list(self._bounds)
+        return list(self._row_bounds)
 
-    def rows(self, process: int) -> slice:
+    def rows_of(self, process: int) -> slice:
         """Return the rows of a process."""
-        return slice(*self._bounds.get(process, (0, 0)))
+        return slice(*self._row_bounds.get(process, (0, 0)))
 
 
-def source_of(events: pl.LazyFrame, processes: Sequence[int]) -> Source:
+def make_source(events: pl.LazyFrame, processes: Sequence[int]) -> Source:
     """Take a frame of all events; processes without any have none."""
     whole = WholeFrame(events)
     every = dict.fromkeys([*processes, *whole.processes])
     return Source({process: FramePart(whole, process) for process in every})
 
 
-def _differences(
+def _list_changed_columns(
     frame: pl.DataFrame, old_columns: Columns, new_columns: Columns
 ) -> list[pl.Series]:
     """Return the columns of a frame that changes have changed, with their new values."""
     changed_series = []
     for name in _CHANGEABLE:
-        numbers = new_columns.numbers.get(name)
-        if numbers is not None and numbers is not old_columns.numbers.get(name):
+        numbers = new_columns.number_columns.get(name)
+        if numbers is not None and numbers is not old_columns.number_columns.get(name):
             dtype = frame.schema.get(name, pl.Int64())
-            changed_series.append(_series(name, numbers, dtype))
-    status = new_columns.words.get("status")
-    if status is not None and status is not old_columns.words.get("status"):
-        words_and_null = pl.Series([*status.known, None], dtype=pl.String)
+            changed_series.append(_to_series(name, numbers, dtype))
+    status = new_columns.word_columns.get("status")
+    if status is not None and status is not old_columns.word_columns.get("status"):
+        words_and_null = pl.Series([*status.vocabulary, None], dtype=pl.String)
         changed_series.append(
-            words_and_null[_indices(status.codes)].cast(frame.schema["status"]).alias("status")
+            words_and_null[_to_indices(status.codes)].cast(frame.schema["status"]).alias("status")
         )
     return changed_series
 
 
-def _indices(codes: Array) -> Indices:
+def _to_indices(codes: Array) -> Indices:
     return np.where(codes < 0, -1, codes).astype(np.intp)
 
 
-def _series(name: str, numbers: Array, dtype: pl.DataType) -> pl.Series:
+def _to_series(name: str, numbers: Array, dtype: pl.DataType) -> pl.Series:
     """Return a column, with null where a number means a missing value."""
     missing = MISSING.get(name, NULL)
     series = pl.Series(name, numbers).cast(dtype)

@@ -87,7 +87,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         kind="straggler",
         title="Straggler",
         group="ranks",
-        suppressed=Suppression(by=("stale_worker",)),
+        suppression=Suppression(kinds=("stale_worker",)),
         action="Look at what these ranks do in that phase, or move them to another host.",
         sentence=_STRAGGLER,
         cases=_SINGLE_STEPS,
@@ -104,7 +104,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         kind="slow_all",
         title="All ranks slow",
         group="whole job",
-        worst_of="forward",
+        worst_step_category="forward",
         action="Look for what all ranks share at that time: storage, power, a change of inputs.",
         sentence=(
             "All {ranks} ranks compute more slowly {when}, {steps}: +{extra} per step ({share} of "
@@ -133,7 +133,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Network congestion",
         group="network",
         category="fault",
-        worst_of="transfer",
+        worst_step_category="transfer",
         action="Look for other traffic on the network in that time.",
         sentence=(
             "Transfers are slow for {who}, {steps}: they take {ratio}x as long as in the other "
@@ -146,9 +146,11 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Load imbalance",
         group="ranks",
         category="opportunity",
-        worst_of="wait",
-        suppressed=Suppression(
-            by=("straggler", "slow_host", "gc_stall", "checkpoint_stall"), share=0.5, summed=True
+        worst_step_category="wait",
+        suppression=Suppression(
+            kinds=("straggler", "slow_host", "gc_stall", "checkpoint_stall"),
+            min_share=0.5,
+            is_summed=True,
         ),
         action="Give ranks equal work: sort or bucket samples by length, or share by tokens.",
         sentence=(
@@ -161,7 +163,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Stage imbalance",
         group="ranks",
         category="opportunity",
-        worst_of="wait",
+        worst_step_category="wait",
         needs_all_ranks=True,
         action="Move layers from the longest stage to others, or give it more ranks.",
         sentence=(
@@ -218,7 +220,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Small messages",
         group="network",
         category="opportunity",
-        worst_of="transfer",
+        worst_step_category="transfer",
         action="Fuse them: into larger buckets, or the variables of a PS shard into one message.",
         sentence=(
             "A step sends {calls} of {size} on average, latency-bound: {latency} per call "
@@ -231,10 +233,16 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Exposed communication",
         group="overlap",
         category="opportunity",
-        worst_of="transfer",
-        suppressed=Suppression(
-            by=("slow_link", "congestion", "small_messages", "repeated_reductions", *_OF_SERVERS),
-            share=0.5,
+        worst_step_category="transfer",
+        suppression=Suppression(
+            kinds=(
+                "slow_link",
+                "congestion",
+                "small_messages",
+                "repeated_reductions",
+                *_OF_SERVERS,
+            ),
+            min_share=0.5,
         ),
         action=(
             "Communicate while ranks compute (reductions, or pushes, during backprop); for the rest, "
@@ -262,7 +270,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         title="Repeated reductions",
         group="overlap",
         category="opportunity",
-        worst_of="transfer",
+        worst_step_category="transfer",
         action=(
             "Reduce gradients once for each update: run all micro-batches but the last under "
             "no_sync() (DDP), or without gradient synchronization (FSDP)."
@@ -288,7 +296,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         kind="data_stall",
         title="Data stall",
         group="ranks",
-        worst_of="data",
+        worst_step_category="data",
         action="Load ahead: more workers and prefetching, or faster storage.",
         sentence=(
             "Every rank spends {share} of each step on data loading. Prefetched while the previous "
@@ -300,7 +308,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         kind="checkpoint_stall",
         title="Checkpoint stall",
         group="overlap",
-        worst_of="checkpoint",
+        worst_step_category="checkpoint",
         action="Write checkpoints in the background, or less often.",
         sentence=_STRAGGLER,
         cases={"phase": _ALL_SLOW, **_SINGLE_STEPS},
@@ -309,7 +317,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         kind="gc_stall",
         title="GC stall",
         group="ranks",
-        worst_of="gc",
+        worst_step_category="gc",
         action="Collect at the same steps on all ranks (gc.freeze, gc.disable and gc.collect).",
         sentence=_STRAGGLER,
         cases={

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from tracelens.model import fmt
 from tracelens.model.display import upper_layers
-from tracelens.model.finding_entries import Category, fields_of
+from tracelens.model.finding_entries import Category, find_field_names
 from tracelens.model.finding_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ __all__ = [
     "Finding",
     "Pattern",
     "first_sentence",
-    "predicted",
+    "is_suppressed",
+    "name_subject",
     "rate_severity",
-    "subject",
-    "suppressed",
+    "widen_by_prediction_error",
 ]
 
 TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution [definition]
@@ -114,7 +114,7 @@ class Finding:
             category: Where it depends on the finding; else that of the kind.
             more: Sentences that follow.
             details: The other fields; `interval` is what the run's noise leaves of a saving, to which
-                is added what predictions are off by (`predicted`).
+                is added what predictions are off by (`widen_by_prediction_error`).
         """
         entry = KINDS[kind]
         final_category = category or entry.category
@@ -123,11 +123,11 @@ class Finding:
         filled_fields = dict(fields)
         saving, interval = details.get("saving"), details.get("interval")
         if saving is not None and interval is not None:
-            low, high = predicted(saving, interval)
+            low, high = widen_by_prediction_error(saving, interval)
             details["interval"] = max(low, 0.0), min(high, 1.0)
-        if saving is not None and "saving" in fields_of(entry.template(case)):
+        if saving is not None and "saving" in find_field_names(entry.find_template(case)):
             filled_fields.setdefault("saving", fmt.saving(saving, details.get("interval")))
-        sentence = " ".join([entry.message(case, filled_fields), *more])
+        sentence = " ".join([entry.fill_in(case, filled_fields), *more])
         return cls(kind=kind, category=final_category, sentence=sentence, **details)
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Finding:
         return f"Finding({self.kind}, {self.category}: {self.sentence!r})"
 
     def _repr_html_(self) -> str:
-        page: str = upper_layers().to_html.of_findings([self])
+        page: str = upper_layers().to_html.write_findings_fragment([self])
         return page
 
 
@@ -161,21 +161,21 @@ def rate_severity(finding: Finding) -> str:
     return "moderate" if finding.saving >= MIN_SAVING_IF_MODERATE else "minor"
 
 
-def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
+def is_suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
     """Return True if other findings explain the same loss."""
-    rule = KINDS[finding.kind].suppressed
+    rule = KINDS[finding.kind].suppression
     if rule is None:
         return False
-    explanations = [explanation for explanation in findings if explanation.kind in rule.by]
-    if rule.share is None:
+    explanations = [explanation for explanation in findings if explanation.kind in rule.kinds]
+    if rule.min_share is None:
         explained_ranks = {rank for explanation in explanations for rank in explanation.ranks}
         return bool(finding.ranks) and set(finding.ranks) <= explained_ranks
     savings = [explanation.saving or 0.0 for explanation in explanations]
-    least = rule.share * (finding.saving or 0.0)
-    return sum(savings) >= least if rule.summed else any(saving >= least for saving in savings)
+    least = rule.min_share * (finding.saving or 0.0)
+    return sum(savings) >= least if rule.is_summed else any(saving >= least for saving in savings)
 
 
-def subject(finding: Finding) -> str:
+def name_subject(finding: Finding) -> str:
     """Name whom a finding is about: hosts, shards or ranks; nothing where it is about the whole job."""
     entry = KINDS[finding.kind]
     if entry.group in {"whole job", "overlap"} or not (finding.ranks or finding.shards):
@@ -189,7 +189,7 @@ def subject(finding: Finding) -> str:
     return fmt.listing("rank", finding.ranks)
 
 
-def predicted(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
+def widen_by_prediction_error(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Widen the 95 % interval of a saving, which noise in the run gives, by the error of predictions.
 
     Where fixes were really made, what they saved differed from the prediction by more than noise

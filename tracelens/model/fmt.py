@@ -19,13 +19,13 @@ __all__ = [
     "capital",
     "count",
     "duration",
+    "join_words",
     "listing",
-    "parsed_size",
+    "parse_size",
     "percent",
+    "percent_number",
     "phase",
-    "points",
     "saving",
-    "series",
     "shown_name",
     "size",
     "steps",
@@ -89,7 +89,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes:,.0f} B"
 
 
-def parsed_size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Read a number of bytes: ``2GiB``, ``512 MiB``, ``1000000``.
 
     Raises:
@@ -112,7 +112,7 @@ def bandwidth(bytes_per_ns: float) -> str:
     return f"{bytes_per_s:.0f} B/s"
 
 
-def points(share: float, digits: int | None = None) -> str:
+def percent_number(share: float, digits: int | None = None) -> str:
     """Format a share in percent, without the sign: by default ``12`` or ``0.4``."""
     value = 100 * share
     digit_count = digits if digits is not None else 0 if abs(value) >= 9.95 else 1
@@ -121,7 +121,7 @@ def points(share: float, digits: int | None = None) -> str:
 
 def percent(share: float, digits: int | None = None) -> str:
     """Write a share as a percentage: ``61 %``, ``0.4 %``; in columns with the same decimals."""
-    return f"{points(share, digits)} %"
+    return f"{percent_number(share, digits)} %"
 
 
 def saving(share: float, interval: tuple[float, float] | None = None) -> str:
@@ -129,7 +129,7 @@ def saving(share: float, interval: tuple[float, float] | None = None) -> str:
     if interval is None:
         return percent(share)
     low, high = interval
-    return f"{percent(share)} (95 % CI {points(low)}\N{EN DASH}{points(high)})"
+    return f"{percent(share)} (95 % CI {percent_number(low)}\N{EN DASH}{percent_number(high)})"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -144,10 +144,10 @@ def listing(noun: str, names: Sequence[int | str]) -> str:
         return f"{noun} {texts[0]}"
     if len(texts) > MOST_LISTED:
         texts = [*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more"]
-    return f"{noun}s {series(texts)}"
+    return f"{noun}s {join_words(texts)}"
 
 
-def series(names: Sequence[str]) -> str:
+def join_words(names: Sequence[str]) -> str:
     """Join words: ``forward``, ``forward and backprop``, ``data loading, forward and backprop``."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Intervals:
     """Begin and end of intervals, [interval], nanoseconds; in any order unless a method asks for one."""
 
-    start: Ints
-    end: Ints
+    start_ns: Ints
+    end_ns: Ints
 
     def __reduce__(self) -> tuple[Callable[..., Intervals], tuple[int, Array, Array]]:
         """Send differences and lengths, which mostly fit into 32 bits."""
-        first_ns = int(self.start[0]) if len(self.start) else 0
-        steps_ns = np.diff(self.start, prepend=first_ns)
-        lengths_ns = self.end - self.start
-        return self._from_lengths, (first_ns, _shrink(steps_ns), _shrink(lengths_ns))
+        first_ns = int(self.start_ns[0]) if len(self.start_ns) else 0
+        steps_ns = np.diff(self.start_ns, prepend=first_ns)
+        lengths_ns = self.end_ns - self.start_ns
+        return self._from_lengths, (first_ns, _to_32_bits(steps_ns), _to_32_bits(lengths_ns))
 
     @classmethod
     def _from_lengths(cls, first_ns: int, steps_ns: Array, lengths_ns: Array) -> Self:
@@ -41,8 +41,8 @@ class Intervals:
     def concatenate(cls, *parts: Intervals) -> Self:
         """Return all intervals of some others."""
         return cls(
-            np.concatenate([part.start for part in parts]),
-            np.concatenate([part.end for part in parts]),
+            np.concatenate([part.start_ns for part in parts]),
+            np.concatenate([part.end_ns for part in parts]),
         )
 
     @classmethod
@@ -58,7 +58,7 @@ class Intervals:
 
     def clip(self, first_ns: int, last_ns: int) -> Intervals:
         """Cut to a window (ns); intervals that are outside or have no length are left out."""
-        start_ns, end_ns = np.maximum(self.start, first_ns), np.minimum(self.end, last_ns)
+        start_ns, end_ns = np.maximum(self.start_ns, first_ns), np.minimum(self.end_ns, last_ns)
         is_kept = start_ns < end_ns
         if is_kept.all():
             return Intervals(start_ns, end_ns)
@@ -66,24 +66,24 @@ class Intervals:
 
     def sort_edges(self) -> Intervals:
         """Sort begins and ends each for itself; which of them belong together is lost."""
-        return Intervals(np.sort(self.start, kind="stable"), np.sort(self.end, kind="stable"))
+        return Intervals(np.sort(self.start_ns, kind="stable"), np.sort(self.end_ns, kind="stable"))
 
     @property
     def total_ns(self) -> int:
         """The sum of all lengths."""
-        return int((self.end - self.start).sum())
+        return int((self.end_ns - self.start_ns).sum())
 
-    def passed_before(self, moments_ns: Ints) -> Ints:
+    def covered_ns_before(self, moments_ns: Ints) -> Ints:
         """Return the time of disjoint, ordered intervals before each moment, ns, [moment]."""
-        if not len(self.start):
+        if not len(self.start_ns):
             return np.zeros(moments_ns.shape, np.int64)
-        index = np.searchsorted(self.start, moments_ns, "right") - 1
-        length_before_ns = np.concatenate([[0], np.cumsum(self.end - self.start)])
-        length_inside_ns = np.minimum(moments_ns, self.end[index]) - self.start[index]
+        index = np.searchsorted(self.start_ns, moments_ns, "right") - 1
+        length_before_ns = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
+        length_inside_ns = np.minimum(moments_ns, self.end_ns[index]) - self.start_ns[index]
         return np.where(index < 0, 0, length_before_ns[index] + length_inside_ns)
 
 
-def _shrink(values: Ints) -> Array:
+def _to_32_bits(values: Ints) -> Array:
     limits = np.iinfo(np.int32)
     fits = values.min(initial=0) >= limits.min and values.max(initial=0) <= limits.max
     return values.astype(np.int32) if fits else values

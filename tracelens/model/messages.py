@@ -42,8 +42,8 @@ def select_side(
 ) -> pl.DataFrame:
     """Return one side (`op`) of completed messages of workers, one row per message.
 
-    `stops`: it is on the training thread. `clock` is null but where it is one of the `unaligned`, which
-    nothing ties to other clocks.
+    `stops_training`: it is on the training thread. `clock` is null but where it is one of the
+    `unaligned`, which nothing ties to other clocks.
     """
     threads_and_clocks = workers.select("process", "training_thread", clock="clock_domain")
     sender, receiver = ("rank", "peer") if op == "send" else ("peer", "rank")
@@ -54,7 +54,7 @@ def select_side(
         .select(
             *_MESSAGE[:3], "step", "bytes", "start_ns", "end_ns", "process",
             "hop", sender=sender, receiver=receiver,
-            stops=pl.col("thread") == pl.col("training_thread"),
+            stops_training=pl.col("thread") == pl.col("training_thread"),
             clock=pl.when(pl.col("clock").is_in(list(unaligned))).then("clock"),
         )
         .collect()
@@ -84,14 +84,14 @@ def with_hops(messages: pl.DataFrame, calls: Sequence[CallGrid]) -> pl.DataFrame
     )
     process_bounds = np.flatnonzero(np.diff(process, prepend=-1, append=-1))
     for first_row, end_row in pairwise(process_bounds.tolist()):
-        call_begins_ns, call_ends_ns = _calls_of(calls, int(process[first_row]))
+        call_begins_ns, call_ends_ns = _list_calls(calls, int(process[first_row]))
         is_hop[first_row:end_row] = _is_within(
             call_begins_ns, call_ends_ns, start_ns[first_row:end_row], end_ns[first_row:end_row]
         )
     return messages.with_columns(hop=pl.Series(is_hop, dtype=pl.Boolean))
 
 
-def _calls_of(calls: Sequence[CallGrid], process: int) -> tuple[Ints, Ints]:
+def _list_calls(calls: Sequence[CallGrid], process: int) -> tuple[Ints, Ints]:
     """Return begins and ends of the collectives of a process, by begin, [call], ns."""
     starts_ns, ends_ns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for grid in calls:
@@ -121,25 +121,27 @@ def find_waits(messages: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         messages: One row per message, its send and its receive (`_there`).
-        waits: One row per wait for requests: `process`, begin (`wait_ns`) and end (`over_ns`).
+        waits: One row per wait for requests: `process`, begin (`wait_begin_ns`) and end (`wait_end_ns`).
     """
     pairs = messages.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    receives = with_waits(_side(pairs, "_there", "", "sender"), waits)
-    sends = with_waits(_side(pairs, "", "_there", "receiver"), waits)
+    receives = with_waits(_select_own_side(pairs, "_there", "", "sender"), waits)
+    sends = with_waits(_select_own_side(pairs, "", "_there", "receiver"), waits)
     # A wait in which messages came as well may have been for these.
-    sends_without_receives = sends.join(receives, on=("process", "wait_ns"), how="anti").filter(
-        ~pl.col("stops")
+    sends_without_receives = sends.join(
+        receives, on=("process", "wait_begin_ns"), how="anti"
+    ).filter(~pl.col("stops_training"))
+    blocked_sends = pl.concat(
+        [sends.filter("stops_training"), sends_without_receives.drop_nulls("wait_begin_ns")]
     )
-    blocked_sends = pl.concat([sends.filter("stops"), sends_without_receives.drop_nulls("wait_ns")])
     is_unknown = ~pl.col("process").is_in(waits["process"].unique().implode())
-    is_awaited = pl.col("stops") | is_unknown | pl.col("wait_ns").is_not_null()
+    is_awaited = pl.col("stops_training") | is_unknown | pl.col("wait_begin_ns").is_not_null()
     awaited_receives = receives.filter(is_awaited)
-    awaited_sends = blocked_sends.filter(pl.col("end_ns") > pl.col("other_ns"))
+    awaited_sends = blocked_sends.filter(pl.col("end_ns") > pl.col("other_begin_ns"))
     return (
         pl.concat([awaited_receives, awaited_sends])
         .with_columns(
-            start_ns=pl.max_horizontal("start_ns", "wait_ns"),
-            end_ns=pl.min_horizontal("end_ns", "other_ns"),
+            start_ns=pl.max_horizontal("start_ns", "wait_begin_ns"),
+            end_ns=pl.min_horizontal("end_ns", "other_begin_ns"),
         )
         .filter(pl.col("end_ns") > pl.col("start_ns"))
         .select(pl.col(name).cast(kind) for name, kind in AWAITED_COLUMNS.items())
@@ -147,8 +149,10 @@ def find_waits(messages: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _side(messages: pl.DataFrame, suffix: str, other_suffix: str, rank_column: str) -> pl.DataFrame:
-    """Return one side of messages, one row per message; `other_ns` is when the other side began.
+def _select_own_side(
+    messages: pl.DataFrame, suffix: str, other_suffix: str, rank_column: str
+) -> pl.DataFrame:
+    """Return one side of messages, one row per message; `other_begin_ns` is when the other side began.
 
     Args:
         messages: One row per message with both sides.
@@ -156,32 +160,36 @@ def _side(messages: pl.DataFrame, suffix: str, other_suffix: str, rank_column: s
         other_suffix: The suffix of the other side's.
         rank_column: The column with the other side's rank.
     """
-    columns = ("process", "start_ns", "end_ns", "step", "stops")
+    columns = ("process", "start_ns", "end_ns", "step", "stops_training")
     return messages.select(
         *(pl.col(f"{name}{suffix}").alias(name) for name in columns),
         to=f"process{other_suffix}",
         rank=rank_column,
-        other_ns=f"start_ns{other_suffix}",
+        other_begin_ns=f"start_ns{other_suffix}",
     )
 
 
 def with_waits(messages: pl.DataFrame, waits: pl.DataFrame, suffix: str = "") -> pl.DataFrame:
-    """Add `wait_ns`: when the wait began in which each message ended; null if it stops its thread.
+    """Add `wait_begin_ns`: when the wait began in which each message ended; null if it stops its thread.
 
     Args:
         messages: One row per message.
-        waits: One row per wait for requests: `process`, begin (`wait_ns`) and end (`over_ns`).
+        waits: One row per wait for requests: `process`, begin (`wait_begin_ns`) and end (`wait_end_ns`).
         suffix: Of the columns of the side whose end counts.
     """
     joined_messages = messages.sort(f"end_ns{suffix}").join_asof(
-        waits.sort("wait_ns"),
+        waits.sort("wait_begin_ns"),
         left_on=f"end_ns{suffix}",
-        right_on="wait_ns",
+        right_on="wait_begin_ns",
         by_left=f"process{suffix}",
         by_right="process",
         coalesce=False,
         check_sortedness=False,
     )
-    is_in_wait = ~pl.col(f"stops{suffix}") & (pl.col(f"end_ns{suffix}") <= pl.col("over_ns"))
-    wait_ns = pl.when(is_in_wait).then("wait_ns")
-    return joined_messages.with_columns(wait_ns=wait_ns).select(*messages.columns, "wait_ns")
+    is_in_wait = ~pl.col(f"stops_training{suffix}") & (
+        pl.col(f"end_ns{suffix}") <= pl.col("wait_end_ns")
+    )
+    begin_ns = pl.when(is_in_wait).then("wait_begin_ns")
+    return joined_messages.with_columns(wait_begin_ns=begin_ns).select(
+        *messages.columns, "wait_begin_ns"
+    )

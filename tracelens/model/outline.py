@@ -29,7 +29,7 @@ class CallRows(CallFacts):
     Where work was timed on a device, its times count.
     """
 
-    uids: tuple[str, ...]
+    communicator_uids: tuple[str, ...]
     communicator: Array
     ops: tuple[str, ...]
     statuses: tuple[str, ...]
@@ -37,26 +37,28 @@ class CallRows(CallFacts):
 
 _NONE: Final[Any] = np.zeros(0, np.int32)
 _NO_FACTS: Final[dict[str, Any]] = {field.name: _NONE for field in fields(CallFacts)}
-NO_CALLS: Final = CallRows(uids=(), communicator=_NONE, ops=(), statuses=(), **_NO_FACTS)
+NO_CALLS: Final = CallRows(
+    communicator_uids=(), communicator=_NONE, ops=(), statuses=(), **_NO_FACTS
+)
 
 
 @dataclass(frozen=True, eq=False)
 class StepSpans:
-    """Spans of kind step, by begin; `on_training` says which are on the training thread."""
+    """Spans of kind step, by begin, all [span]."""
 
     step: Int32s
     start_ns: Ints
     end_ns: Ints
     depth: Array
-    on_training: Flags
+    is_on_training_thread: Flags
 
 
 @dataclass(frozen=True, eq=False)
 class Counters:
-    """Readings of counters, by time; `name` is a place in `names`."""
+    """Readings of counters, by time, all [reading]; `name_codes` are indices of `names`."""
 
     names: tuple[str, ...]
-    name: Array
+    name_codes: Array
     step: Int32s
     thread: Int32s
     at_ns: Ints
@@ -71,33 +73,33 @@ NO_COUNTERS: Final = Counters((), *(_NONE for _ in fields(Counters)[1:]))
 class Outline:
     """What of one process's events all ranks must know.
 
-    `implied` are steps by the numbers that other spans of the training thread carry (step, begin), for
-    a process that recorded none; `training_last_ns` is the last moment of the training thread. Of some
-    spans it is told how many there are: requests to servers and exchanges with a center, messages
-    between ranks, those that were open at the end, those that a device timed, and collectives without
-    communicator or number. `device_ns` is when devices began their first and ended their last work.
+    `implied_steps` (numbers, begins in ns) are steps by the numbers that other spans of the training
+    thread carry, of a process that recorded none; `training_last_ns` is that thread's last moment.
+    Requests go to servers, or to a center; messages are between ranks; open spans had not ended when the
+    recording did; unnumbered calls are collectives without communicator or number. `device_extent_ns` is
+    when devices began their first and ended their last work.
     """
 
-    rows: int
-    spans: int
+    event_count: int
+    span_count: int
     first_ns: int | None
     last_ns: int | None
-    of_steps: int
+    step_event_count: int  # of kind step, spans or not
     training_thread: int | None
     training_last_ns: int
-    steps: StepSpans
-    implied: tuple[Int32s, Ints]
+    step_spans: StepSpans
+    implied_steps: tuple[Int32s, Ints]
     calls: CallRows
-    requests: int
-    messages: int
-    opened: int
-    on_device: int
-    device_ns: tuple[int, int] | None
+    request_count: int
+    message_count: int
+    open_span_count: int
+    device_span_count: int
+    device_extent_ns: tuple[int, int] | None
     counters: Counters
-    names: tuple[str, ...]
-    numberless: int
+    span_names: tuple[str, ...]
+    unnumbered_call_count: int
 
-    def sharing(self, other: Outline | None) -> Outline:
+    def share_arrays_of(self, other: Outline | None) -> Outline:
         """Return it with the arrays of another outline where they are equal, so that one is kept.
 
         Ranks of one program make the same calls in the same steps.
@@ -105,10 +107,12 @@ class Outline:
         if other is None:
             return self
         shared = {
-            "calls": _sharing(self.calls, other.calls),
-            "steps": _sharing(self.steps, other.steps),
-            "counters": _sharing(self.counters, other.counters),
-            "names": other.names if self.names == other.names else self.names,
+            "calls": _share_arrays(self.calls, other.calls),
+            "step_spans": _share_arrays(self.step_spans, other.step_spans),
+            "counters": _share_arrays(self.counters, other.counters),
+            "span_names": other.span_names
+            if self.span_names == other.span_names
+            else self.span_names,
         }
         return Outline(**(vars(self) | shared))
 
@@ -116,7 +120,7 @@ class Outline:
 _Table = TypeVar("_Table", CallRows, StepSpans, Counters)
 
 
-def _sharing(table: _Table, other: _Table) -> _Table:
+def _share_arrays(table: _Table, other: _Table) -> _Table:
     """Return a table with the arrays of a similar one where they are equal."""
     shared_values = {
         name: other_value

@@ -30,23 +30,23 @@ _OPEN: Final = -1  # ns: the length of a span that was open at the end [definiti
 class PackedColumns:
     """Some columns of one process's events.
 
-    `names` are those that were read, also where no row has a value. Of the `arrays`, those in `numbers`
-    hold whole numbers less the least of them, which stands there with the type that they had; those in
-    `words` hold places of words. Of `values` only the rows that have one are kept.
+    `names` are those that were read, also where no row has a value. Arrays are packed by kind: whole
+    numbers less the least of them, which is in `packing_by_name` with the type that they had; indices of
+    words, whose words are in `vocabulary_by_name`; rows with a fraction, with `fractions_by_name`.
     """
 
     names: frozenset[str]
     height: int
     first_ns: int
-    arrays: Mapping[str, Array]
-    numbers: Mapping[str, tuple[int, np.dtype[np.generic]]]
-    words: Mapping[str, tuple[str, ...]]
-    values: Mapping[str, Floats]
+    array_by_name: Mapping[str, Array]
+    packing_by_name: Mapping[str, tuple[int, np.dtype[np.generic]]]
+    vocabulary_by_name: Mapping[str, tuple[str, ...]]
+    fractions_by_name: Mapping[str, Floats]
 
     @classmethod
     def from_columns(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
-        start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+        start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
         gaps_ns = np.zeros_like(start_ns)
         np.subtract(start_ns[1:], start_ns[:-1], out=gaps_ns[1:])
         relative_times = {
@@ -54,15 +54,18 @@ class PackedColumns:
             "end_ns": np.where(end_ns == FOREVER, _OPEN, end_ns - start_ns),
         }
         numbers, arrays, values_by_name = {}, {}, {}
-        for name in columns.numbers.keys() & names:
-            values = relative_times.get(name, columns.numbers[name])
-            lowest, arrays[name] = _small(values)
+        for name in columns.number_columns.keys() & names:
+            values = relative_times.get(name, columns.number_columns[name])
+            lowest, arrays[name] = _shrink(values)
             numbers[name] = lowest, values.dtype
-        for name in columns.values.keys() & names:
-            fractions = columns.values[name]
+        for name in columns.value_columns.keys() & names:
+            fractions = columns.value_columns[name]
             arrays[name], values_by_name[name] = _split_fractions(fractions)
-        words_by_name = {name: columns.words[name].known for name in columns.words.keys() & names}
-        arrays |= {name: columns.words[name].codes for name in words_by_name}
+        words_by_name = {
+            name: columns.word_columns[name].vocabulary
+            for name in columns.word_columns.keys() & names
+        }
+        arrays |= {name: columns.word_columns[name].codes for name in words_by_name}
         first_ns = int(start_ns[0]) if columns.height else 0
         return cls(
             frozenset(names),
@@ -74,40 +77,43 @@ class PackedColumns:
             values_by_name,
         )
 
-    def restored(self, cache: BoundedCache) -> Columns:
+    def restore(self, cache: BoundedCache) -> Columns:
         """Return the columns as they were; arrays that processes share are restored once."""
         restore_once = partial(cache.get_or_make, "restored columns")
         numbers = {
             name: restore_once((shrunk,), partial(_widen, shrunk, lowest, dtype), lowest, dtype)
-            for name, (lowest, dtype) in self.numbers.items()
-            for shrunk in [self.arrays[name]]
+            for name, (lowest, dtype) in self.packing_by_name.items()
+            for shrunk in [self.array_by_name[name]]
         }
         start_ns, lengths_ns = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end_ns = np.where(lengths_ns == _OPEN, FOREVER, start_ns + lengths_ns)
-        words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
+        words = {
+            name: Words(self.array_by_name[name], known)
+            for name, known in self.vocabulary_by_name.items()
+        }
         values = {
             name: restore_once(
                 (rows, fractions),
                 partial(_join_fractions, rows, fractions, self.height),
                 self.height,
             )
-            for name, fractions in self.values.items()
-            for rows in [self.arrays[name]]
+            for name, fractions in self.fractions_by_name.items()
+            for rows in [self.array_by_name[name]]
         }
         numbers |= {"start_ns": start_ns, "end_ns": end_ns}
         return Columns(self.height, numbers, words, values)
 
-    def sharing(self, other: PackedColumns | None) -> PackedColumns:
+    def share_arrays_of(self, other: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""
         if other is None:
             return self
         return replace(
             self,
-            arrays=_share_equal(self.arrays, other.arrays),
-            values=_share_equal(self.values, other.values),
+            array_by_name=_share_equal(self.array_by_name, other.array_by_name),
+            fractions_by_name=_share_equal(self.fractions_by_name, other.fractions_by_name),
         )
 
-    def bytes_beside(self, other: PackedColumns | None) -> int:
+    def count_unshared_bytes(self, other: PackedColumns | None) -> int:
         """Return the bytes of the arrays that it does not share with another."""
         shared = {id(array) for array in other.all_arrays} if other else set()
         return sum(array.nbytes for array in self.all_arrays if id(array) not in shared)
@@ -115,7 +121,7 @@ class PackedColumns:
     @property
     def all_arrays(self) -> list[Array]:
         """Everything that takes memory."""
-        return [*self.arrays.values(), *self.values.values()]
+        return [*self.array_by_name.values(), *self.fractions_by_name.values()]
 
 
 def _share_equal(arrays: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
@@ -143,7 +149,7 @@ def _join_fractions(rows: Array, fractions: Floats, height: int) -> Floats:
     return _share_writability(rows, values)
 
 
-def _small(values: Array) -> tuple[int, Array]:
+def _shrink(values: Array) -> tuple[int, Array]:
     """Return whole numbers less the lowest of them, in the smallest type that holds them."""
     if not len(values):
         return 0, values
@@ -155,7 +161,7 @@ def _small(values: Array) -> tuple[int, Array]:
 
 
 def _widen(packed: Array, lowest: int, dtype: np.dtype[np.generic]) -> Array:
-    """Undo `_small`."""
+    """Undo `_shrink`."""
     return _share_writability(packed, packed.astype(dtype) + dtype.type(lowest))
 
 

@@ -17,15 +17,15 @@ class Gap:
 
     `missing` is a clause on what there is not, such as "no step is marked". `unknown` completes "not
     known: ", such as "which rank is slow". `advice` is a sentence on what to record, or tell, next
-    time. Of a run with a `decisive` gap it is never said that it is healthy: its verdict is inconclusive
-    unless a fault was found, and also then if the gap `voids_faults`, as what is missing looks like one.
+    time. A run with a gap that `is_decisive` is never called healthy: its verdict is inconclusive unless
+    a fault was found, and also then if the gap `voids_faults`, as what is missing looks like one.
     `hides_waits`: what waits for other ranks is in spans of something else.
     """
 
     missing: str
     unknown: str
     advice: str
-    decisive: bool = True
+    is_decisive: bool = True
     hides_waits: bool = False
     voids_faults: bool = False
 
@@ -34,18 +34,18 @@ class Gap:
 class Recognition:
     """What was recognised of a run that something else recorded.
 
-    `format` names it as its users do. `found` are facts that the trace itself does not show (ranks,
-    groups, steps, collectives, phases and streams are counted from it); `left_out` says, one phrase a
-    sort, what was read and is in no event, with how many there were. `gaps` are in order of weight. Of
-    the operations `equal_bytes` all ranks of a call give equally many bytes. A `snapshot` holds the
+    `format` names it as its users do. `facts` (name, text) are those that the trace itself does not show
+    (ranks, groups, steps, collectives, phases and streams are counted from it); `left_out` says, one
+    phrase a sort, what was read and is in no event, with how many there were. `gaps` are in order of
+    weight. All ranks of a call give equally many bytes to `ops_of_equal_bytes`. A snapshot holds the
     last calls before it was taken: what is open stood still, and shares of time are not known.
     """
 
     format: str
-    found: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
     gaps: tuple[Gap, ...] = ()
-    equal_bytes: tuple[str, ...] = EQUAL_BYTES
+    ops_of_equal_bytes: tuple[str, ...] = EQUAL_BYTES
     is_snapshot: bool = False
 
     @property
@@ -65,11 +65,13 @@ def join_recognitions(parts: list[Recognition | None]) -> Recognition | None:
             left_out[phrase] = left_out.get(phrase, 0) + count
     return Recognition(
         format=", ".join(dict.fromkeys(recognition.format for recognition in recognitions)),
-        found=tuple(
-            dict.fromkeys(fact for recognition in recognitions for fact in recognition.found)
+        facts=tuple(
+            dict.fromkeys(fact for recognition in recognitions for fact in recognition.facts)
         ),
         left_out=tuple(left_out.items()),
         gaps=tuple(dict.fromkeys(gap for recognition in recognitions for gap in recognition.gaps)),
-        equal_bytes=min((recognition.equal_bytes for recognition in recognitions), key=len),
+        ops_of_equal_bytes=min(
+            (recognition.ops_of_equal_bytes for recognition in recognitions), key=len
+        ),
         is_snapshot=all(recognition.is_snapshot for recognition in recognitions),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from tracelens.model.choice import described
+from tracelens.model.choice import describe_choice
 from tracelens.model.display import to_pandas, upper_layers
-from tracelens.model.fmt import count, percent, series
+from tracelens.model.fmt import count, join_words, percent
 
 if TYPE_CHECKING:
     import os
@@ -70,7 +70,7 @@ class DeviceShares:
         return 1.0 - self.compute - self.exposed - self.copies
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """The four shares in words."""
         return (
             f"computing {percent(self.compute)}, exposed communication {percent(self.exposed)}, "
@@ -84,7 +84,7 @@ class DeviceShares:
             f"{name or 'code that no span covers'} ({percent(share)})"
             for name, share in self.host_before.items()
         ]
-        return f"they ran out of work while the host was in {series(listed)}" if listed else ""
+        return f"they ran out of work while the host was in {join_words(listed)}" if listed else ""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Summary:
     @property
     def selection_text(self) -> str:
         """What was selected, in words; nothing for the whole run."""
-        return described(self.selected) if self.selected else ""
+        return describe_choice(self.selected) if self.selected else ""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Report:
             InvalidArgument: it has no such table.
             MissingExtra: pandas is not installed.
         """
-        frames = upper_layers().saving.frames(self)
+        frames = upper_layers().saving.list_tables(self)
         return to_pandas(frames, table, "this report")
 
     def save(self, path: str | os.PathLike[str], trace: Trace | None = None) -> None:
@@ -225,5 +225,5 @@ class Report:
         return f"Report({self.verdict.state}: {self.verdict.headline!r}, {size}, {found})"
 
     def _repr_html_(self) -> str:
-        page: str = upper_layers().to_html.fragment(self)
+        page: str = upper_layers().to_html.write_fragment(self)
         return page

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import polars as pl
 
 from tracelens.caching import cached_property
-from tracelens.model.calls import arrivals_of, grids_of
+from tracelens.model.calls import list_arrivals, make_grids
 from tracelens.model.choice import EVERYTHING
-from tracelens.model.display import frames_of, to_pandas, upper_layers
-from tracelens.model.events import Source, completed, source_of
+from tracelens.model.display import find_frames, to_pandas, upper_layers
+from tracelens.model.events import Source, complete_columns, make_source
 from tracelens.model.fmt import count, shown_name
 from tracelens.model.messages import find_waits, match_sides, select_side, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
@@ -204,7 +204,7 @@ class Alignment:
         return max((host.uncertainty_ns or 0 for host in self.hosts), default=0)
 
     @property
-    def unaligned(self) -> tuple[str, ...]:
+    def untied_clock_domains(self) -> tuple[str, ...]:
         """The clock domains that nothing ties to the others: only durations within them are known."""
         return tuple(host.clock_domain for host in self.hosts if host.uncertainty_ns is None)
 
@@ -219,7 +219,7 @@ class Trace:
     map the times of each process to the common clock; those of a process that it lacks stayed as they
     were. `journal` is what was seen of the job from outside, in wall time; `read_at_ns` the wall time at
     which a run was read that is still recorded, null for one that is over. `choice` says what of the run
-    is here, where a part was asked for, and `cut_short` that the run went on after that.
+    is here, where a part was asked for, and `is_cut_short` that the run went on after that.
     """
 
     events: pl.LazyFrame
@@ -245,7 +245,7 @@ class Trace:
     path: Path | None = None
     recognition: Recognition | None = None  # null = TraceLens recorded it, or a table of spans
     choice: Choice = EVERYTHING
-    cut_short: bool = False
+    is_cut_short: bool = False
     parts: Source | None = None  # where `events` come from; null = from a frame
     outlines: Mapping[int, Outline] | None = (
         None  # of each process; null = not made, or no longer true
@@ -270,24 +270,24 @@ class Trace:
     @cached_property
     def source(self) -> Source:
         """The events process by process."""
-        return self.parts or source_of(self.events, self.processes["process"].to_list())
+        return self.parts or make_source(self.events, self.processes["process"].to_list())
 
-    def changed(self, change: Change, **tables: Any) -> Self:
+    def with_change(self, change: Change, **tables: Any) -> Self:
         """Return it with a change in all events, and other tables."""
-        source = self.source.changed(change)
+        source = self.source.with_change(change)
         events = {"events": source.scan(EVENT_COLUMNS), "parts": source, "outlines": self.outlines}
         return self.with_(**events | tables)
 
     @cached_property
     def arrivals(self) -> pl.DataFrame:
         """The calls as a frame, a row a rank and call, in `ARRIVAL_COLUMNS`."""
-        return arrivals_of(self.calls)
+        return list_arrivals(self.calls)
 
     def events_of(self, process: int) -> pl.DataFrame:
         """Read the events of one process, in `EVENT_COLUMNS`; empty for one that the run lacks."""
-        if process not in self.source.parts:
+        if process not in self.source.part_by_process:
             return pl.DataFrame(schema=EVENT_COLUMNS)
-        return completed(self.source.frame(process), EVENT_COLUMNS)
+        return complete_columns(self.source.read_frame(process), EVENT_COLUMNS)
 
     @property
     def spans(self) -> pl.LazyFrame:
@@ -297,9 +297,9 @@ class Trace:
     @cached_property
     def requests(self) -> pl.DataFrame:
         """The spans of exchanges with parameter servers, or with the center of elastic averaging."""
-        return self._spans_where("requests", pl.col("kind").is_in(EXCHANGE_KINDS))
+        return self._select_spans("request_count", pl.col("kind").is_in(EXCHANGE_KINDS))
 
-    def requests_of(self, processes: pl.DataFrame) -> pl.LazyFrame:
+    def select_requests(self, processes: pl.DataFrame) -> pl.LazyFrame:
         """Return the requests that some processes recorded, such as `workers` or `shards`."""
         return self.requests.lazy().join(
             processes.lazy().select("process"), on="process", how="semi", maintain_order="left"
@@ -308,55 +308,55 @@ class Trace:
     @property
     def messages(self) -> pl.DataFrame:
         """The spans of messages between two ranks."""
-        return self._exchanging.filter(pl.col("kind") == "reduction")
+        return self._messages_and_waits.filter(pl.col("kind") == "reduction")
 
     @cached_property
-    def _exchanging(self) -> pl.DataFrame:
+    def _messages_and_waits(self) -> pl.DataFrame:
         """The spans of messages, and of waiting for requests, of processes with messages."""
         between = (pl.col("kind") == "reduction") & pl.col("op").is_in(POINT_TO_POINT)
-        return self._spans_where("messages", between | (pl.col("op") == "request_wait"))
+        return self._select_spans("message_count", between | (pl.col("op") == "request_wait"))
 
     @property
     def request_waits(self) -> pl.DataFrame:
         """When training threads waited for requests, as `messages.find_waits` takes it."""
-        waits = self._exchanging.filter(
+        waits = self._messages_and_waits.filter(
             pl.col("op") == "request_wait", pl.col("end_ns").is_not_null()
         )
         training_threads = self.processes.select("process", "training_thread")
         own_waits = waits.join(training_threads, on="process").filter(
             pl.col("thread") == pl.col("training_thread")
         )
-        return own_waits.select("process", wait_ns="start_ns", over_ns="end_ns")
+        return own_waits.select("process", wait_begin_ns="start_ns", wait_end_ns="end_ns")
 
     @property
-    def sent(self) -> pl.DataFrame:
+    def program_messages(self) -> pl.DataFrame:
         """The spans of messages that the program sent, which are no hops of a collective."""
-        return self._sides.filter(~pl.col("hop"))
+        return self._message_sides.filter(~pl.col("hop"))
 
     @cached_property
-    def _sides(self) -> pl.DataFrame:
+    def _message_sides(self) -> pl.DataFrame:
         return with_hops(self.messages, self.calls)
 
     @cached_property
-    def exchanged(self) -> pl.DataFrame:
+    def matched_messages(self) -> pl.DataFrame:
         """Both sides of each message, one row per message, as far as both are known."""
         sends, receives = (
-            select_side(self._sides, self.workers, self.alignment.unaligned, op)
+            select_side(self._message_sides, self.workers, self.alignment.untied_clock_domains, op)
             for op in ("send", "recv")
         )
         return match_sides(sends, receives)
 
     @cached_property
-    def awaited(self) -> pl.DataFrame:
+    def message_waits(self) -> pl.DataFrame:
         """The waits for the other side of a message, in `messages.AWAITED_COLUMNS`."""
-        return find_waits(self.exchanged, self.request_waits)
+        return find_waits(self.matched_messages, self.request_waits)
 
     @cached_property
-    def opened(self) -> pl.DataFrame:
+    def open_spans(self) -> pl.DataFrame:
         """The spans that were still open when their recording ended."""
-        return self._spans_where("opened", pl.col("status") == "open")
+        return self._select_spans("open_span_count", pl.col("status") == "open")
 
-    def _spans_where(self, count_name: str, is_chosen: pl.Expr) -> pl.DataFrame:
+    def _select_spans(self, count_name: str, is_chosen: pl.Expr) -> pl.DataFrame:
         """Return the spans that `is_chosen` is true for, in `EVENT_COLUMNS`.
 
         A process is not read if its outline counts none of them, in its attribute `count_name`.
@@ -364,8 +364,8 @@ class Trace:
         outlines = self.outlines
         is_wanted = (pl.col("type") == "span") & is_chosen
         frames = [
-            completed(self.source.frame(process), EVENT_COLUMNS).filter(is_wanted)
-            for process in self.source.parts
+            complete_columns(self.source.read_frame(process), EVENT_COLUMNS).filter(is_wanted)
+            for process in self.source.part_by_process
             if outlines is None or getattr(outlines[process], count_name)
         ]
         return pl.concat([pl.DataFrame(schema=EVENT_COLUMNS), *frames])
@@ -383,7 +383,7 @@ class Trace:
         return self.processes.filter(chosen).sort("rank")
 
     @cached_property
-    def parted(self) -> frozenset[str]:
+    def partial_communicators(self) -> frozenset[str]:
         """The communicators of calls from which the user's choice left out ranks, or may have."""
         if self.choice.ranks is None:
             return frozenset()
@@ -403,9 +403,9 @@ class Trace:
         return self.alignment.uncertainty_ns + (devices if isinstance(devices, int) else 0)
 
     @property
-    def equal_bytes(self) -> tuple[str, ...]:
+    def ops_of_equal_bytes(self) -> tuple[str, ...]:
         """The operations in which every rank of a call gives equally many bytes."""
-        return self.recognition.equal_bytes if self.recognition else EQUAL_BYTES
+        return self.recognition.ops_of_equal_bytes if self.recognition else EQUAL_BYTES
 
     @property
     def is_snapshot(self) -> bool:
@@ -414,19 +414,22 @@ class Trace:
 
     @property
     def expected_ranks(self) -> int:
-        """World size as the processes report it; at least the ranks seen, and those before the last."""
-        world = self.processes["world"].max() if self.processes.height else 0
-        highest = self.workers["rank"].max()
-        numbered = highest + 1 + self.shards.height if isinstance(highest, int) else 0
+        """How many ranks the job has, servers included: as processes report it, but at least those seen.
+
+        Ranks are numbered from 0, so the highest one shows how many workers there are.
+        """
+        world_size = self.processes["world"].max() if self.processes.height else 0
+        highest_rank = self.workers["rank"].max()
+        numbered = highest_rank + 1 + self.shards.height if isinstance(highest_rank, int) else 0
         seen_count = self.processes.filter(pl.col("main")).height
-        return max(int(world) if isinstance(world, int) else 0, seen_count, numbered)
+        return max(int(world_size) if isinstance(world_size, int) else 0, seen_count, numbered)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with some fields replaced; `arrivals` replace the calls."""
         if "events" in changes:
             changes = {"parts": None, "outlines": None} | changes
         if "arrivals" in changes:
-            changes["calls"] = grids_of(changes.pop("arrivals"))
+            changes["calls"] = make_grids(changes.pop("arrivals"))
         return replace(self, **changes)
 
     def to_pandas(self, table: str = "events") -> Any:
@@ -436,7 +439,7 @@ class Trace:
             InvalidArgument: it has no such table.
             MissingExtra: pandas is not installed.
         """
-        frames = {"events": self.events, "arrivals": self.arrivals} | frames_of(self)
+        frames = {"events": self.events, "arrivals": self.arrivals} | find_frames(self)
         return to_pandas(frames, table, "a trace")
 
     def __repr__(self) -> str:

@@ -52,14 +52,14 @@ class Ledger:
     awaited_rank: int | None = None
     awaited_share: float | None = None
 
-    def share_of(self, cause: Cause) -> float:
+    def sum_share(self, cause: Cause) -> float:
         """Add up the losses of one cause."""
         return sum(loss.share for loss in self.losses if loss.cause == cause)
 
     @property
     def unexplained(self) -> float:
         """What no finding claims and no category explains."""
-        return self.share_of("unexplained")
+        return self.sum_share("unexplained")
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LazyReader:
-    """A reader that is imported when it is first asked for a path that `may_be` of its format."""
+    """A reader that is imported when it is first asked for a path that `may_be_format` of its format."""
 
-    module: str
-    reader: str
-    may_be: Callable[[Path], bool] = Path.exists
+    module_name: str
+    class_name: str
+    may_be_format: Callable[[Path], bool] = Path.exists
 
     def load(self) -> Reader:
         """Import the reader."""
-        module = import_module(f"{__name__}.{self.module}")
-        return cast("Reader", getattr(module, self.reader)())
+        module = import_module(f"{__name__}.{self.module_name}")
+        return cast("Reader", getattr(module, self.class_name)())
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class LazyReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if `path` looks like this format, without reading much of it."""
-        return self.may_be(path) and self.load().sniff(path)
+        return self.may_be_format(path) and self.load().sniff(path)
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read it, as `Reader.read` says."""

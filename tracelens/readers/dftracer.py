@@ -1,10 +1,9 @@
 """Reads DFTracer's events (``.pfw``, ``.pfw.gz``): calls of I/O, and what a data loader did around them.
 
 One event a line, times in microseconds since 1970. Older versions write numbers as text, and the host's
-name into every event. Newer ones write hashes of names (`hhash`), which events of phase M called HH
-resolve. A file does not say its rank. A file alone, of one process, is shown as rank 0, and the verdict
-stays open; of several files the user says each one's rank. Files of one rank, such as those of the
-processes that load its data, are threads of that rank.
+name into every event; newer ones write hashes of names (`hhash`). A file does not say its rank: one
+alone, of one process, is shown as rank 0; of several the user says it. Files of one rank, such as those
+of the processes that load its data, are threads of that rank.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
-from tracelens.readers.gathered import SpanBuffer, SpanMeaning, words_by_number
+from tracelens.readers.gathered import SpanBuffer, SpanMeaning, gather_words
 from tracelens.readers.json_values import MOST_US, as_object, as_signed_number, as_text, unquoted
 from tracelens.readers.words import meaning_of_name
 
@@ -39,7 +38,7 @@ _CALLS_THAT_RETURN_BYTES: Final = frozenset(
         *("write", "pwrite", "pwrite64", "writev", "pwritev", "send", "sendto", "sendmsg"),
     }
 )
-_NOT_OF_DFTRACER: Final = frozenset({"reduction", "device", "ps", "elastic", "wait"})
+_KINDS_NOT_OF_DFTRACER: Final = frozenset({"reduction", "device", "ps", "elastic", "wait"})
 _PHASES_IN_NO_ROW: Final = {"M": "names of files, hosts and processes", "C": "values of counters"}
 _Thread = tuple[str, str, str]  # pid, tid, host or its hash
 _Spans = SpanBuffer[tuple[str, str], _Thread]  # by category and name
@@ -47,11 +46,11 @@ _Spans = SpanBuffer[tuple[str, str], _Thread]  # by category and name
 
 @dataclass(eq=False)
 class FileEvents(ReadFile):
-    """What one file holds; `epochs` and `steps` are numbers that events name."""
+    """What one file holds."""
 
     pids: set[str] = field(default_factory=set)
-    epochs: set[int] = field(default_factory=set)
-    steps: set[tuple[int, int]] = field(default_factory=set)
+    epochs: set[int] = field(default_factory=set)  # numbers that events name
+    epoch_steps: set[tuple[int, int]] = field(default_factory=set)  # epoch and step, where both are
 
     @property
     def process_count(self) -> int:
@@ -83,12 +82,13 @@ class DFTracerReader(FilesReader[FileEvents]):
         """Read one file, as `FilesReader.read_file` says."""
         if not self.is_format(file):
             raise NotATrace("it does not begin with an event of DFTracer on a line of its own")
-        events, spans = FileEvents(), _Spans()
-        host_of_hash: dict[str, str] = {}
-        for event in events.read_events(EventStream(file, lines=True), spans.__len__):
-            _add_event(event, events, spans, host_of_hash)
-        events.rows = _build_rows(spans, host_of_hash)
-        return events
+        file_events, spans = FileEvents(), _Spans()
+        host_by_hash: dict[str, str] = {}
+        stream = EventStream(file, has_event_per_line=True)
+        for event in file_events.read_events(stream, row_count=spans.__len__):
+            _add_event(event, file_events, spans, host_by_hash)
+        file_events.rows = _build_rows(spans, host_by_hash)
+        return file_events
 
     def facts(self, run: FileSet[FileEvents]) -> Iterator[tuple[str, str]]:
         """Yield how many bytes moved, and how many epochs and steps events name."""
@@ -101,11 +101,11 @@ class DFTracerReader(FilesReader[FileEvents]):
                 "I/O",
                 f"{transfers.height:,} calls moved {read_bytes:,} bytes in and {written_bytes:,} out",
             )
-        epochs = {epoch for file in run.contents.values() for epoch in file.epochs}
-        steps = {step for file in run.contents.values() for step in file.steps}
+        epochs = {epoch for file in run.file_by_name.values() for epoch in file.epochs}
+        epoch_steps = {step for file in run.file_by_name.values() for step in file.epoch_steps}
         if epochs:
-            step_count = fmt.count(len(steps), "step")
-            yield "epochs", f"{len(epochs):,}, with {step_count} that events name"
+            count_text = fmt.count(len(epoch_steps), "step")
+            yield "epochs", f"{len(epochs):,}, with {count_text} that events name"
 
     def gaps(self, run: FileSet[FileEvents]) -> Iterator[Gap]:
         """Yield what calls of I/O do not say."""
@@ -113,7 +113,7 @@ class DFTracerReader(FilesReader[FileEvents]):
             "collectives are not recorded",
             "which rank others wait for",
             "Record the run with 'tracelens record', or profile it with torch.profiler.",
-            decisive=len({*run.ranks.values()}) > 1,
+            is_decisive=len({*run.rank_by_file.values()}) > 1,
             hides_waits=True,
         )
         if "step" not in run.kinds:
@@ -132,52 +132,56 @@ class DFTracerReader(FilesReader[FileEvents]):
 
 
 def _add_event(
-    event: dict[str, Any], events: FileEvents, spans: _Spans, host_of_hash: dict[str, str]
+    event: dict[str, Any], file_events: FileEvents, spans: _Spans, host_by_hash: dict[str, str]
 ) -> None:
-    """Add an event to `spans` if it lasts, else note what it says, and count it."""
+    """Add an event to `spans` if it lasts (phase X), else take what it says; count it either way.
+
+    A metadata event `HH` says the name of the host that other events name by a hash.
+    """
     phase, args = event.get("ph"), as_object(event.get("args"))
     if phase != "X":
         if event.get("name") == "HH":
-            host_of_hash[_label(args.get("value"))] = _label(args.get("name"))
+            host_by_hash[_to_label(args.get("value"))] = _to_label(args.get("name"))
         left_out_as = _PHASES_IN_NO_ROW.get(phase) if isinstance(phase, str) else None
-        events.left_out[left_out_as or "events of other phases"] += 1
+        file_events.left_out_counts[left_out_as or "events of other phases"] += 1
         return
     name = event.get("name") or None
-    start_us, duration_us = _number(event.get("ts")), _number(event.get("dur"))
+    start_us, duration_us = _to_number(event.get("ts")), _to_number(event.get("dur"))
     if not isinstance(name, str) or start_us is None or duration_us is None or duration_us < 0:
-        events.unusable += 1
+        file_events.unusable_count += 1
         return
-    category, pid = _label(event.get("cat")), _label(event.get("pid"))
-    events.sorts[category] += 1
-    events.pids.add(pid)
-    epoch, step = _number(args.get("epoch")), _number(args.get("step"))
+    category, pid = _to_label(event.get("cat")), _to_label(event.get("pid"))
+    file_events.event_counts[category] += 1
+    file_events.pids.add(pid)
+    epoch, step = _to_number(args.get("epoch")), _to_number(args.get("step"))
     if epoch is not None:
-        events.epochs.add(epoch)
+        file_events.epochs.add(epoch)
         if step is not None:
-            events.steps.add((epoch, step))
-    thread = (pid, _label(event.get("tid")), _label(args.get("hostname") or args.get("hhash")))
-    nbytes = _bytes_moved(category, name, args)
+            file_events.epoch_steps.add((epoch, step))
+    host_or_hash = _to_label(args.get("hostname") or args.get("hhash"))
+    thread = (pid, _to_label(event.get("tid")), host_or_hash)
+    moved_bytes = _find_moved_bytes(category, name, args)
     end_us = start_us + duration_us
-    spans.add(start_us * 1_000, end_us * 1_000, (category, name), thread, nbytes)
+    spans.add(start_us * 1_000, end_us * 1_000, (category, name), thread, moved_bytes)
 
 
-def _bytes_moved(category: str, name: str, args: dict[str, Any]) -> int | None:
-    """Return the number of bytes that a call of the system says it moved."""
+def _find_moved_bytes(category: str, name: str, args: dict[str, Any]) -> int | None:
+    """Return the number of bytes that a call of the system says it moved; None of other calls."""
     if category.casefold() != "posix" or name not in _CALLS_THAT_RETURN_BYTES:
         return None
-    returned = _number(args.get("ret"))
-    return returned if returned is not None and returned >= 0 else None
+    returned_bytes = _to_number(args.get("ret"))  # negative if the call failed
+    return returned_bytes if returned_bytes is not None and returned_bytes >= 0 else None
 
 
-def _label(value: object) -> str:
+def _to_label(value: object) -> str:
     return as_text(str(value) if isinstance(value, int) else value)
 
 
-def _number(value: object) -> int | None:
+def _to_number(value: object) -> int | None:
     return as_signed_number(unquoted(value), MOST_US)
 
 
-def _kind_of(category: str, name: str) -> str:
+def _find_kind(category: str, name: str) -> str:
     """Return the kind of a span by its category, else by the last part of its name."""
     plain_category, last_word = category.casefold().replace("_", ""), name.rpartition(".")[2]
     if plain_category in _SYSTEM_CALLS and any(word in name for word in _WORDS_OF_OUTPUT):
@@ -186,17 +190,23 @@ def _kind_of(category: str, name: str) -> str:
         return "data"
     if last_word.casefold() == "checkpoint" or plain_category == "checkpoint":
         return "checkpoint"
-    return meaning_of_name(last_word, category, excluded=_NOT_OF_DFTRACER)[0]
+    kind, _ = meaning_of_name(last_word, category, excluded_kinds=_KINDS_NOT_OF_DFTRACER)
+    return kind
 
 
-def _build_rows(spans: _Spans, host_of_hash: dict[str, str]) -> pl.DataFrame:
-    """Return one row per span, in words of `spans.build`; `host_of_hash` are the names of hosts."""
-    has_several_processes = len({pid for pid, _, _ in spans.threads}) > 1
-    hosts = [host_of_hash.get(host, host) or None for _, _, host in spans.threads]
+def _build_rows(spans: _Spans, host_by_hash: dict[str, str]) -> pl.DataFrame:
+    """Return one row per span, in words of `spans.build`."""
+    threads = [*spans.number_by_thread]  # pid, tid, and the host's name or its hash
+    has_several_processes = len({pid for pid, _, _ in threads}) > 1
+    hosts = [host_by_hash.get(host, host) or None for _, _, host in threads]
 
-    def thread_name(thread: _Thread) -> str:
+    def translate_key(category_and_name: tuple[str, str]) -> SpanMeaning:
+        _, name = category_and_name
+        return SpanMeaning(kind=_find_kind(*category_and_name), op=None, name=name)
+
+    def name_thread(thread: _Thread) -> str:
         pid, tid, _ = thread
         return f"thread {tid} of {pid}" if has_several_processes else f"thread {tid}"
 
-    rows = spans.frame(lambda key: SpanMeaning(_kind_of(*key), None, key[1]), thread_name)
-    return rows.with_columns(host=words_by_number(hosts, spans.thread_of_row))
+    rows = spans.to_frame(translate_key, name_thread)
+    return rows.with_columns(host=gather_words(hosts, spans.thread_numbers))

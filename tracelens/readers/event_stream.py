@@ -1,11 +1,9 @@
 """Reads trace events in JSON as a stream: an object with `traceEvents`, a list, or one event a line.
 
-All plain and gzip. A file is taken in pieces of 64 KiB, each cut after the last whole event,
-and each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the
-event that it is in, which is counted. A file that was cut off yields every event that is whole.
+A file is taken in pieces of 64 KiB, each cut after the last whole event and parsed by orjson. What that
+refuses is parsed event by event: damage costs the event that it is in, which is counted.
 
-The format: "Trace Event Format" (Google, 2016); what Kineto writes around it: `libkineto`,
-output_json.cpp.
+The format: "Trace Event Format" (Google, 2016); `libkineto`, output_json.cpp.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from tracelens.conversion.layout import Growth
+from tracelens.conversion.layout import GrowthLimit
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
 
@@ -30,20 +28,11 @@ if TYPE_CHECKING:
     from io import BytesIO, FileIO
     from pathlib import Path
 
-__all__ = [
-    "Event",
-    "EventStream",
-    "is_compressed",
-    "looks_like_events",
-    "read_decompressed",
-    "read_first_bytes",
-]
-
 Event = dict[str, Any]
 PIECE_BYTES: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_START_OF_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
 _MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
 _LONGEST_KEY: Final = 64  # bytes of the key of the list, with blanks
@@ -52,20 +41,20 @@ _NEAR_END: Final = 1 << 15
 _TRIED: Final = 4  # boundaries, from the last: within a string or a nested list there may be some
 _TRIED_ENDS: Final = 64  # of lists, in the last event and behind it
 _JOINED: Final = 8  # pieces of one event that has objects in it
-_PHASE: Final = b'"ph"'
-_LINE_ENDS: Final = re.compile(
-    rb"\}[ \t\r]*\n(?=\s*\{)"
-)  # in no string: JSON has no line ends there
-_BEHIND: Final = "unexpected content after document"
+_PHASE_KEY: Final = b'"ph"'
+# In no string: JSON has no line ends there.
+_LINE_ENDS: Final = re.compile(rb"\}[ \t\r]*\n(?=\s*\{)")
+_CONTENT_AFTER_LIST: Final = "unexpected content after document"  # the error of orjson
 _BEGIN_BYTES: Final = 1 << 16
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
 # A text, which stays, or a comma with nothing behind it.
 _STRAY_COMMA: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|,(?=\s*[\]},])', re.DOTALL)
-_BEFORE: Final = b"\xef\xbb\xbf \r\n\t"  # the first character: a byte order mark, space
+# may stand before the first character: byte order mark, space
+_BLANK: Final = b"\xef\xbb\xbf \r\n\t"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_LONG: Final = re.compile(rb'"ts"\s*:\s*-?\d{13}')
-_EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
+_LONG_TIME: Final = re.compile(rb'"ts"\s*:\s*-?\d{13}')
+_TIME_WITH_DECIMALS: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 
 
 def read_first_bytes(path: Path) -> bytes:
@@ -75,7 +64,7 @@ def read_first_bytes(path: Path) -> bytes:
             first_bytes = b"".join(_take_bytes(read_decompressed(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
         return b""
-    return first_bytes.lstrip(_BEFORE)
+    return first_bytes.lstrip(_BLANK)
 
 
 def looks_like_events(path: Path) -> bool:
@@ -90,92 +79,87 @@ def looks_like_events(path: Path) -> bool:
 class EventStream:
     """The events of one file; its other members are complete when all events have been read.
 
-    `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut`
-    says that the file ends before its list does, `damage` is the first reason for either. With `lines`
-    each event is on a line of its own, without commas, in a list that need not be opened or closed.
-    `decode` may be quicker with a list of events than orjson is, and give them another type; it returns
-    null for what it does not understand.
+    With `has_event_per_line` there are no commas between events, and the list need not be opened or
+    closed. `decode_list` may be quicker with a list of events than orjson is, and give them another
+    type; it returns None for what it does not understand.
     """
 
     path: Path
-    lines: bool = False
-    decode: Callable[[bytes], list[Any] | None] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    lost: int = 0
-    cut: bool = False
-    damage: str = ""
-    read_bytes: int = 0
-    lost_facts: bool = False  # what stands beside the events is there, and no JSON
-    _ended: bool = False
-    _is_list: bool = False
-    _short: bool | None = None  # times have few digits; null = not known yet
-    exact: bool = False  # times are whole nanoseconds, where doubles could not hold them
+    has_event_per_line: bool = False
+    decode_list: Callable[[bytes], list[Any] | None] | None = None
+    metadata: dict[str, Any] = field(
+        default_factory=dict
+    )  # members of the object beside its events
+    lost_count: int = 0  # events that cannot be parsed
+    is_cut: bool = False  # the file ends before its list of events does
+    damage_reason: str = ""  # the first for lost events, or for a cut
+    has_lost_metadata: bool = False  # what stands beside the events is there, and no JSON
+    _has_list_ended: bool = False
+    _is_bare_list: bool = False  # no object is around the list
+    _has_short_times: bool | None = None  # times have few digits; null = not known yet
+    has_ns_times: bool = False  # huge whole times are ns, as a double cannot hold them in us
 
-    def pieces(self) -> Iterator[list[Any]]:
-        """Yield the events of the file, a list for each piece of it.
-
-        Raises:
-            NotATrace: there is no list of events, it is no regular file, or too large.
-        """
+    def read_pieces(self) -> Iterator[list[Any]]:
+        """Yield the events of the file, a list for each piece; NotATrace is raised if it has no list."""
         with open_regular(self.path) as file:
-            growth = Growth(os.fstat(file.fileno()).st_size)
+            growth = GrowthLimit(os.fstat(file.fileno()).st_size)
             chunks = read_decompressed(file, PIECE_BYTES)
-            yield from self._parse_all(self._count_bytes(chunks, growth))
+            yield from self._parse_all(self._limit_growth(chunks, growth))
 
-    def _count_bytes(self, chunks: Iterator[bytes], growth: Growth) -> Iterator[bytes]:
-        """Yield the chunks and count their bytes; compressed data that breaks off means a cut file."""
+    def _limit_growth(self, chunks: Iterator[bytes], growth: GrowthLimit) -> Iterator[bytes]:
+        """Yield chunks while `growth` allows it; compressed data that breaks off means a cut file."""
         try:
             for chunk in chunks:
-                self.read_bytes += len(chunk)
-                growth.add_bytes(len(chunk))
+                growth.count_bytes(len(chunk))
                 yield chunk
         except (zlib.error, EOFError, OSError) as error:
             self._note_damage(f"it cannot be decompressed to its end ({error})")
-            self.cut = True
+            self.is_cut = True
 
     def _note_damage(self, reason: str) -> None:
-        self.damage = self.damage or reason
+        self.damage_reason = self.damage_reason or reason
 
     def _parse_all(self, chunks: Iterator[bytes]) -> Iterator[list[Any]]:
-        """Yield lists of events from the chunks of the file; `unread` are bytes not parsed yet."""
-        unread = self._skip_head(chunks)
-        behind: list[bytes] = []  # chunks behind the list of events
+        """Yield lists of events from the chunks of the file, and add what stands around the list."""
+        unparsed_text = self._skip_head(chunks)
+        chunks_after_list: list[bytes] = []
         for chunk in chunks:
-            if self._ended:
-                behind.append(chunk)
+            if self._has_list_ended:
+                chunks_after_list.append(chunk)
                 continue
-            unread += chunk
-            if len(unread) >= PIECE_BYTES:
-                events, unread = self._parse_piece(self._prepare(unread))
+            unparsed_text += chunk
+            if len(unparsed_text) >= PIECE_BYTES:
+                events, unparsed_text = self._parse_piece(self._make_parsable(unparsed_text))
                 yield events
-            if len(unread) > _LONGEST_EVENT:
-                self._count_lost(f"no event ends in {len(unread) >> 20} MiB of it", unread)
-                unread = b""
-        if not self._ended:
-            events, unread = self._parse_end(self._prepare(unread))
+            if len(unparsed_text) > _LONGEST_EVENT:
+                reason = f"no event ends in {len(unparsed_text) >> 20} MiB of it"
+                self._count_lost_events(reason, unparsed_text)
+                unparsed_text = b""
+        if not self._has_list_ended:
+            events, unparsed_text = self._parse_end(self._make_parsable(unparsed_text))
             yield events
-        if self._ended and not self._is_list:
-            text = b"".join([unread, *behind])
-            self._take_facts(b"{" + text.strip().removeprefix(b","))
+        if self._has_list_ended and not self._is_bare_list:  # further members of the object
+            members = b"".join([unparsed_text, *chunks_after_list])
+            self._add_metadata(b"{" + members.strip().removeprefix(b","))
 
     def _skip_head(self, chunks: Iterator[bytes]) -> bytes:
-        """Read up to the first event, take the facts before it, and return the bytes read beyond."""
+        """Read up to the first event, take the members before it, and return the bytes read beyond."""
         head = bytearray()
         for chunk in chunks:
-            search_start = max(0, len(head) - _LONGEST_KEY)
-            head += chunk if head else chunk.lstrip(_BEFORE)
+            search_start = max(0, len(head) - _LONGEST_KEY)  # the key may lie across two chunks
+            head += chunk if head else chunk.lstrip(_BLANK)
             if head[:1] == b"[":
-                self._is_list = True
+                self._is_bare_list = True
                 return bytes(head[1:])
-            if head and self.lines:
-                self._is_list = True
+            if head and self.has_event_per_line:
+                self._is_bare_list = True
                 return bytes(head)
             if head and head[:1] != b"{":
                 break
-            match = _KEY.search(head, search_start)
-            if match:
-                self._take_facts(bytes(head[: match.start()].rstrip().rstrip(b",") + b"}"))
-                return bytes(head[match.end() :])
+            list_start = _START_OF_EVENTS.search(head, search_start)
+            if list_start:
+                self._add_metadata(bytes(head[: list_start.start()].rstrip().rstrip(b",") + b"}"))
+                return bytes(head[list_start.end() :])
             if len(head) > _MOST_HEAD:
                 break
         raise NotATrace(
@@ -183,81 +167,83 @@ class EventStream:
             "list of events, such as torch.profiler's export_chrome_trace writes."
         )
 
-    def _take_facts(self, text: bytes) -> None:
-        """Take the members of an object other than its events."""
+    def _add_metadata(self, text: bytes) -> None:
+        """Parse an object, the members of a file other than its events, and keep them."""
         try:
             members = orjson.loads(text)
         except orjson.JSONDecodeError:
             members = _parse_leniently(text)
         if isinstance(members, dict):
-            self.facts |= members
+            self.metadata |= members
         else:
-            self.lost_facts = True
-            self.lost += text.count(_PHASE)
+            self.has_lost_metadata = True
+            self.lost_count += text.count(_PHASE_KEY)  # events may be in what is no JSON
             self._note_damage("what stands beside its events is not JSON")
 
     def _parse_piece(self, text: bytes) -> tuple[list[Any], bytes]:
-        """Return the events of a text up to its last boundary, and the text behind it.
+        """Return the events of a text up to its last boundary between two, and the text behind it.
 
         If the list of events ends before: the events up to there, and the text behind the list.
         """
         search_start = max(0, len(text) - _NEAR_END)
         boundaries = [match.end() for match in _BOUNDARY.finditer(text, search_start)]
-        for end in boundaries[: -_TRIED - 1 : -1]:
-            decoded = self.decode(_as_list(text[:end])) if self.decode else None
-            if decoded is not None:
-                return decoded, text[end:]
-            events, list_end = _parse_list(text[:end])
+        for boundary in boundaries[: -_TRIED - 1 : -1]:
+            events = self.decode_list(_close_list(text[:boundary])) if self.decode_list else None
+            if events is not None:
+                return events, text[boundary:]
+            events, list_end = _parse_list(text[:boundary])
             if list_end is not None:
-                self._ended = True
+                self._has_list_ended = True
                 return events or [], text[list_end:]
             if events is not None:
-                return events, text[end:]
+                return events, text[boundary:]
         if not boundaries:
             return [], text
         return self._parse_one_by_one(text[: boundaries[-1]]), text[boundaries[-1] :]
 
     def _parse_end(self, text: bytes) -> tuple[list[Event], bytes]:
-        """Return the events up to the end of the list, and what stands behind it."""
-        events, list_end = _parse_list(text, closed=True)
+        """Return the events in the last text of a file, and the text after the end of their list."""
+        events, list_end = _parse_list(text, must_be_closed=True)
         if list_end is not None:
-            self._ended = True
+            self._has_list_ended = True
             return events or [], text[list_end:]
         boundaries = [match.end() for match in _BOUNDARY.finditer(text)]
         last_event_start = boundaries[-1] if boundaries else 0
         whole_events = self._parse_one_by_one(text[:last_event_start]) if last_event_start else []
-        events, behind = self._parse_last_event(text[last_event_start:])
-        return whole_events + events, behind
+        last_events, text_after_list = self._parse_last_event(text[last_event_start:])
+        return whole_events + last_events, text_after_list
 
     def _parse_last_event(self, text: bytes) -> tuple[list[Event], bytes]:
-        """Return the last event, and the text after the end of the list, if any."""
+        """Return the last event of a file as a list, and the text after the end of its list, if any."""
         events, list_end = _parse_list(text) if text.strip() else ([], None)
         if events is None:
             events, list_end = _repair_last_event(text)
         if list_end is not None:
-            self._ended = True
+            self._has_list_ended = True
             return events or [], text[list_end:]
-        if not self._is_list or events is None:
-            self.cut = True
+        if not self._is_bare_list or events is None:
+            self.is_cut = True
             self._note_damage("it ends within its list of events")
         return events or [], b""
 
-    def _prepare(self, text: bytes) -> bytes:
-        """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds.
+    def _make_parsable(self, text: bytes) -> bytes:
+        """Return a text of events as it can be parsed without loss.
 
-        In a file of lines, put commas between events instead. Returns the text to parse.
+        Microseconds since 1970 with three decimals are beyond the digits of a double: without their
+        point they are whole nanoseconds. A file that says its `baseTimeNanoseconds` counts from there,
+        so its times are short. Where each event has a line, commas are put between them instead.
         """
-        if self.lines:
+        if self.has_event_per_line:
             return _LINE_ENDS.sub(b"},\n", text)
-        if not self.read_bytes or "baseTimeNanoseconds" in self.facts:
+        if "baseTimeNanoseconds" in self.metadata:
             return text
-        if self._short is None:
-            self._short = not _LONG.search(text)
-        if self._short:
+        if self._has_short_times is None:  # the first piece of a file tells it for all
+            self._has_short_times = not _LONG_TIME.search(text)
+        if self._has_short_times:
             return text
-        exact_text, replaced_count = _EXACT.subn(rb"\1\2", text)
-        self.exact = self.exact or bool(replaced_count)
-        return exact_text
+        text_with_ns, replaced_count = _TIME_WITH_DECIMALS.subn(rb"\1\2", text)
+        self.has_ns_times = self.has_ns_times or bool(replaced_count)
+        return text_with_ns
 
     def _parse_one_by_one(self, text: bytes) -> list[Event]:
         """Return the events of a text that orjson refuses as a whole; count those beyond repair.
@@ -267,23 +253,23 @@ class EventStream:
         edges = [0, *(match.end() for match in _BOUNDARY.finditer(text)), len(text)]
         pieces = [text[begin:end] for begin, end in pairwise(edges)]
         parsed_events: list[Event] = []
-        index = 0
-        while index < len(pieces):
-            for piece_count in range(1, min(_JOINED, len(pieces) - index) + 1):
-                event_text = b"".join(pieces[index : index + piece_count])
+        piece_index = 0
+        while piece_index < len(pieces):
+            for piece_count in range(1, min(_JOINED, len(pieces) - piece_index) + 1):
+                event_text = b"".join(pieces[piece_index : piece_index + piece_count])
                 events = _parse_list(event_text)[0] or _repair(event_text)
                 if events is not None:
                     parsed_events += events
-                    index += piece_count
+                    piece_index += piece_count
                     break
-            else:
-                self._count_lost("some of it is not JSON", pieces[index])
-                index += 1
+            else:  # no event begins with this piece
+                self._count_lost_events("some of it is not JSON", pieces[piece_index])
+                piece_index += 1
         return parsed_events
 
-    def _count_lost(self, reason: str, text: bytes) -> None:
+    def _count_lost_events(self, reason: str, text: bytes) -> None:
         """Count the events in a text that cannot be parsed; each has a phase."""
-        self.lost += max(1, text.count(_PHASE))
+        self.lost_count += max(1, text.count(_PHASE_KEY))
         self._note_damage(reason)
 
 
@@ -329,60 +315,62 @@ def _decompress_zstd(file: FileIO | BytesIO, chunk_bytes: int) -> Iterator[bytes
 def _decompress_gzip(file: FileIO | BytesIO, chunk_bytes: int) -> Iterator[bytes]:
     """Yield up to `chunk_bytes` at a time; the file may have several members, padded with zeros."""
     decompressor = zlib.decompressobj(wbits=31)
-    while packed := file.read(chunk_bytes // 8):
-        while packed:
-            yield from filter(None, [decompressor.decompress(packed, chunk_bytes)])
-            packed = decompressor.unconsumed_tail
-            if decompressor.eof:
-                packed = decompressor.unused_data.lstrip(b"\0")
-                if packed:
+    while compressed := file.read(chunk_bytes // 8):
+        while compressed:
+            yield from filter(None, [decompressor.decompress(compressed, chunk_bytes)])
+            compressed = decompressor.unconsumed_tail
+            if decompressor.eof:  # of this member: another one may follow
+                compressed = decompressor.unused_data.lstrip(b"\0")
+                if compressed:
                     decompressor = zlib.decompressobj(wbits=31)
     if not decompressor.eof:
         raise EOFError("it ends within the compressed stream")
 
 
-def _as_list(text: bytes) -> bytes:
+def _close_list(text: bytes) -> bytes:
     """Return events with commas between, and maybe behind, as a list."""
     return b"[%b]" % text.rstrip().removesuffix(b",")
 
 
-def _parse_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | None, int | None]:
-    """Parse events with commas between; None if they are not JSON.
+def _parse_list(
+    text: bytes, *, must_be_closed: bool = False
+) -> tuple[list[Event] | None, int | None]:
+    """Parse events with commas between, without the bracket that opens their list.
 
-    Also returns the index behind the bracket that closes the list, None if the text has none;
-    `closed`: it must have one.
+    Returns the events, None if they are not JSON; and the index in `text` behind the bracket that
+    closes the list, None if there is none. `must_be_closed`: a text without one is not JSON.
     """
-    list_text = _as_list(text)
-    unclosed_text = list_text[:-1]
+    list_text = _close_list(text)
+    unclosed_list = list_text[:-1]
     try:
-        events = orjson.loads(unclosed_text if closed else list_text)
+        events = orjson.loads(unclosed_list if must_be_closed else list_text)
     except orjson.JSONDecodeError as error:
-        if not error.msg.startswith(_BEHIND):
+        if not error.msg.startswith(_CONTENT_AFTER_LIST):
             return None, None
-        list_end = len(error.doc[: error.pos].encode())
-        return orjson.loads(unclosed_text[:list_end]), list_end - 1
-    return events, len(text) if closed else None
+        list_end = len(error.doc[: error.pos].encode())  # in `list_text`, which has a bracket more
+        return orjson.loads(unclosed_list[:list_end]), list_end - 1
+    return events, len(text) if must_be_closed else None
 
 
 def _repair(text: bytes) -> list[Event] | None:
     """Parse events with numbers, escapes and characters that JSON has not; None if that fails."""
-    events = _parse_leniently(b"[%b]" % text.strip().removesuffix(b","))
+    events = _parse_leniently(_close_list(text.lstrip()))
     return events if isinstance(events, list) else None
 
 
 def _repair_last_event(text: bytes) -> tuple[list[Event] | None, int | None]:
-    """Parse the last event leniently, and find the end of its list.
+    """Parse the last event leniently, and find the bracket that ends its list.
 
     Returns the events, or None if that fails, and the index behind the list, None without an end.
     """
-    position = text.find(b"]")
-    for _ in range(_TRIED_ENDS):
-        if position < 0:
+    bracket_index = text.find(b"]")
+    for _ in range(_TRIED_ENDS):  # the event may hold brackets, too
+        if bracket_index < 0:
             break
-        events = _repair(text[:position])
+        events = _repair(text[:bracket_index])
         if events is not None:
-            return events, position + 1
-        position = text.find(b"]", position + 1)
+            return events, bracket_index + 1
+        bracket_index = text.find(b"]", bracket_index + 1)
     return _repair(text), None
 
 

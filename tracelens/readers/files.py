@@ -35,7 +35,7 @@ RANK_UNKNOWN: Final = Gap(
     "the file does not say of which rank it is",
     "what other ranks did, and which one is slow",
     "Give the files of all processes, each with --rank-of FILE=RANK.",
-    decisive=False,
+    is_decisive=False,
 )
 MAX_FILES_NAMED: Final = 3  # files: more are counted in the sentence that asks for ranks [policy]
 MAX_SORTS_LISTED: Final = 12  # sorts of events: more are not listed [policy]
@@ -43,37 +43,33 @@ MAX_FILES_SNIFFED: Final = 8  # files of a folder: the first may be damaged [pol
 
 
 class Damaged(Protocol):
-    """A source of events that may be damaged: `lost` could not be parsed, `cut`: its end is missing."""
+    """A source of events that may be damaged."""
 
-    lost: int
-    cut: bool
-    damage: str
+    lost_count: int  # events that cannot be parsed
+    is_cut: bool  # its end is missing
+    damage_reason: str
 
 
 @dataclass(eq=False)
 class ReadFile:
-    """What one file holds: `rows` in words of `spans.build`, and what is in none of them.
+    """What one file holds: `rows` in words of `spans.build`, and what is in none of them."""
 
-    `sorts` counts events by what the format calls them, `left_out` those that are no row of ours by what
-    they are. `unusable` have no name or no time that there can be, `lost` cannot be parsed. `cut`: the
-    file ends before its list of events does, for the reason in `damage`. `says_ranks`: it does, in a
-    column `rank` of its rows. `members` are the ranks of communicators, by name.
-    """
-
-    rows: pl.DataFrame = field(default_factory=pl.DataFrame)
-    sorts: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
-    unusable: int = 0
-    lost: int = 0
-    cut: bool = False
-    damage: str = ""
-    says_ranks: bool = False
-    members: dict[str, list[int]] = field(default_factory=dict)
+    rows: pl.DataFrame = field(default_factory=pl.DataFrame)  # one a span
+    event_counts: Counter[str] = field(default_factory=Counter)  # by what the format calls events
+    left_out_counts: Counter[str] = field(
+        default_factory=Counter
+    )  # events of no row, by what they are
+    unusable_count: int = 0  # events without a name, or a time that there can be
+    lost_count: int = 0  # events that cannot be parsed
+    is_cut: bool = False  # the file ends before its list of events does
+    damage_reason: str = ""  # why it is cut, or events are lost
+    has_rank_column: bool = False  # the file says the rank of each row
+    ranks_by_communicator: dict[str, list[int]] = field(default_factory=dict)
 
     @property
-    def events(self) -> int:
+    def event_count(self) -> int:
         """Number of events that were read, rows or not."""
-        return self.rows.height + self.unusable + sum(self.left_out.values())
+        return self.rows.height + self.unusable_count + sum(self.left_out_counts.values())
 
     @property
     def process_count(self) -> int:
@@ -86,18 +82,19 @@ class ReadFile:
         Raises:
             NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         """
-        for entries in stream.pieces():
+        for entries in stream.read_pieces():
             for entry in entries:
                 if isinstance(entry, dict):
                     yield entry
                 else:
-                    self.unusable += 1
+                    self.unusable_count += 1
             refuse_beyond("rows", row_count())
-        self.take_damage(stream)
+        self.copy_damage(stream)
 
-    def take_damage(self, source: Damaged) -> None:
+    def copy_damage(self, source: Damaged) -> None:
         """Take what could not be read of a source that was read to its end."""
-        self.lost, self.cut, self.damage = source.lost, source.cut, source.damage
+        self.lost_count, self.is_cut = source.lost_count, source.is_cut
+        self.damage_reason = source.damage_reason
 
 
 Content = TypeVar("Content", bound=ReadFile)
@@ -105,15 +102,15 @@ Content = TypeVar("Content", bound=ReadFile)
 
 @dataclass(frozen=True, eq=False)
 class FileSet(Generic[Content]):
-    """The files of a run by name, and the ranks of those files that do not say theirs."""
+    """The files of a run."""
 
-    contents: Mapping[str, Content]
-    ranks: Mapping[str, int]
+    file_by_name: Mapping[str, Content]
+    rank_by_file: Mapping[str, int]  # of those files that do not say their rank, by name
 
     @cached_property
     def rows(self) -> pl.DataFrame:
         """Rows of all files."""
-        return pl.concat((file.rows for file in self.contents.values()), how="diagonal")
+        return pl.concat((file.rows for file in self.file_by_name.values()), how="diagonal")
 
     @cached_property
     def kinds(self) -> set[str]:
@@ -152,8 +149,8 @@ class FilesReader(Generic[Content]):
         """
         raise NotImplementedError
 
-    def rank_parts(
-        self, contents: Mapping[str, Content], given_ranks: Mapping[str, int], /
+    def rank_processes(
+        self, file_by_name: Mapping[str, Content], given_ranks: Mapping[str, int], /
     ) -> None:
         """Give the rows of files with several processes their ranks, as files and user say them."""
 
@@ -181,40 +178,32 @@ class FilesReader(Generic[Content]):
         return any(map(self.is_format, inside(files[:MAX_FILES_SNIFFED], path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read a file, or all files of a folder; one that cannot be read is noted, if there are others.
-
-        Raises:
-            MissingExtra: the library for the format is not installed.
-            NotATrace: no file can be read.
-            EmptyTrace: no event in them lasts.
-            UnusableInput: the rank of a file is not known.
-        """
+        """Read a file, or all files of a folder, as `Reader.read` says."""
         files = list_files(path, self.suffixes)
-        contents, notes = read_each(path, files, self.read_file, options)
-        return self.join(path, contents, notes, options.rank_of)
+        file_by_name, notes = read_each(path, files, self.read_file, options)
+        return self.join(path, file_by_name, notes, options.rank_of)
 
     def join(
         self,
         path: Path,
-        contents: Mapping[str, Content],
+        file_by_name: Mapping[str, Content],
         notes: Sequence[Note],
         given_ranks: Mapping[str, int],
     ) -> Trace:
         """Join the files of a run into a trace; `given_ranks` are those that the user gives, by name."""
-        self.rank_parts(contents, given_ranks)
-        has_one_process = all(file.process_count <= 1 for file in contents.values())
-        ranks = assign_ranks(contents, given_ranks, self.why_no_rank, alone=has_one_process)
+        self.rank_processes(file_by_name, given_ranks)
+        rank_by_file = assign_ranks(file_by_name, given_ranks, self.why_no_rank)
         if self.has_one_file_per_rank:
-            check_one_file_per_rank(ranks)
-        run = FileSet(contents, ranks)
+            check_one_file_per_rank(rank_by_file)
+        run = FileSet(file_by_name, rank_by_file)
         gaps = [
-            *(gap_of_cut_files(contents, self.advice_if_cut) if self.advice_if_cut else ()),
+            *find_gap_of_cut_files(file_by_name, self.advice_if_cut),
             *self.severe_gaps(run),
-            *gap_of_ranks(contents, given_ranks),
+            *find_rank_gap(file_by_name, given_ranks),
             *self.gaps(run),
         ]
-        recognition = recognize(self.format or self.name, contents, gaps, self.facts(run))
-        return self.complete(join_files(path, contents, ranks, notes, recognition), run)
+        recognition = recognize(self.format or self.name, file_by_name, gaps, self.facts(run))
+        return self.complete(join_files(path, file_by_name, rank_by_file, notes, recognition), run)
 
 
 def list_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -227,65 +216,64 @@ def list_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def read_each(
-    path: Path, files: Sequence[Path], read: Callable[[Path], Content], options: Reading
+    path: Path, files: Sequence[Path], read_file: Callable[[Path], Content], options: Reading
 ) -> tuple[dict[str, Content], list[Note]]:
     """Read files of a trace one by one; return them by name, and notes on those that cannot be read.
 
     Raises:
         NotATrace: no file can be read.
     """
-    contents: dict[str, Content] = {}
+    file_by_name: dict[str, Content] = {}
     notes = []
     for done_count, file in enumerate(files):
         if options.progress:
             options.progress(done_count, len(files))
         try:
             check_inside(file, path)
-            contents[file.name] = read(file)
+            file_by_name[file.name] = read_file(file)
         except (NotATrace, OSError) as error:
             sentence = f"'{file.name}' cannot be read: {error}."
             if len(files) == 1:
                 raise NotATrace(sentence) from error
             notes.append(Note(file.name, sentence, "unreadable"))
-    if not contents:
+    if not file_by_name:
         raise NotATrace(notes[0].sentence if notes else f"'{path}' holds no such file.")
-    return contents, notes
+    return file_by_name, notes
 
 
 def join_files(
     path: Path,
-    contents: Mapping[str, ReadFile],
-    ranks: Mapping[str, int],
+    file_by_name: Mapping[str, ReadFile],
+    rank_by_file: Mapping[str, int],
     notes: Sequence[Note],
     recognition: Recognition,
 ) -> Trace:
-    """Return the trace of all files' spans; `ranks` are of those files that do not say theirs.
+    """Return the trace of all files' spans; `rank_by_file` are of those files that do not say theirs.
 
     Raises:
         EmptyTrace: there is no row.
     """
-    tables = [
-        file.rows.with_columns(
-            pl.col("rank") if file.says_ranks else pl.lit(ranks[name], pl.Int32).alias("rank"),
-            file=pl.lit(name),
-        )
-        for name, file in contents.items()
-    ]
+    tables: list[pl.DataFrame] = []
+    ranks_by_communicator: dict[str, list[int]] = {}
+    for name, file in file_by_name.items():
+        rank = pl.col("rank") if file.has_rank_column else pl.lit(rank_by_file[name], pl.Int32)
+        tables.append(file.rows.with_columns(rank=rank, file=pl.lit(name)))
+        ranks_by_communicator |= file.ranks_by_communicator
     rows = pl.concat(tables, how="diagonal")  # the column stands elsewhere where a file has it
     if rows.is_empty():
         raise EmptyTrace(f"'{path}', a {recognition.format}, holds no event that lasts.")
-    unusable_count = sum(file.unusable for file in contents.values())
+    unusable_count = sum(file.unusable_count for file in file_by_name.values())
     origin = Origin(
-        f"'{path.name}'",
-        path.name,
-        once=True,
-        unusable={missing_reason("start_ns"): unusable_count} if unusable_count else {},
+        name=f"'{path.name}'",
+        file=path.name,
+        has_no_repeats=True,
+        unusable_by_reason={missing_reason("start_ns"): unusable_count} if unusable_count else {},
         notes=[
             *notes,
-            *(note for name, file in contents.items() for note in _note_damage(name, file)),
-            *(note_assumed_rank(name) for name in contents if RANK_UNKNOWN in recognition.gaps),
+            *(note for name, file in file_by_name.items() for note in _note_damage(name, file)),
+            *(note_assumed_rank(name) for name in file_by_name if RANK_UNKNOWN in recognition.gaps),
         ],
-        members={name: group for file in contents.values() for name, group in file.members.items()},
+        ranks_by_communicator=ranks_by_communicator,
         recognition=recognition,
     )
     return spans.build(rows, origin).with_(path=path)
@@ -293,63 +281,58 @@ def join_files(
 
 def _note_damage(name: str, file: ReadFile) -> Iterator[Note]:
     """Note that a file was cut off, and that events of it cannot be read, if so."""
-    if file.cut:
-        sentence = (
-            f"'{name}' was cut off ({file.damage}): the {file.events:,} events before are read."
+    if file.is_cut:
+        events_text = f"the {file.event_count:,} events before are read"
+        yield Note(
+            name, f"'{name}' was cut off ({file.damage_reason}): {events_text}.", "truncated"
         )
-        yield Note(name, sentence, "truncated")
-    if file.lost:
-        reason = f" ({file.damage})" if file.damage and not file.cut else ""
-        sentence = f"Of '{name}', {fmt.count(file.lost, 'event')} cannot be read{reason}."
+    if file.lost_count:
+        reason = f" ({file.damage_reason})" if file.damage_reason and not file.is_cut else ""
+        sentence = f"Of '{name}', {fmt.count(file.lost_count, 'event')} cannot be read{reason}."
         yield Note(name, sentence, "dropped")
 
 
 def recognize(
     format_name: str,
-    contents: Mapping[str, ReadFile],
+    file_by_name: Mapping[str, ReadFile],
     gaps: Iterable[Gap],
     facts: Iterable[tuple[str, str]],
 ) -> Recognition:
-    """Describe the content of files: events by sort, facts, what has no row, gaps."""
-    count_by_sort, count_by_reason = Counter[str](), Counter[str]()
-    for file in contents.values():
-        count_by_sort += file.sorts
-        count_by_reason += file.left_out
+    """Describe the content of files: events by sort, `facts` (names, values), what has no row, gaps."""
+    event_counts, left_out_counts = Counter[str](), Counter[str]()
+    for file in file_by_name.values():
+        event_counts += file.event_counts
+        left_out_counts += file.left_out_counts
     listed_sorts = ", ".join(
         f"{count:,} {sort or 'without a category'}"
-        for sort, count in count_by_sort.most_common(MAX_SORTS_LISTED)
+        for sort, count in event_counts.most_common(MAX_SORTS_LISTED)
     )
     return Recognition(
         format=format_name,
-        found=(("events", f"{sum(count_by_sort.values()):,}: {listed_sorts}"), *facts),
-        left_out=tuple(count_by_reason.items()),
+        facts=(("events", f"{sum(event_counts.values()):,}: {listed_sorts}"), *facts),
+        left_out=tuple(left_out_counts.items()),
         gaps=tuple(gaps),
     )
 
 
 def assign_ranks(
-    contents: Mapping[str, ReadFile],
-    given_ranks: Mapping[str, int],
-    why_no_rank: str,
-    *,
-    alone: bool,
+    file_by_name: Mapping[str, ReadFile], given_ranks: Mapping[str, int], why_no_rank: str
 ) -> dict[str, int]:
-    """Return the rank of each file that does not say it, by name.
-
-    `alone`: it may be rank 0, if it is the only file and the user names no rank either.
+    """Return the rank of each file that does not say it, by name; a process alone may be rank 0.
 
     Raises:
         UnusableInput: a rank is not known; `why_no_rank` says what is special about such files.
     """
-    files_without_rank = [name for name, file in contents.items() if not file.says_ranks]
-    unnamed_files = [name for name in files_without_rank if name not in given_ranks]
-    if unnamed_files and not (alone and len(contents) == 1):
-        listed = fmt.series([f"'{name}'" for name in unnamed_files[:MAX_FILES_NAMED]])
-        unlisted_count = len(unnamed_files) - MAX_FILES_NAMED
-        unlisted = f" and {unlisted_count} more" if unlisted_count > 0 else ""
+    files_without_rank = [name for name, file in file_by_name.items() if not file.has_rank_column]
+    unknown_files = [name for name in files_without_rank if name not in given_ranks]
+    is_alone = [file.process_count <= 1 for file in file_by_name.values()] == [True]
+    if unknown_files and not is_alone:
+        listed = fmt.join_words([f"'{name}'" for name in unknown_files[:MAX_FILES_NAMED]])
+        unlisted_count = len(unknown_files) - MAX_FILES_NAMED
+        unlisted_text = f" and {unlisted_count} more" if unlisted_count > 0 else ""
         raise UnusableInput(
-            f"{why_no_rank}: say of which rank {listed}{unlisted} "
-            f"{'is' if len(unnamed_files) == 1 else 'are'} with --rank-of {unnamed_files[0]}=RANK."
+            f"{why_no_rank}: say of which rank {listed}{unlisted_text} "
+            f"{'is' if len(unknown_files) == 1 else 'are'} with --rank-of {unknown_files[0]}=RANK."
         )
     return {name: given_ranks.get(name, 0) for name in files_without_rank}
 
@@ -360,28 +343,31 @@ def check_one_file_per_rank(rank_by_file: Mapping[str, int]) -> None:
     Raises:
         UnusableInput: two are.
     """
-    file_of_rank: dict[int, str] = {}
+    file_by_rank: dict[int, str] = {}
     for file, rank in rank_by_file.items():
-        if rank in file_of_rank:
+        if rank in file_by_rank:
             raise UnusableInput(
-                f"'{file_of_rank[rank]}' and '{file}' are both said to be of rank {rank}: a rank has "
+                f"'{file_by_rank[rank]}' and '{file}' are both said to be of rank {rank}: a rank has "
                 "one file."
             )
-        file_of_rank[rank] = file
+        file_by_rank[rank] = file
 
 
-def gap_of_ranks(contents: Mapping[str, ReadFile], given_ranks: Mapping[str, int]) -> Iterator[Gap]:
+def find_rank_gap(
+    file_by_name: Mapping[str, ReadFile], given_ranks: Mapping[str, int]
+) -> Iterator[Gap]:
     """Yield that the rank of a file is not known, if neither the file nor the user says it."""
-    if any(not file.says_ranks and name not in given_ranks for name, file in contents.items()):
+    files_without_rank = {name for name, file in file_by_name.items() if not file.has_rank_column}
+    if files_without_rank - given_ranks.keys():
         yield RANK_UNKNOWN
 
 
-def gap_of_cut_files(contents: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:
-    """Yield what is not known of files that end before their events do."""
-    cut_files = [name for name, file in contents.items() if file.cut]
-    if cut_files:
+def find_gap_of_cut_files(file_by_name: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:
+    """Yield what is not known of files that end before their events do; nothing without an advice."""
+    cut_files = [name for name, file in file_by_name.items() if file.is_cut]
+    if cut_files and advice:
         yield Gap(
-            f"{fmt.series(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
+            f"{fmt.join_words(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
             "what happened after the last whole event",
             advice,
         )
@@ -408,14 +394,14 @@ def note_ranks_of_devices(file: str, process: str) -> Note:
     )
 
 
-def gaps_of_python_calls(kinds: Collection[str]) -> Iterator[Gap]:
+def find_gaps_of_python_calls(kinds: Collection[str]) -> Iterator[Gap]:
     """Yield what calls of functions of Python do not say, whose rows are of some kinds."""
     if "step" not in kinds:
         yield Gap(
             "no function is called as a step is",
             "where steps begin, but by the updates that come back",
             "Put a step into a function called train_step.",
-            decisive="update" not in kinds,
+            is_decisive="update" not in kinds,
         )
     if not {"forward", "backprop", "update"}.intersection(kinds):
         yield Gap(
@@ -434,5 +420,5 @@ def gaps_of_python_calls(kinds: Collection[str]) -> Iterator[Gap]:
         "what runs beside Python (kernels of devices, threads of libraries) is not recorded",
         "what devices did, and when communication was in flight",
         "Profile with torch.profiler, or record with 'tracelens record'.",
-        decisive=False,
+        is_decisive=False,
     )

@@ -26,21 +26,18 @@ class SpanMeaning(NamedTuple):
 
 @dataclass(eq=False)
 class SpanBuffer(Generic[Key, Thread]):
-    """Spans of a file; a `Key` is their meaning in its words, a `Thread` where they ran.
+    """Spans of a file in arrays, one item a span; keys and threads are numbered as they appear.
 
-    Numbers are in arrays, and each word is held once.
-
-    `keys` and `threads` are numbered in order of appearance; `key_of_row` and `thread_of_row` are these
-    numbers, one a span.
+    A `Key` is the meaning of a span in the file's words, a `Thread` where it ran.
     """
 
     start_ns: array[int] = field(default_factory=lambda: array("q"))
     end_ns: array[int] = field(default_factory=lambda: array("q"))
     nbytes: array[int] = field(default_factory=lambda: array("q"))
-    key_of_row: array[int] = field(default_factory=lambda: array("L"))
-    thread_of_row: array[int] = field(default_factory=lambda: array("L"))
-    keys: dict[Key, int] = field(default_factory=dict)
-    threads: dict[Thread, int] = field(default_factory=dict)
+    key_numbers: array[int] = field(default_factory=lambda: array("L"))
+    thread_numbers: array[int] = field(default_factory=lambda: array("L"))
+    number_by_key: dict[Key, int] = field(default_factory=dict)
+    number_by_thread: dict[Thread, int] = field(default_factory=dict)
 
     def add(
         self, start_ns: int, end_ns: int, key: Key, thread: Thread, nbytes: int | None = None
@@ -49,36 +46,37 @@ class SpanBuffer(Generic[Key, Thread]):
         self.start_ns.append(start_ns)
         self.end_ns.append(end_ns)
         self.nbytes.append(_NO_BYTES if nbytes is None else nbytes)
-        self.key_of_row.append(self.keys.setdefault(key, len(self.keys)))
-        self.thread_of_row.append(self.threads.setdefault(thread, len(self.threads)))
+        self.key_numbers.append(self.number_by_key.setdefault(key, len(self.number_by_key)))
+        new_number = len(self.number_by_thread)
+        self.thread_numbers.append(self.number_by_thread.setdefault(thread, new_number))
 
     def __len__(self) -> int:
         """Return the number of spans."""
         return len(self.start_ns)
 
-    def frame(
-        self, meaning: Callable[[Key], SpanMeaning], thread_name: Callable[[Thread], str]
+    def to_frame(
+        self, translate_key: Callable[[Key], SpanMeaning], name_thread: Callable[[Thread], str]
     ) -> pl.DataFrame:
-        """Return rows in words of `spans.build`; each key and each thread is translated once."""
-        kinds, ops, names = zip(*map(meaning, self.keys), strict=True) if self.keys else ((),) * 3
-        threads = [thread_name(thread) for thread in self.threads]
+        """Return one row per span in words of `spans.build`; each key and thread is translated once."""
+        meanings = [translate_key(key) for key in self.number_by_key]
+        thread_names = [name_thread(thread) for thread in self.number_by_thread]
         return pl.DataFrame(
             {
                 "start_ns": pl.Series(self.start_ns, dtype=pl.Int64),
                 "end_ns": pl.Series(self.end_ns, dtype=pl.Int64),
-                "kind": words_by_number(kinds, self.key_of_row),
-                "op": words_by_number(ops, self.key_of_row),
-                "name": words_by_number(names, self.key_of_row),
-                "thread": words_by_number(threads, self.thread_of_row),
+                "kind": gather_words([meaning.kind for meaning in meanings], self.key_numbers),
+                "op": gather_words([meaning.op for meaning in meanings], self.key_numbers),
+                "name": gather_words([meaning.name for meaning in meanings], self.key_numbers),
+                "thread": gather_words(thread_names, self.thread_numbers),
                 "bytes": pl.Series(self.nbytes, dtype=pl.Int64),
             }
         ).with_columns(bytes=pl.when(pl.col("bytes") >= 0).then("bytes"))
 
 
-def words_by_number(words: Sequence[str | None], numbers: array[int]) -> pl.Series:
-    """Return the word of each row, given by its number in `words`."""
-    categories = pl.Series(words, dtype=pl.String).cast(pl.Categorical())
-    return categories.gather(pl.Series(numbers, dtype=pl.UInt32))
+def gather_words(words: Sequence[str | None], indices: array[int]) -> pl.Series:
+    """Return the word of each row, given by its index in `words`."""
+    word_column = pl.Series(words, dtype=pl.String).cast(pl.Categorical())
+    return word_column.gather(pl.Series(indices, dtype=pl.UInt32))
 
 
 class RowBuffer:
@@ -86,8 +84,8 @@ class RowBuffer:
 
     def __init__(self, schema: Mapping[str, pl.DataType]) -> None:
         self.schema = schema
-        self.cells: dict[str, list[Any]] = {name: [] for name in schema}
-        self._words: dict[str, str] = {}
+        self.cells: dict[str, list[Any]] = {name: [] for name in schema}  # by column, one a row
+        self._texts: dict[str, str] = {}  # the first of each equal ones
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -97,9 +95,9 @@ class RowBuffer:
         """Add a row; equal texts are kept once."""
         for name, cells in self.cells.items():
             value = row.get(name)
-            cells.append(self._words.setdefault(value, value) if type(value) is str else value)
+            cells.append(self._texts.setdefault(value, value) if type(value) is str else value)
 
-    def frame(self) -> pl.DataFrame:
+    def to_frame(self) -> pl.DataFrame:
         """Return the rows; values that do not fit into their column are null."""
         return pl.DataFrame(
             {

@@ -57,21 +57,21 @@ _ROW: Final = {
 class _Call:
     """An operation: when ranks were ready for it, when it ran, and on which tensor.
 
-    Times are microseconds since the file begins; `ready_us` are by rank.
+    Times are microseconds since the file begins.
     """
 
     tensor: str
-    begin_us: int
-    ready_us: dict[int, int] = field(default_factory=dict)
+    begin_us: int  # when rank 0 began to negotiate it
+    ready_us_by_rank: dict[int, int] = field(default_factory=dict)  # empty without marks
     op: str = ""
-    end_us: int = -1
+    end_us: int = -1  # until it ends
     nbytes: int | None = None
     step: int | None = None
 
     @property
-    def begin_of_rank(self) -> dict[int, int]:
+    def begin_us_by_rank(self) -> dict[int, int]:
         """Time at which each rank was ready, or rank 0 alone began, in microseconds."""
-        return self.ready_us or {0: self.begin_us}
+        return self.ready_us_by_rank or {0: self.begin_us}
 
 
 class _RankCall(NamedTuple):
@@ -93,91 +93,94 @@ class _Tensor:
 
 @dataclass(eq=False)
 class Timeline(ReadFile):
-    """The content of a file: `calls` of tensors in order of their ends.
+    """The content of a file. Its times are microseconds since `origin_us`."""
 
-    `activities_us` is how long operations of rank 0 were in each of their activities. Times of the
-    file are since `origin_us`, microseconds since 1970. `ranks` were ready for some call, and
-    `unmarked` calls say nothing of other ranks.
-    """
+    calls: list[_Call] = field(default_factory=list)  # in order of their ends
+    tensor_by_pid: dict[int, _Tensor] = field(default_factory=lambda: defaultdict(_Tensor))
+    us_by_activity: Counter[str] = field(default_factory=Counter)  # time of operations of rank 0
+    origin_us: int = 0  # since 1970
+    ranks: set[int] = field(default_factory=set)  # those that were ready for some call
+    unmarked_count: int = 0  # calls that do not say when other ranks were ready
 
-    calls: list[_Call] = field(default_factory=list)
-    tensors: dict[int, _Tensor] = field(default_factory=lambda: defaultdict(_Tensor))
-    activities_us: Counter[str] = field(default_factory=Counter)
-    origin_us: int = 0
-    ranks: set[int] = field(default_factory=set)
-    unmarked: int = 0
+    def apply_event(self, event: dict[str, Any]) -> None:
+        """Apply an event of the file to its tensor, and count it.
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Apply an event of the file to its tensor, and count it."""
+        A tensor is a process of the file. Its operations begin (B) and end (E); a complete event (X)
+        marks that the rank of its name is ready.
+        """
         phase, name = event.get("ph"), event.get("name")
-        now_us = as_number(event.get("ts"), MOST_US)
-        tensor = self.tensors[as_number(event.get("pid"), MOST_US) or 0]
+        event_us = as_number(event.get("ts"), MOST_US)
+        tensor = self.tensor_by_pid[as_number(event.get("pid"), MOST_US) or 0]
         args = as_object(event.get("args"))
         if phase == "M":
             if name == "process_name" and isinstance(args.get("name"), str):
                 tensor.name = as_text(args["name"])
-            self.left_out["names of tensors"] += 1
+            self.left_out_counts["names of tensors"] += 1
         elif phase in ("i", "I"):
-            self.left_out["begins of cycles" if name == _CYCLE else "instants"] += 1
-        elif now_us is None or (phase != "E" and not isinstance(name, str)):
-            self.unusable += 1
+            self.left_out_counts["begins of cycles" if name == _CYCLE else "instants"] += 1
+        elif event_us is None or (phase != "E" and not isinstance(name, str)):
+            self.unusable_count += 1
         elif phase == "B":
-            self._begin(str(name), now_us, tensor)
+            self._begin(str(name), event_us, tensor)
         elif phase == "X":
-            self._mark_ready(str(name), now_us, tensor)
+            self._mark_ready(str(name), event_us, tensor)
         elif phase == "E" and tensor.open_events:
-            self._end(now_us, tensor, args)
+            self._end(event_us, tensor, args)
         else:
-            self.unusable += 1
+            self.unusable_count += 1
         origin_us = as_number(args.get("start_time_since_epoch_in_micros"), MOST_US)
         self.origin_us = origin_us or self.origin_us
 
-    def _begin(self, name: str, now_us: int, tensor: _Tensor) -> None:
-        """Open an event of a tensor: a negotiation, an operation, or an activity within one."""
+    def _begin(self, name: str, begin_us: int, tensor: _Tensor) -> None:
+        """Open an event of a tensor: a negotiation, its operation, or an activity within that."""
         is_negotiation = name.startswith(_NEGOTIATION)
         if is_negotiation and tensor.open_events:  # one operation at a time: an end was lost
             tensor.open_events.clear()
-            self.left_out["operations that do not end"] += 1
+            self.left_out_counts["operations that do not end"] += 1
         if is_negotiation:
-            tensor.call = _Call(tensor.name, now_us)
+            tensor.call = _Call(tensor.name, begin_us)
         elif not tensor.open_events:
-            tensor.call = tensor.call or _Call(tensor.name, now_us)
+            tensor.call = tensor.call or _Call(tensor.name, begin_us)
             tensor.call.op = name
-        tensor.open_events.append((as_text(name), now_us))
+        tensor.open_events.append((as_text(name), begin_us))
         is_outer = len(tensor.open_events) == 1
-        self.sorts["begins" if is_outer else "begins of activities"] += 1
+        self.event_counts["begins" if is_outer else "begins of activities"] += 1
 
-    def _mark_ready(self, name: str, now_us: int, tensor: _Tensor) -> None:
-        """Take the mark that a rank is ready; the first counts."""
+    def _mark_ready(self, name: str, ready_us: int, tensor: _Tensor) -> None:
+        """Take the mark that the rank called `name` is ready; its first mark counts."""
         is_rank = name.isdecimal() and len(name) < len(str(MOST_RANKS))
         if not is_rank or tensor.call is None:
-            self.unusable += 1
+            self.unusable_count += 1
             return
-        tensor.call.ready_us.setdefault(int(name), now_us)
-        self.sorts["ranks that are ready"] += 1
+        tensor.call.ready_us_by_rank.setdefault(int(name), ready_us)
+        self.event_counts["ranks that are ready"] += 1
 
-    def _end(self, now_us: int, tensor: _Tensor, args: dict[str, Any]) -> None:
-        """Close the last event that a tensor opened; the end of an operation completes its call."""
+    def _end(self, end_us: int, tensor: _Tensor, args: dict[str, Any]) -> None:
+        """Close the last event of a tensor: an activity, a negotiation, or the operation of its call."""
         name, begin_us = tensor.open_events.pop()
-        self.sorts["ends"] += 1
+        self.event_counts["ends"] += 1
         if tensor.open_events:
-            self.activities_us[name] += max(0, now_us - begin_us)
+            self.us_by_activity[name] += max(0, end_us - begin_us)
         elif not name.startswith(_NEGOTIATION) and tensor.call is not None:
-            tensor.call.end_us, tensor.call.nbytes = now_us, _tensor_bytes(args)
+            tensor.call.end_us, tensor.call.nbytes = end_us, _tensor_bytes(args)
             self.calls.append(tensor.call)
             tensor.call = None
 
     def set_rows(self) -> Timeline:
-        """Set `rows` and what depends on all calls; return the timeline itself."""
-        unended_count = sum(tensor.call is not None for tensor in self.tensors.values())
+        """Set `rows`, one per operation or wait and rank, from all calls; return the timeline itself.
+
+        A call without marks (`ready_us_by_rank`) tells nothing of other ranks. If that is so of most,
+        only rank 0 gets rows.
+        """
+        unended_count = sum(tensor.call is not None for tensor in self.tensor_by_pid.values())
         if unended_count:
-            self.left_out["operations that do not end"] += unended_count
-        self.unmarked = sum(not call.ready_us for call in self.calls)
+            self.left_out_counts["operations that do not end"] += unended_count
+        self.unmarked_count = sum(not call.ready_us_by_rank for call in self.calls)
         _number_steps(self.calls)
-        self.ranks = {rank for call in self.calls for rank in call.ready_us}
-        if 2 * self.unmarked > len(self.calls):  # of other ranks too little is known
+        self.ranks = {rank for call in self.calls for rank in call.ready_us_by_rank}
+        if 2 * self.unmarked_count > len(self.calls):
             for call in self.calls:
-                call.ready_us = {0: call.ready_us.get(0, call.begin_us)}
+                call.ready_us_by_rank = {0: call.ready_us_by_rank.get(0, call.begin_us)}
         rows = [*_reduction_rows(self.calls), *_wait_rows(self.calls)]
         time_columns = pl.col("start_ns", "end_ns")
         self.rows = pl.DataFrame(rows, schema=_ROW, orient="row").with_columns(
@@ -189,34 +192,32 @@ class Timeline(ReadFile):
 def _number_steps(calls: list[_Call]) -> None:
     """Set `step` of calls by tensors that come back: a second call of a tensor begins a step.
 
-    Tensors of each step have about as many operations as most have; some may be lost.
+    Only tensors that come back in every step tell: those with about the usual number of calls, as some
+    may be lost. Calls of others keep no step.
     """
-    call_count_of_tensor = Counter(call.tensor for call in calls)
-    calls_by_count = Counter(call_count_of_tensor[call.tensor] for call in calls)
-    ((usual_count, _),) = calls_by_count.most_common(1) or ((0, 0),)
+    call_count_by_tensor = Counter(call.tensor for call in calls)
+    counts_of_calls = Counter(call_count_by_tensor[call.tensor] for call in calls)
+    ((usual_count, _),) = counts_of_calls.most_common(1) or ((0, 0),)
     if usual_count < 2:
         return
     step_index = 0
-    tensors: set[str] = set()
+    tensors_of_step: set[str] = set()
     for call in calls:
-        count_difference = abs(call_count_of_tensor[call.tensor] - usual_count)
+        count_difference = abs(call_count_by_tensor[call.tensor] - usual_count)
         if count_difference > MAX_SHARE_OF_CALLS_LOST * usual_count:
             continue
-        if call.tensor in tensors:
+        if call.tensor in tensors_of_step:
             step_index += 1
-            tensors.clear()
-        tensors.add(call.tensor)
+            tensors_of_step.clear()
+        tensors_of_step.add(call.tensor)
         call.step = step_index
 
 
 def _reduction_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
-    """Yield an operation for each rank that is known to take part, from when it was ready to its end.
-
-    Times are microseconds, in rows as `_ROW` says.
-    """
+    """Yield rows of `_ROW`, in microseconds: an operation of each rank that is known to take part."""
     for seq, call in enumerate(calls):
         kind, op = meaning(call.op) or ("reduction", None)
-        for rank, ready_us in call.begin_of_rank.items():
+        for rank, ready_us in call.begin_us_by_rank.items():
             yield (
                 rank, ready_us, max(ready_us, call.end_us), kind, op, call.tensor, "reductions",
                 call.step, seq, call.nbytes, "closed",
@@ -224,27 +225,27 @@ def _reduction_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
 
 
 def _wait_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
-    """Yield each rank's waits as rows of `_ROW`, in microseconds.
+    """Yield each rank's waits as rows of `_ROW`, in microseconds since the file begins.
 
     The file itself does not hold them. A wait lasts from the rank's last tensor of a step to the end
     of the last operation, as in `DistributedOptimizer`; ranks that await each operation wait in each.
     """
-    calls_of_rank: dict[int, list[_RankCall]] = defaultdict(list)
-    end_us_of_step: dict[int, int] = {}
+    calls_by_rank: dict[int, list[_RankCall]] = defaultdict(list)
+    end_us_by_step: dict[int, int] = {}
     for call in calls:
         if call.step is not None:
-            end_us_of_step[call.step] = max(end_us_of_step.get(call.step, 0), call.end_us)
-            for rank, ready_us in call.begin_of_rank.items():
+            end_us_by_step[call.step] = max(end_us_by_step.get(call.step, 0), call.end_us)
+            for rank, ready_us in call.begin_us_by_rank.items():
                 end_us = max(ready_us, call.end_us)
-                calls_of_rank[rank].append(_RankCall(ready_us, call.step, end_us))
-    is_each_awaited = _awaits_each_call(calls, calls_of_rank.values())
-    for rank, rank_calls in calls_of_rank.items():
-        last_call_of_step = {call.step: call for call in sorted(rank_calls)}
-        step_ends = [
-            call._replace(end_us=max(call.ready_us, end_us_of_step[step]))
-            for step, call in last_call_of_step.items()
+                calls_by_rank[rank].append(_RankCall(ready_us, call.step, end_us))
+    awaits_each_call = _awaits_each_call(calls, calls_by_rank.values())
+    for rank, rank_calls in calls_by_rank.items():
+        last_call_by_step = {call.step: call for call in sorted(rank_calls)}
+        waits_of_steps = [
+            rank_call._replace(end_us=max(rank_call.ready_us, end_us_by_step[step]))
+            for step, rank_call in last_call_by_step.items()
         ]
-        for ready_us, step, end_us in rank_calls if is_each_awaited else step_ends:
+        for ready_us, step, end_us in rank_calls if awaits_each_call else waits_of_steps:
             yield (
                 rank, ready_us, end_us, "wait", None, "synchronize", "training", step, None, None,
                 "estimated",
@@ -254,28 +255,31 @@ def _wait_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
 def _awaits_each_call(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCall]]) -> bool:
     """Return True if ranks go on soon after each operation ends, however late the last rank was.
 
-    They do if pauses between operations of a step are short beside the delays of the last rank.
+    They do if pauses between operations of a step are short beside the delays of the last rank, and
+    none is ready for an operation before the one before it has ended.
     """
-    pauses_us = []
+    pauses_us = []  # the median pause of each rank
     for rank_calls in calls_of_ranks:
         pairs = [(a, b) for a, b in pairwise(sorted(rank_calls)) if a.step == b.step]
         if not pairs or any(second.ready_us < first.end_us for first, second in pairs):
             return False
         pauses_us.append(median(second.ready_us - first.end_us for first, second in pairs))
-    ready_us_of_calls = [call.ready_us.values() for call in calls if call.ready_us]
-    delays_us = [max(ready_us) - min(ready_us) for ready_us in ready_us_of_calls]
+    ready_us_of_calls = [call.ready_us_by_rank.values() for call in calls if call.ready_us_by_rank]
+    delays_us = [
+        max(ready_us) - min(ready_us) for ready_us in ready_us_of_calls
+    ]  # of the last rank
     are_known = bool(delays_us and pauses_us)
     return are_known and min(pauses_us) < MAX_PAUSE_AFTER_WAIT * median(delays_us)
 
 
 def _tensor_bytes(args: dict[str, Any]) -> int | None:
     """Return the number of bytes of a tensor, by its type and its shape, ``[3, 224, 224]``."""
-    item_bytes, shape = _ITEM_BYTES.get(str(args.get("dtype")).casefold()), args.get("shape")
-    if item_bytes is None or not isinstance(shape, str):
+    bytes_per_item, shape = _ITEM_BYTES.get(str(args.get("dtype")).casefold()), args.get("shape")
+    if bytes_per_item is None or not isinstance(shape, str):
         return None
     dimensions = (int(number[:12]) for number in _DIMENSION.findall(as_text(shape)))
-    nbytes = item_bytes * math.prod(dimensions)
-    return nbytes if nbytes < MOST_NS else None
+    tensor_bytes = bytes_per_item * math.prod(dimensions)
+    return tensor_bytes if tensor_bytes < MOST_NS else None  # what a column of 64 bits holds
 
 
 class HorovodReader(FilesReader[Timeline]):
@@ -290,27 +294,27 @@ class HorovodReader(FilesReader[Timeline]):
 
     def read_file(self, file: Path) -> Timeline:
         """Read one file, as `FilesReader.read_file` says."""
-        timeline = Timeline(says_ranks=True)
-        for event in timeline.read_events(EventStream(file), timeline.calls.__len__):
-            timeline.take(event)
+        timeline = Timeline(has_rank_column=True)
+        for event in timeline.read_events(EventStream(file), row_count=timeline.calls.__len__):
+            timeline.apply_event(event)
         return timeline.set_rows()
 
     def facts(self, run: FileSet[Timeline]) -> Iterator[tuple[str, str]]:
         """Yield the shares of activities."""
-        for timeline in run.contents.values():
-            total_us = timeline.activities_us.total()
+        for timeline in run.file_by_name.values():
+            total_us = timeline.us_by_activity.total()
             if total_us:
-                activities = timeline.activities_us.most_common(MAX_ACTIVITIES_LISTED)
+                activities = timeline.us_by_activity.most_common(MAX_ACTIVITIES_LISTED)
                 shares = ", ".join(f"{name} {us / total_us:.0%}" for name, us in activities)
                 yield "operations of rank 0", f"of their activities' time {shares}"
 
     def gaps(self, run: FileSet[Timeline]) -> Iterator[Gap]:
         """Yield what operations do not say of ranks."""
-        for timeline in run.contents.values():
+        for timeline in run.file_by_name.values():
             rank_count = len(timeline.ranks)
-            if timeline.unmarked:
+            if timeline.unmarked_count:
                 yield Gap(
-                    f"{timeline.unmarked:,} of {len(timeline.calls):,} operations do not say when "
+                    f"{timeline.unmarked_count:,} of {len(timeline.calls):,} operations do not say when "
                     f"{f'the other of {rank_count:,} ranks' if rank_count > 1 else 'other ranks'} were "
                     "ready, as Horovod knew them from the step before",
                     "which rank others wait for in them",
@@ -325,11 +329,11 @@ class HorovodReader(FilesReader[Timeline]):
             "waits at the end of a step are taken from the last tensor to the last operation's end",
             "how much of communication is hidden behind the update",
             "Record the run with 'tracelens record'.",
-            decisive=False,
+            is_decisive=False,
         )
         yield Gap(
             "rank 0 hears once a cycle which ranks are ready",
             "who is late by less than HOROVOD_CYCLE_TIME (1 ms, if it is not set)",
             "Set HOROVOD_CYCLE_TIME to less.",
-            decisive=False,
+            is_decisive=False,
         )

@@ -10,8 +10,6 @@ from tracelens.model import fmt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RankFile", "check_one_job"]
-
 # ns: no rank of a job is profiled as long after all others, whatever their clocks are apart [chosen]
 MAX_TIME_BETWEEN_RANKS_NS: Final = 3_600_000_000_000
 _FIRST_DATE_NS: Final = 10**18  # ns since 1970, in 2001: clocks that show less count from a boot
@@ -19,11 +17,11 @@ _ONE_BY_ONE: Final = "files of different jobs are not one run. Analyze them one 
 
 
 class RankFile(NamedTuple):
-    """A file of a rank: the world size that it says, 0 if it says none, and when it begins and ends."""
+    """A file of a rank: the world size that it says, 0 if it says none, and its first and last time."""
 
     name: str
     rank: int
-    world: int
+    world_size: int
     first_ns: int
     last_ns: int
 
@@ -31,27 +29,29 @@ class RankFile(NamedTuple):
 def check_one_job(files: Iterable[RankFile]) -> None:
     """Refuse files that cannot be of one job.
 
+    Times are compared only if they are dates. Files of one rank may be far apart: it was profiled twice.
+
     Raises:
         UnusableInput: their world sizes differ, or ranks were recorded at times far apart.
     """
     ordered_files = sorted(files, key=lambda file: file.first_ns)
-    file_by_world_size = {file.world: file.name for file in ordered_files if file.world}
+    file_by_world_size = {file.world_size: file.name for file in ordered_files if file.world_size}
     if len(file_by_world_size) > 1:
-        (size, name), (other_size, other_name) = sorted(file_by_world_size.items())[:2]
+        (world_size, name), (other_world_size, other_name) = sorted(file_by_world_size.items())[:2]
         raise UnusableInput(
-            f"'{name}' is of a job of {fmt.count(size, 'rank')}, and '{other_name}' of one of "
-            f"{other_size:,}: {_ONE_BY_ONE}"
+            f"'{name}' is of a job of {fmt.count(world_size, 'rank')}, and '{other_name}' of one of "
+            f"{other_world_size:,}: {_ONE_BY_ONE}"
         )
     if not ordered_files or ordered_files[0].first_ns < _FIRST_DATE_NS:
         return
-    last_to_end = ordered_files[0]
+    last_file_to_end = ordered_files[0]
     for index, file in enumerate(ordered_files):
-        pause_ns = file.first_ns - last_to_end.last_ns
+        pause_ns = file.first_ns - last_file_to_end.last_ns
         earlier_ranks = {earlier.rank for earlier in ordered_files[:index]}
         later_ranks = {later.rank for later in ordered_files[index:]}
         if pause_ns > MAX_TIME_BETWEEN_RANKS_NS and not earlier_ranks & later_ranks:
             raise UnusableInput(
-                f"'{file.name}' begins {fmt.duration(pause_ns)} after '{last_to_end.name}' ends, and "
-                f"they are of different ranks: {_ONE_BY_ONE}"
+                f"'{file.name}' begins {fmt.duration(pause_ns)} after '{last_file_to_end.name}' ends, "
+                f"and they are of different ranks: {_ONE_BY_ONE}"
             )
-        last_to_end = max(last_to_end, file, key=lambda candidate: candidate.last_ns)
+        last_file_to_end = max(last_file_to_end, file, key=lambda candidate: candidate.last_ns)

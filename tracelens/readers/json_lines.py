@@ -28,35 +28,33 @@ _OPENING: Final = (b"{", b"[")
 
 @dataclass(eq=False)
 class JsonLines:
-    """The objects of one file; `lost` lines hold none, `cut`: the file ends within one, for a reason."""
+    """The objects of one file."""
 
     path: Path
-    lost: int = 0
-    cut: bool = False
-    damage: str = ""
+    lost_count: int = 0  # lines that hold no object
+    is_cut: bool = False  # the file ends within an object
+    damage_reason: str = ""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects; those of a list on one line come one by one.
-
-        Raises:
-            NotATrace: the file is no regular file, larger than it may be, or holds no JSON.
-        """
+        """Yield the objects; those of a list on one line come one by one."""
         lines = (line for line in self._lines() if line.strip(_BLANK))
         first_line, second_line = next(lines, b"").lstrip(_BLANK), next(lines, b"")
         is_json = first_line.startswith(_OPENING)
-        if is_json and _parse(first_line) is None and _parse(second_line) is None:
+        if is_json and _parse_objects(first_line) is None and _parse_objects(second_line) is None:
             yield from self._read_document()
             return
         if first_line and not is_json:
             raise NotATrace("it does not begin with a JSON object")
-        is_broken = False
+        is_line_broken = (
+            False  # the one before: it is lost unless it is the last, then the file is cut
+        )
         for line in filter(None, chain((first_line, second_line), lines)):
-            self.lost += is_broken
-            objects = _parse(line)
-            is_broken = objects is None
+            self.lost_count += is_line_broken
+            objects = _parse_objects(line)
+            is_line_broken = objects is None
             yield from objects or ()
-        if is_broken:
-            self._note_end("the last line is no whole JSON object")
+        if is_line_broken:
+            self._note_cut("the last line is no whole JSON object")
 
     def _read_document(self) -> list[dict[str, Any]]:
         """Parse a document over many lines, from its begin."""
@@ -64,7 +62,7 @@ class JsonLines:
         for chunk in self._chunks():
             refuse_beyond("document", len(content) + len(chunk))
             content += chunk
-        objects = _parse(content.lstrip(_BLANK))
+        objects = _parse_objects(content.lstrip(_BLANK))
         if objects is None:
             raise NotATrace("it is no whole JSON document, nor one object on each line")
         return objects
@@ -72,7 +70,7 @@ class JsonLines:
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines of the file, without their ends."""
         line_parts: list[bytes] = []  # of a line that has not ended
-        line_bytes = 0
+        line_bytes = 0  # of these parts
         for chunk in self._chunks():
             *lines, line_begin = chunk.split(b"\n")
             for line in lines:
@@ -86,21 +84,21 @@ class JsonLines:
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield decompressed chunks of the file; note where it was cut off."""
-        read_bytes = 0
+        decompressed_bytes = 0
         with open_regular(self.path) as file:
             try:
                 for chunk in read_decompressed(file, _CHUNK_BYTES):
-                    read_bytes += len(chunk)
-                    refuse_beyond("decompressed", read_bytes)
+                    decompressed_bytes += len(chunk)
+                    refuse_beyond("decompressed", decompressed_bytes)
                     yield chunk
             except (zlib.error, EOFError) as error:
-                self._note_end(f"it cannot be decompressed to its end ({error})")
+                self._note_cut(f"it cannot be decompressed to its end ({error})")
 
-    def _note_end(self, reason: str) -> None:
-        self.cut, self.damage = True, self.damage or reason
+    def _note_cut(self, reason: str) -> None:
+        self.is_cut, self.damage_reason = True, self.damage_reason or reason
 
 
-def _parse(text: bytes | bytearray) -> list[dict[str, Any]] | None:
+def _parse_objects(text: bytes | bytearray) -> list[dict[str, Any]] | None:
     """Return the object, or the objects of the list, that a text holds; None if it holds neither."""
     try:
         value = orjson.loads(text)

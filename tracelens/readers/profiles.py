@@ -17,12 +17,12 @@ from tracelens.readers.files import (
 from tracelens.readers.soundness import (
     NO_LAUNCHES,
     LostKernels,
-    drop_impossible,
+    drop_impossible_events,
     drop_repeated_files,
     find_lost_kernels,
-    gaps_of_records,
+    find_record_gaps,
     keep_common_steps,
-    notes_of_records,
+    note_dropped_records,
 )
 
 if TYPE_CHECKING:
@@ -33,35 +33,32 @@ if TYPE_CHECKING:
     from tracelens.model.recognition import Gap
     from tracelens.model.trace import Trace
 
-__all__ = ["CheckedFile", "ProfilesReader"]
-
 
 @dataclass(eq=False)
 class CheckedFile(ReadFile):
-    """What one file holds; `impossible` are sentences on rows that were left out."""
+    """What one file holds, and what of its records cannot be or is missing."""
 
-    impossible: list[str] = field(default_factory=list)
+    impossible_phrases: list[str] = field(default_factory=list)  # what was left out, and how much
     lost_kernels: LostKernels = NO_LAUNCHES
 
-    def take_sound_rows(self, rows: pl.DataFrame, launches: pl.DataFrame) -> None:
-        """Take the rows that can be, and find launches without a kernel.
+    def set_sound_rows(self, records: pl.DataFrame, launches: pl.DataFrame) -> None:
+        """Set `rows` to the records that can be, and find launches without a kernel.
 
         Args:
-            rows: With `start_ns`, `end_ns`, `kind`, `stream`, `step` and the `correlation` of work on
-                streams, which is left out.
+            records: Rows with `start_ns`, `end_ns`, `kind`, `step`, `stream` (null on the host) and the
+                `correlation` of work on streams with its launch, which is dropped.
             launches: Calls that launch one kernel each, with `start_ns` and `correlation`.
         """
-        duration_ns, is_kernel = (
-            pl.col("end_ns") - pl.col("start_ns"),
-            pl.col("stream").is_not_null(),
+        candidates = records.with_columns(
+            duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+            is_kernel=pl.col("stream").is_not_null(),
         )
-        candidates = rows.with_columns(duration_ns=duration_ns, is_kernel=is_kernel)
         negative_count = int((candidates["duration_ns"] < 0).sum())
-        sound_rows, self.impossible = drop_impossible(
+        sound_rows, self.impossible_phrases = drop_impossible_events(
             candidates.filter(pl.col("duration_ns") >= 0),
-            ("stream",),
+            stream_columns=("stream",),
             negative_count=negative_count,
-            event_count=rows.height,
+            event_count=records.height,
         )
         steps = sound_rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
         self.lost_kernels = find_lost_kernels(
@@ -83,45 +80,50 @@ class ProfilesReader(FilesReader[Profile]):
     def join(
         self,
         path: Path,
-        contents: Mapping[str, Profile],
+        file_by_name: Mapping[str, Profile],
         notes: Sequence[Note],
         given_ranks: Mapping[str, int],
     ) -> Trace:
         """Join the profiles of a run, without those that repeat another, and steps that lost kernels."""
-        profiles, repeat_notes = drop_repeated_files(contents, ignored_columns=("clock",))
-        has_one_process = all(profile.process_count <= 1 for profile in profiles.values())
-        ranks = assign_ranks(profiles, given_ranks, self.why_no_rank, alone=has_one_process)
-        check_one_file_per_rank(ranks)
+        profiles, repeat_notes = drop_repeated_files(file_by_name, ignored_columns=("clock",))
+        rank_by_file = assign_ranks(profiles, given_ranks, self.why_no_rank)
+        check_one_file_per_rank(rank_by_file)
         drop_notes = [
             note
             for name, profile in profiles.items()
-            for note in notes_of_records(name, profile.impossible, [profile.lost_kernels])
+            for note in note_dropped_records(
+                name, profile.impossible_phrases, [profile.lost_kernels]
+            )
         ]
-        drop_notes += _keep_sound_steps(profiles, ranks)
+        drop_notes += _keep_sound_steps(profiles, rank_by_file)
         return super().join(path, profiles, [*notes, *repeat_notes, *drop_notes], given_ranks)
 
     def severe_gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield which records cannot be, and which kernels are lost."""
-        profiles = run.contents.values()
-        return gaps_of_records(
-            (sentence for profile in profiles for sentence in profile.impossible),
+        profiles = run.file_by_name.values()
+        return find_record_gaps(
+            (phrase for profile in profiles for phrase in profile.impossible_phrases),
             [profile.lost_kernels for profile in profiles],
-            "profiler",
+            profiler="profiler",
         )
 
 
-def _keep_sound_steps(profiles: Mapping[str, CheckedFile], ranks: Mapping[str, int]) -> list[Note]:
+def _keep_sound_steps(
+    profiles: Mapping[str, CheckedFile], rank_by_file: Mapping[str, int]
+) -> list[Note]:
     """Leave out of all ranks the steps in which one lost kernels; return notes on that."""
     lossy_steps = [
-        (ranks[name], step) for name, file in profiles.items() for step in file.lost_kernels.steps
+        (rank_by_file[name], step)
+        for name, profile in profiles.items()
+        for step in profile.lost_kernels.lossy_steps
     ]
     if not lossy_steps:
         return []
     tables = [
-        profile.rows.with_columns(rank=pl.lit(ranks[name]), issued_ns=pl.lit(None, pl.Int64))
+        profile.rows.with_columns(rank=pl.lit(rank_by_file[name]), issued_ns=pl.lit(None, pl.Int64))
         for name, profile in profiles.items()
     ]
     rows, notes = keep_common_steps(pl.concat(tables, how="diagonal"), lossy_steps)
     for name, profile in profiles.items():
-        profile.rows = rows.filter(pl.col("rank") == ranks[name]).drop("rank", "issued_ns")
+        profile.rows = rows.filter(pl.col("rank") == rank_by_file[name]).drop("rank", "issued_ns")
     return notes

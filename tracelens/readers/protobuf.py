@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 Fields = dict[str, tuple[int, str, bool]]
 _PACKAGE: Final = "tracelens"
 _MAX_VARINT_BYTES: Final = 10
-_FIXED_BYTES: Final = {1: 8, 5: 4}  # by wire type
-LENGTH: Final = 2  # the wire type of what has its length in front
+# Wire types: a number of any length, what has its length in front; bytes of the others.
+VARINT: Final = 0
+LENGTH: Final = 2
+FIXED_BYTES: Final = {1: 8, 5: 4}
 
 
-def classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
-    """Return the class of each message of a format; the extra with the library has its name, too.
+def build_classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
+    """Return the class of each message of a format, by name; `format_name` names the extra, too.
 
     Raises:
         MissingExtra: protobuf's library is not installed.
@@ -58,8 +60,8 @@ def classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
 
 
 @contextmanager
-def whole(what: str) -> Iterator[None]:
-    """Turn the library's error about damaged content into a sentence.
+def refuse_damage(subject: str) -> Iterator[None]:
+    """Turn the library's error about damaged content of `subject` into a sentence.
 
     Raises:
         NotATrace: the content is damaged.
@@ -69,10 +71,10 @@ def whole(what: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        raise NotATrace(f"it is no whole {what}") from error
+        raise NotATrace(f"it is no whole {subject}") from error
 
 
-def varint(content: bytes, position: int) -> tuple[int | None, int]:
+def read_varint(content: bytes, position: int) -> tuple[int | None, int]:
     """Return the number that begins at a position, and the position behind it; None without one."""
     number = 0
     for byte_index, byte in enumerate(content[position : position + _MAX_VARINT_BYTES]):
@@ -82,26 +84,26 @@ def varint(content: bytes, position: int) -> tuple[int | None, int]:
     return None, len(content)
 
 
-def fields(content: bytes) -> Iterator[tuple[int, int, bytes]]:
+def split_fields(content: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield field number, wire type and content of each field; the content of numbers is empty.
 
     The last one may be cut off. A field whose wire type does not exist is the last one.
     """
     position = 0
     while position < len(content):
-        tag, position = varint(content, position)
+        tag, position = read_varint(content, position)
         if tag is None:
             return
         field_number, wire_type = tag >> 3, tag & 7
-        content_bytes: int | None = _FIXED_BYTES.get(wire_type, 0)
+        field_bytes: int | None = FIXED_BYTES.get(wire_type, 0)
         if wire_type == LENGTH:
-            content_bytes, position = varint(content, position)
-        elif wire_type == 0:
-            _, position = varint(content, position)
-        if content_bytes is None:
+            field_bytes, position = read_varint(content, position)
+        elif wire_type == VARINT:
+            _, position = read_varint(content, position)
+        if field_bytes is None:
             return
-        value = content[position : position + content_bytes] if wire_type == LENGTH else b""
+        value = content[position : position + field_bytes] if wire_type == LENGTH else b""
         yield field_number, wire_type, value
-        if wire_type not in {0, LENGTH, *_FIXED_BYTES}:
+        if wire_type not in {VARINT, LENGTH, *FIXED_BYTES}:
             return
-        position += content_bytes
+        position += field_bytes

@@ -10,9 +10,9 @@ from tracelens.schema.rules import (
     LONGEST_NS,
     NEGATIVE,
     RULES,
-    far,
+    far_reason,
     missing_reason,
-    out_of_range,
+    out_of_range_reason,
     unknown_word_reason,
 )
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 
 
-def reason_left_out(columns: Collection[str], process_columns: Sequence[str] = ()) -> pl.Expr:
+def find_reason_left_out(columns: Collection[str], process_columns: Sequence[str] = ()) -> pl.Expr:
     """Return why each row is left out, null where it stays: the first rule that it breaks.
+
+    A begin is too far if it is `LONGEST_NS` or more from the median of the usable rows.
 
     Args:
         columns: Those of the frame, `start_ns` among them.
@@ -37,26 +39,26 @@ def reason_left_out(columns: Collection[str], process_columns: Sequence[str] = (
         if name in columns
         for breaks, reason in _rows_that_break(name, rule)
     )
-    median_ns = pl.when(broken_rule.is_null()).then("start_ns").median()
+    median_start_ns = pl.when(broken_rule.is_null()).then("start_ns").median()
     if process_columns:
-        median_ns = median_ns.over(process_columns)
-    is_far = (pl.col("start_ns") - median_ns).abs() >= LONGEST_NS
-    return pl.coalesce(broken_rule, pl.when(is_far).then(pl.lit(far("start_ns"))))
+        median_start_ns = median_start_ns.over(process_columns)
+    is_far = (pl.col("start_ns") - median_start_ns).abs() >= LONGEST_NS
+    return pl.coalesce(broken_rule, pl.when(is_far).then(pl.lit(far_reason("start_ns"))))
 
 
 def _rows_that_break(name: str, rule: Rule) -> Iterator[tuple[pl.Expr, str]]:
     """Yield tests of rows by a column, each with the reason for which they are left out."""
     cell = pl.col(name)
-    if not rule.nullable:
+    if not rule.is_nullable:
         yield cell.is_null(), missing_reason(name)
-    if not rule.drops:
+    if not rule.drops_row:
         return
-    if rule.words:
-        yield ~cell.cast(pl.String).is_in(rule.words), unknown_word_reason(name)
+    if rule.allowed_words:
+        yield ~cell.cast(pl.String).is_in(rule.allowed_words), unknown_word_reason(name)
     if name == "duration_ns":
         yield cell < 0, NEGATIVE
-    if rule.least is not None and rule.most is not None:
-        yield ~cell.is_between(rule.least, rule.most), out_of_range(name)
+    if rule.minimum is not None and rule.maximum is not None:
+        yield ~cell.is_between(rule.minimum, rule.maximum), out_of_range_reason(name)
 
 
 def count_reasons(reasons: pl.Series) -> dict[str, int]:
@@ -66,13 +68,15 @@ def count_reasons(reasons: pl.Series) -> dict[str, int]:
     return dict(reasons.drop_nulls().value_counts().sort(reasons.name).iter_rows())
 
 
-def held_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-    """Return replacements of columns whose values may break a rule that costs the cell alone.
+def hold_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """Return replacements of columns whose values may break a rule that costs the cell alone, by name.
 
     Of times on a device, both are null unless both are in range.
     """
     replacements = {
-        name: pl.when(breaks).then(None if rule.nullable else rule.least).otherwise(pl.col(name))
+        name: pl.when(breaks)
+        .then(None if rule.is_nullable else rule.minimum)
+        .otherwise(pl.col(name))
         for name, rule in RULES.items()
         if name in dtypes and (breaks := _cells_that_break(name, rule, dtypes[name])) is not None
     }
@@ -80,19 +84,20 @@ def held_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
     are_both_in_range = pl.lit(value=False)
     if len(time_columns) == len(_DEVICE_TIMES):
         are_both_in_range = pl.all_horizontal(
-            pl.col(name).is_between(RULES[name].least, RULES[name].most) for name in time_columns
+            pl.col(name).is_between(RULES[name].minimum, RULES[name].maximum)
+            for name in time_columns
         )
     return replacements | {name: pl.when(are_both_in_range).then(name) for name in time_columns}
 
 
 def _cells_that_break(name: str, rule: Rule, dtype: pl.DataType) -> pl.Expr | None:
     """Return a test for cells that break a rule; None if no value of this type can."""
-    if rule.drops or not dtype.is_numeric():
+    if rule.drops_row or not dtype.is_numeric():
         return None
-    if rule.finite:
+    if rule.must_be_finite:
         return ~pl.col(name).is_finite()
-    if rule.most is not None:
-        return ~pl.col(name).is_between(rule.least or 0, rule.most)
-    if rule.least is None or dtype.is_unsigned_integer():
+    if rule.maximum is not None:
+        return ~pl.col(name).is_between(rule.minimum or 0, rule.maximum)
+    if rule.minimum is None or dtype.is_unsigned_integer():
         return None
-    return pl.col(name) < rule.least
+    return pl.col(name) < rule.minimum

@@ -1,8 +1,7 @@
 """Checks records of devices: what cannot be is left out, what is missing is reported, with its share.
 
 A stream does one kernel after the other, so none outlasts several of its successors. A launch has a
-kernel, unless the profiler lost it. Events are near each other in time. Steps with too many lost kernels
-are lost are not judged.
+kernel, unless the profiler lost it. Events are near each other in time.
 """
 
 from __future__ import annotations
@@ -23,32 +22,17 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags
 
-__all__ = [
-    "KERNEL_LAUNCHES",
-    "NO_LAUNCHES",
-    "LostKernels",
-    "drop_impossible",
-    "drop_repeated_files",
-    "find_lost_kernels",
-    "gaps_of_records",
-    "keep_common_steps",
-    "notes_of_records",
-]
-
-MIN_SUCCESSORS_OUTLASTED: Final = (
-    3  # kernels: no kernel of a stream outlasts as many later ones [chosen]
-)
+# kernels: no kernel of a stream outlasts as many later ones [chosen]
+MIN_SUCCESSORS_OUTLASTED: Final = 3
 # share of a stream's kernels: if more (and more than one) outlast others, these do run at once [chosen]
 MAX_SHARE_OUTLASTING: Final = 0.05
 # times the span of nearly all begins: no event begins or ends farther away [chosen]
 MAX_DISTANCE_IN_SPANS: Final = 100
 MIN_EVENTS_OUTLASTED: Final = 100  # events: a kernel may go on for long after fewer [chosen]
-MIN_SPAN_OF_EVENTS_NS: Final = (
-    1_000_000_000  # ns: the span of nearly all begins is at least this [chosen]
-)
-SHARE_OF_EVENTS_ASIDE: Final = (
-    0.01  # share of events: as many at each end are not nearly all [chosen]
-)
+# ns: the span of nearly all begins is at least this [chosen]
+MIN_SPAN_OF_EVENTS_NS: Final = 1_000_000_000
+# share of events: as many at each end are not nearly all [chosen]
+SHARE_OF_EVENTS_ASIDE: Final = 0.01
 # share of a step's launches: with more of them without a kernel, a step is not judged [policy]
 MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT: Final = 0.5
 # share of launches: if more of the steps that are left have no kernel, nothing is judged [policy]
@@ -59,34 +43,32 @@ KERNEL_LAUNCHES: Final = r"LaunchKernel"  # names of calls that launch one kerne
 
 @dataclass(frozen=True)
 class LostKernels:
-    """Launches without a kernel: how many of all, and the steps in which many have none.
+    """Launches of one rank that have no kernel: the profiler lost it."""
 
-    `everywhere`: also in the other steps, or outside of steps, too many have none.
-    """
-
-    count: int = 0
-    launches: int = 0
-    steps: tuple[int, ...] = ()
-    everywhere: bool = False
+    lost_count: int = 0
+    launch_count: int = 0
+    lossy_steps: tuple[int, ...] = ()  # numbers of steps in which most have none
+    has_losses_elsewhere: bool = False  # also outside of these steps, or there is no other launch
 
     @property
-    def share(self) -> float:
-        """What share of launches has no kernel."""
-        return self.count / max(self.launches, 1)
+    def lost_share(self) -> float:
+        """Share of launches that have no kernel."""
+        return self.lost_count / max(self.launch_count, 1)
 
     @property
-    def text(self) -> str:
-        """The same in words."""
-        return f"{self.count:,} of {self.launches:,} launches ({fmt.percent(self.share)}) have no kernel"
+    def clause(self) -> str:
+        """How many launches have no kernel, in words."""
+        counts_text = f"{self.lost_count:,} of {self.launch_count:,} launches"
+        return f"{counts_text} ({fmt.percent(self.lost_share)}) have no kernel"
 
 
 NO_LAUNCHES: Final = LostKernels()
 
 
-def drop_impossible(
+def drop_impossible_events(
     events: pl.DataFrame, stream_columns: Sequence[str], *, negative_count: int, event_count: int
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Leave out rows that cannot be; return the others, and sentences on those, with their share.
+    """Leave out rows that cannot be; return the others, and phrases on those, with their share.
 
     Args:
         events: Events with `start_ns`, `duration_ns` (at least 0) and `is_kernel`.
@@ -94,67 +76,66 @@ def drop_impossible(
         negative_count: How many of all `event_count` end before they begin; they are not in `events`.
         event_count: How many there are in all.
     """
-    sentences = []
+    phrases = []
     if negative_count:
-        share = fmt.percent(negative_count / max(event_count, 1), 1)
-        sentences.append(
-            f"events that end before they begin, {negative_count:,} of {event_count:,} ({share})"
+        share_text = fmt.percent(negative_count / max(event_count, 1), 1)
+        phrases.append(
+            f"events that end before they begin, {negative_count:,} of {event_count:,} ({share_text})"
         )
     is_far = _is_far_off(events)
     if is_far.any():
-        share = fmt.percent(is_far.mean(), 1)
-        sentences.append(
+        share_text = fmt.percent(is_far.mean(), 1)
+        phrases.append(
             f"events that begin or end far from all others, {int(is_far.sum()):,} of "
-            f"{len(is_far):,} ({share})"
+            f"{len(is_far):,} ({share_text})"
         )
         events = events.filter(~is_far)
     is_too_long = _outlasts_stream(events, stream_columns)
     if is_too_long.any():
         is_kernel, duration_ns = events["is_kernel"].to_numpy(), events["duration_ns"].to_numpy()
-        share = fmt.percent(duration_ns[is_too_long].sum() / duration_ns[is_kernel].sum())
-        sentences.append(
+        share_text = fmt.percent(duration_ns[is_too_long].sum() / duration_ns[is_kernel].sum())
+        phrases.append(
             f"kernels that outlast later ones of their stream, or all else, "
             f"{int(is_too_long.sum()):,} of {int(is_kernel.sum()):,} "
-            f"({share} of the time of kernels)"
+            f"({share_text} of the time of kernels)"
         )
         events = events.filter(~is_too_long)
-    return events, sentences
+    return events, phrases
 
 
 def find_lost_kernels(
-    launches: pl.DataFrame, kernel_correlations: pl.Series, step_begins: Sequence[tuple[int, int]]
+    launches: pl.DataFrame, kernel_correlations: pl.Series, steps: Sequence[tuple[int, int]]
 ) -> LostKernels:
     """Compare launches with kernels; a rank without any kernel has lost none, as none were recorded.
 
     Args:
         launches: Of one rank, with `correlation` and `start_ns`.
         kernel_correlations: The correlations of its work on devices.
-        step_begins: Begin in ns, and number, of each of its steps; in order.
+        steps: Begin in ns, and number, of each of its steps; in order.
     """
     if kernel_correlations.is_empty() or launches.is_empty():
-        return LostKernels(0, launches.height)
+        return LostKernels(lost_count=0, launch_count=launches.height)
     is_lost = ~launches["correlation"].is_in(kernel_correlations.unique().implode())
-    begins_ns = np.array([begin_ns for begin_ns, _ in step_begins], np.int64)
-    step_of_launch = np.searchsorted(begins_ns, launches["start_ns"].to_numpy(), "right")
-    bin_count = len(step_begins) + 1  # launches before the first step are in bin 0
-    launch_counts = np.bincount(step_of_launch, minlength=bin_count)[1:]
-    lost_counts = np.bincount(step_of_launch, is_lost.to_numpy(), bin_count)[1:]
-    is_lossy_step = lost_counts > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * launch_counts
-    other_launches = launches.height - launch_counts[is_lossy_step].sum()
-    lost_elsewhere = is_lost.sum() - lost_counts[is_lossy_step].sum()
-    marked_steps = zip(step_begins, is_lossy_step.tolist(), strict=True)
-    lossy_steps = tuple(step for (_, step), is_lossy in marked_steps if is_lossy)
+    begins_ns = np.array([begin_ns for begin_ns, _ in steps], np.int64)
+    # Launches before the first step are in bin 0, the others in bin 1 + the index of their step.
+    bin_of_launch = np.searchsorted(begins_ns, launches["start_ns"].to_numpy(), "right")
+    bin_count = len(steps) + 1
+    launch_counts = np.bincount(bin_of_launch, minlength=bin_count)[1:]
+    lost_counts = np.bincount(bin_of_launch, weights=is_lost.to_numpy(), minlength=bin_count)[1:]
+    is_lossy = lost_counts > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * launch_counts  # [step]
+    launches_elsewhere = launches.height - launch_counts[is_lossy].sum()
+    lost_elsewhere = is_lost.sum() - lost_counts[is_lossy].sum()
     return LostKernels(
-        int(is_lost.sum()),
-        launches.height,
-        lossy_steps,
-        everywhere=bool(lost_elsewhere > MAX_LAUNCHES_WITHOUT_KERNEL * other_launches)
-        or other_launches == 0,
+        lost_count=int(is_lost.sum()),
+        launch_count=launches.height,
+        lossy_steps=tuple(steps[index][1] for index in np.flatnonzero(is_lossy).tolist()),
+        has_losses_elsewhere=bool(lost_elsewhere > MAX_LAUNCHES_WITHOUT_KERNEL * launches_elsewhere)
+        or launches_elsewhere == 0,
     )
 
 
 def _is_far_off(events: pl.DataFrame) -> Flags:
-    """Return True for events that begin or end far from all others, but for a small `share` of these."""
+    """Return True for events far from all others, but for a small `share` at each side."""
     start_ns = events["start_ns"].to_numpy()
     end_ns = start_ns + events["duration_ns"].to_numpy()
     if not len(start_ns):
@@ -166,7 +147,7 @@ def _is_far_off(events: pl.DataFrame) -> Flags:
 
 
 def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
-    """Mark kernels that last beyond the begins of several later ones of their stream."""
+    """Mark kernels that outlast several later ones of their stream, if few do, or the whole file."""
     is_outlasting = np.zeros(events.height, np.bool_)
     is_kernel = events["is_kernel"].to_numpy()
     kernels = events.with_row_index("row_number").filter(is_kernel).sort("start_ns")
@@ -181,7 +162,7 @@ def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Fla
 
 
 def _outlasts_file(events: pl.DataFrame) -> Flags:
-    """Mark a row that goes on after all others for longer than these lasted."""
+    """Mark the row that ends last, if it goes on after all others for longer than these lasted."""
     start_ns = events["start_ns"].to_numpy()
     end_ns = start_ns + events["duration_ns"].to_numpy()
     if len(end_ns) < MIN_EVENTS_OUTLASTED:
@@ -191,43 +172,44 @@ def _outlasts_file(events: pl.DataFrame) -> Flags:
     return np.asarray(is_last & (last_end_ns - previous_end_ns > previous_end_ns - start_ns.min()))
 
 
-def notes_of_records(
-    file: str, impossible_records: Sequence[str], lost_of_ranks: Iterable[LostKernels]
+def note_dropped_records(
+    file: str, impossible_phrases: Sequence[str], lost_kernels: Iterable[LostKernels]
 ) -> list[Note]:
-    """Note which records of a file were left out, as sentences, and which kernels it lost."""
+    """Note which records of a file were left out, as phrases say, and which kernels each rank lost."""
     sentences = []
-    if impossible_records:
-        listed = fmt.series(impossible_records)
+    if impossible_phrases:
+        listed = fmt.join_words(impossible_phrases)
         sentences.append(f"Of '{file}', what cannot be is left out: {listed}.")
-    for lost_kernels in lost_of_ranks:
-        if lost_kernels.count:
-            steps = lost_kernels.steps
+    for lost in lost_kernels:
+        if lost.lost_count:
+            steps = lost.lossy_steps
             steps_text = f", most in {fmt.steps(min(steps), max(steps))}" if steps else ""
-            sentences.append(f"Of '{file}', {lost_kernels.text}{steps_text}: the profiler lost it.")
+            sentences.append(f"Of '{file}', {lost.clause}{steps_text}: the profiler lost it.")
     return [Note(file, sentence, "dropped") for sentence in sentences]
 
 
-def gaps_of_records(
-    impossible_records: Iterable[str], lost_of_ranks: Iterable[LostKernels], profiler: str
+def find_record_gaps(
+    impossible_phrases: Iterable[str], lost_kernels: Iterable[LostKernels], *, profiler: str
 ) -> Iterator[Gap]:
-    """Yield which records cannot be, as sentences, and which are lost, in profiles of `profiler`."""
-    sentences = list(dict.fromkeys(impossible_records))
-    if sentences:
+    """Yield which records of a `profiler` cannot be, as phrases say, and which kernels ranks lost."""
+    phrases = list(dict.fromkeys(impossible_phrases))
+    if phrases:
         yield Gap(
-            f"what cannot be is left out: {fmt.series(sentences)}",
+            f"what cannot be is left out: {fmt.join_words(phrases)}",
             "what was done in records that cannot be",
             f"Profile fewer steps, or with a newer {profiler}.",
-            decisive=False,
+            is_decisive=False,
         )
-    lossy_ranks = [lost_kernels for lost_kernels in lost_of_ranks if lost_kernels.count]
-    if lossy_ranks:
-        is_lost_everywhere = any(lost_kernels.everywhere for lost_kernels in lossy_ranks)
+    losses = [lost for lost in lost_kernels if lost.lost_count]
+    if losses:
+        # Lossy steps can be left out; losses elsewhere cannot.
+        has_losses_elsewhere = any(lost.has_losses_elsewhere for lost in losses)
         yield Gap(
-            max(lossy_ranks, key=lambda lost_kernels: lost_kernels.share).text,
+            max(losses, key=lambda lost: lost.lost_share).clause,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
-            decisive=is_lost_everywhere,
-            voids_faults=is_lost_everywhere,
+            is_decisive=has_losses_elsewhere,
+            voids_faults=has_losses_elsewhere,
         )
 
 
@@ -241,7 +223,7 @@ def keep_common_steps(
             step in which it was issued.
         lossy_steps: Pairs of rank and step with too many lost kernels.
     """
-    step_range = _longest_stretch(spans, lossy_steps)
+    step_range = _find_common_steps(spans, lossy_steps)
     if step_range is None:
         return spans, []
     kept_spans = _keep_steps(spans, *step_range)
@@ -256,28 +238,35 @@ def keep_common_steps(
     return kept_spans, [Note("", sentence, "dropped")]
 
 
-def _longest_stretch(
+def _find_common_steps(
     spans: pl.DataFrame, lossy_steps: Collection[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """Return the first and last step of the longest stretch that all ranks recorded; None without."""
+    """Return the first and last step of the longest stretch that all ranks recorded without losses.
+
+    None if there is none. `lossy_steps` are pairs of rank and step.
+    """
     steps = spans.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
     bounds_of_ranks = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
     if bounds_of_ranks.is_empty():
         return None
     first, last = bounds_of_ranks.select(pl.col("first").max(), pl.col("last").min()).row(0)
-    lossy = {step for _, step in lossy_steps if first <= step <= last}
-    breaks = sorted({first - 1, *lossy, last + 1})  # a stretch lies between two of them
-    before, after = max(pairwise(breaks), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+    lossy_numbers = {step for _, step in lossy_steps if first <= step <= last}
+    excluded_steps = sorted({first - 1, *lossy_numbers, last + 1})  # stretches lie between them
+    gaps = pairwise(excluded_steps)
+    before, after = max(gaps, key=lambda pair: pair[1] - pair[0], default=(0, 0))
     return (before + 1, after - 1) if after - before > 1 else None
 
 
 def _keep_steps(spans: pl.DataFrame, first_step: int, last_step: int) -> pl.DataFrame:
-    """Keep what each rank issued from the begin of `first_step` to the end of `last_step`."""
+    """Keep what each rank issued from the begin of `first_step` to the end of `last_step`.
+
+    A rank without earlier or later steps keeps what is before its first, or after its last one.
+    """
     is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
     is_before = is_step & (pl.col("step") < first_step)
     is_after = is_step & (pl.col("step") > last_step)
     kept_start_ns = pl.when(is_step & ~is_before).then("start_ns").min().over("rank")
-    begin_ns = pl.when(is_before.any().over("rank")).then(kept_start_ns)
+    begin_ns = pl.when(is_before.any().over("rank")).then(kept_start_ns)  # null: no limit
     end_ns = pl.when(is_after).then("start_ns").min().over("rank")
     issued_ns = pl.coalesce("issued_ns", "start_ns")
     return spans.filter(
@@ -294,12 +283,12 @@ File = TypeVar("File", bound=_HasRows)
 
 
 def drop_repeated_files(
-    files: Mapping[str, File], ignored_columns: Collection[str] = ()
+    file_by_name: Mapping[str, File], ignored_columns: Collection[str] = ()
 ) -> tuple[dict[str, File], list[Note]]:
-    """Leave out files that repeat an earlier one but for `ignored_columns`, and note it."""
-    kept_files: dict[str, File] = {}
+    """Leave out files whose rows repeat those of an earlier one, but for `ignored_columns`; note it."""
+    kept_files: dict[str, File] = {}  # by name
     notes = []
-    for name, file in files.items():
+    for name, file in file_by_name.items():
         rows = file.rows.drop(ignored_columns, strict=False)
         earlier_name = next(
             (

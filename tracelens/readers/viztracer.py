@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.readers.event_stream import EventStream, read_first_bytes
-from tracelens.readers.files import FileSet, FilesReader, gaps_of_python_calls
+from tracelens.readers.files import FileSet, FilesReader, find_gaps_of_python_calls
 from tracelens.readers.functions import function_meaning
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning
-from tracelens.readers.json_values import as_number, us_as_ns
-from tracelens.readers.processes import FileOfProcesses, process_column, rank_processes
+from tracelens.readers.json_values import as_number, as_object, us_as_ns
+from tracelens.readers.processes import FileOfProcesses, build_process_column, rank_processes
 from tracelens.readers.words import step_number
 
 if TYPE_CHECKING:
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
     from tracelens.readers.event_stream import Event
 
-__all__ = ["VizTracerReader"]
-
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"fee"|"viztracer_metadata"', re.IGNORECASE)
 _CALL: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):\d+\)$", re.DOTALL)
-_FUNCTION: Final = "fee"  # VizTracer's category: function entry and exit
+_CATEGORY_OF_FUNCTIONS: Final = "fee"  # function entry and exit
 _LONGEST_NAME: Final = 256
-_PHASES: Final = {
+_PHASES_IN_NO_ROW: Final = {
     "M": "names of processes and threads",
     "C": "values of counters",
     "i": "instants",
@@ -40,16 +38,16 @@ _PHASES: Final = {
     **dict.fromkeys("be", "asynchronous events"),
     **dict.fromkeys("stf", "arrows between events"),
 }
-_Place = tuple[int, int]  # pid and tid
-_Spans = SpanBuffer[tuple[bool, str], _Place]  # whether it is a function, and its name
+_Thread = tuple[int, int]  # pid and tid
+_Spans = SpanBuffer[tuple[bool, str], _Thread]  # whether it is a function, and its name
 
 
 @dataclass(eq=False)
 class Calls(FileOfProcesses):
-    """What one file holds; `threads` are names by number, `overflow`: calls were overwritten."""
+    """What one file holds."""
 
-    threads: dict[_Place, str] = field(default_factory=dict)
-    overflow: bool = False
+    name_by_thread: dict[_Thread, str] = field(default_factory=dict)
+    has_overflowed: bool = False  # the oldest calls were overwritten
 
 
 def is_viztracer(path: Path) -> bool:
@@ -58,43 +56,43 @@ def is_viztracer(path: Path) -> bool:
 
 
 def read_calls(path: Path) -> Calls:
-    """Read one file.
-
-    Raises:
-        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     calls, spans = Calls(), _Spans()
     stream = EventStream(path)
-    for event in calls.read_events(stream, spans.__len__):
+    for event in calls.read_events(stream, row_count=spans.__len__):
         _add_event(event, calls, spans)
-    metadata = stream.facts.get("viztracer_metadata")
-    calls.overflow = isinstance(metadata, dict) and metadata.get("overflow") is True
-    calls.processes = {pid: calls.processes.get(pid, "") for pid, _ in spans.threads}
-    threads = {(pid, tid): f"thread {tid}" for pid, tid in spans.threads} | calls.threads
-    processes = process_column(spans, [pid for pid, _ in spans.threads])
-    calls.rows = spans.frame(_translate, threads.__getitem__).with_columns(process=processes)
+    tool_facts = as_object(stream.metadata.get("viztracer_metadata"))
+    calls.has_overflowed = tool_facts.get("overflow") is True
+    threads = [*spans.number_by_thread]  # those with calls
+    calls.name_by_process = {pid: calls.name_by_process.get(pid, "") for pid, _ in threads}
+    name_by_thread = {(pid, tid): f"thread {tid}" for pid, tid in threads} | calls.name_by_thread
+    process_column = build_process_column(spans, [pid for pid, _ in threads])
+    rows = spans.to_frame(_translate_key, name_by_thread.__getitem__)
+    calls.rows = rows.with_columns(process=process_column)
     return calls
 
 
 def _add_event(event: Event, calls: Calls, spans: _Spans) -> None:
-    """Add an event to `spans` if it lasts, else take its name or leave it out, and count it."""
+    """Add an event to `spans` if it lasts (phase X), else take its name or leave it out; count it."""
     phase = event.get("ph")
     pid, tid = (as_number(event.get(key)) or 0 for key in ("pid", "tid"))
     if phase == "M":
         _take_name(event, calls, pid, tid)
     if phase != "X":
-        left_out_as = _PHASES.get(phase) if isinstance(phase, str) else None
-        calls.left_out[left_out_as or "events of other phases"] += 1
+        left_out_as = _PHASES_IN_NO_ROW.get(phase) if isinstance(phase, str) else None
+        calls.left_out_counts[left_out_as or "events of other phases"] += 1
         return
     name = event.get("name") or None
-    start_ns, length_ns = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
-    if not isinstance(name, str) or start_ns is None or length_ns is None or length_ns < 0:
-        calls.unusable += 1
+    start_ns, duration_ns = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
+    if not isinstance(name, str) or start_ns is None or duration_ns is None or duration_ns < 0:
+        calls.unusable_count += 1
         return
-    is_function = str(event.get("cat")).casefold() == _FUNCTION
-    calls.sorts["calls of functions" if is_function else "events that the program logged"] += 1
-    spans.add(start_ns, start_ns + length_ns, (is_function, name[:_LONGEST_NAME]), (pid, tid))
+    is_function = str(event.get("cat")).casefold() == _CATEGORY_OF_FUNCTIONS
+    calls.event_counts[
+        "calls of functions" if is_function else "events that the program logged"
+    ] += 1
+    key = (is_function, name[:_LONGEST_NAME])
+    spans.add(start_ns, start_ns + duration_ns, key, thread=(pid, tid))
 
 
 def _take_name(event: Event, calls: Calls, pid: int, tid: int) -> None:
@@ -104,19 +102,20 @@ def _take_name(event: Event, calls: Calls, pid: int, tid: int) -> None:
     if not isinstance(name, str):
         return
     if event.get("name") == "process_name":
-        calls.processes[pid] = name[:_LONGEST_NAME]
+        calls.name_by_process[pid] = name[:_LONGEST_NAME]
     elif event.get("name") == "thread_name":
-        calls.threads[pid, tid] = name[:_LONGEST_NAME]
+        calls.name_by_thread[pid, tid] = name[:_LONGEST_NAME]
 
 
-def _translate(key: tuple[bool, str]) -> SpanMeaning:
+def _translate_key(key: tuple[bool, str]) -> SpanMeaning:
     """Translate a call; an event that the program logged may be called as a step is."""
     is_function, name = key
     call = _CALL.match(name) if is_function else None
     if call:
-        return SpanMeaning(*function_meaning(call["name"], call["file"]), name)
+        kind, op = function_meaning(call["name"], call["file"])
+        return SpanMeaning(kind, op, name)
     step = None if is_function else step_number(name)
-    return SpanMeaning("step" if step is not None else "user", None, name)
+    return SpanMeaning(kind="step" if step is not None else "user", op=None, name=name)
 
 
 class VizTracerReader(FilesReader[Calls]):
@@ -128,18 +127,19 @@ class VizTracerReader(FilesReader[Calls]):
     advice_if_cut = "Let the program end by itself, so that VizTracer saves its file."
     is_format = staticmethod(is_viztracer)
     read_file = staticmethod(read_calls)
-    rank_parts = staticmethod(rank_processes)
+    rank_processes = staticmethod(rank_processes)
 
     def severe_gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
         """Yield which files lost their oldest calls."""
-        names = [name for name, file in run.contents.items() if file.overflow]
-        if names:
+        full_files = [name for name, file in run.file_by_name.items() if file.has_overflowed]
+        if full_files:
             yield Gap(
-                f"the buffer of {fmt.series(names)} was full, and the oldest calls were overwritten",
+                f"the buffer of {fmt.join_words(full_files)} was full, and the oldest calls were "
+                "overwritten",
                 "what happened before the first call that is left",
                 "Trace a shorter part, or give viztracer a larger --tracer_entries.",
             )
 
     def gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
         """Yield what calls of functions do not say."""
-        return gaps_of_python_calls(run.kinds)
+        return find_gaps_of_python_calls(run.kinds)

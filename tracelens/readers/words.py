@@ -74,16 +74,14 @@ _STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ .
 _RANK: Final = re.compile(
     r"(?i)(?:^worker|(?:\b|_)(?:(?P<of>[a-z]+)[ _-])?rank)[ #:=_-]*(?P<rank>\d{1,6})(?!\w)"
 )
-_GROUPS_SMALLER_THAN_JOB: Final = frozenset(
-    ("local", "node", "group", "tp", "dp", "pp", "ep", "cp")
-)
+_SMALLER_GROUPS: Final = frozenset(("local", "node", "group", "tp", "dp", "pp", "ep", "cp"))
 _SEPARATOR: Final = re.compile(r"[\W_]+")
 _NUMBER: Final = re.compile(r"\d+$")
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
 Meaning = tuple[str, str | None]  # kind, and operation where the word says one
 USER_CODE: Final[Meaning] = ("user", None)
 # Kinds that a span's name alone does not prove: other code has functions called so.
-NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
+KINDS_NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
 
 
 def normal(word: str) -> str:
@@ -125,7 +123,7 @@ def step_number(name: str) -> int | None:
 def rank_in_name(name: str) -> int | None:
     """Return the rank in the name of a process: ``rank 3``, ``worker 3``; None without one."""
     match = _RANK.search(name)
-    if not match or (match["of"] or "").casefold() in _GROUPS_SMALLER_THAN_JOB:
+    if not match or (match["of"] or "").casefold() in _SMALLER_GROUPS:
         return None
     return int(match["rank"])
 
@@ -143,10 +141,10 @@ def meaning(word: str) -> Meaning | None:
     return variant_meaning if variant_meaning and variant_meaning[1] in COLLECTIVES else None
 
 
-def meaning_of_name(*names: str, excluded: frozenset[str] = NOT_OF_NAMES) -> Meaning:
-    """Return the meaning of the first name that has one; user code if its kind is `excluded`."""
-    known = next(filter(None, map(meaning, names)), USER_CODE)
-    return known if known[0] not in excluded else USER_CODE
+def meaning_of_name(*names: str, excluded_kinds: frozenset[str] = KINDS_NOT_OF_NAMES) -> Meaning:
+    """Return kind and operation of the first name that has any; else, or if excluded, user code."""
+    kind, op = next(filter(None, map(meaning, names)), USER_CODE)
+    return (kind, op) if kind not in excluded_kinds else USER_CODE
 
 
 def role(word: str) -> str | None:

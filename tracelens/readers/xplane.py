@@ -1,12 +1,10 @@
 """Reads profiles of XLA (``.xplane.pb``), as JAX, TensorFlow and PyTorch/XLA write them: one a host.
 
-Planes are the host or a device, lines their threads and streams. Lines of a device that say again what
-its operations are part of (modules, scopes, source code) are counted and left out; its steps mark steps
-where the host's annotations do not. Times are picoseconds from a line's begin. A file does not say its
-rank: one alone is shown as rank 0, and the verdict stays open; of several files the user says it.
+Planes are the host or a device, lines their threads and streams. Lines of a device that repeat what its
+operations are part of (modules, scopes, source code) are counted and left out. Times are picoseconds
+from a line's begin. A file does not say its rank.
 
-Source: tsl/profiler/protobuf/xplane.proto of OpenXLA. Fields that are not needed here are not declared:
-protobuf's library skips them. What is made of it: docs/formats.md.
+Source: tsl/profiler/protobuf/xplane.proto of OpenXLA. Fields that are not needed here are not declared.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
 from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.profiles import CheckedFile, ProfilesReader
-from tracelens.readers.protobuf import classes, whole
+from tracelens.readers.protobuf import build_classes, refuse_damage
 from tracelens.readers.soundness import KERNEL_LAUNCHES
 from tracelens.readers.words import USER_CODE, kernel_meaning, meaning, meaning_of_name, step_number
-from tracelens.schema.gate import contents, refuse_beyond
+from tracelens.schema.gate import read_contents, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,80 +31,59 @@ if TYPE_CHECKING:
 
     from tracelens.readers.files import FileSet
     from tracelens.readers.protobuf import Fields
-
-__all__ = ["SUFFIX", "XPlaneReader", "read_profile", "space"]
+    from tracelens.readers.words import Meaning
 
 SUFFIX: Final = ".xplane.pb"
 _INT, _UINT, _DOUBLE, _STRING, _BYTES = "INT64", "UINT64", "DOUBLE", "STRING", "BYTES"
 _MESSAGES: Final[dict[str, Fields]] = {
     "Stat": {
-        "metadata_id": (1, _INT, False),
-        "double_value": (2, _DOUBLE, False),
-        "uint64_value": (3, _UINT, False),
-        "int64_value": (4, _INT, False),
-        "str_value": (5, _STRING, False),
-        "ref_value": (7, _UINT, False),
+        "metadata_id": (1, _INT, False), "double_value": (2, _DOUBLE, False),
+        "uint64_value": (3, _UINT, False), "int64_value": (4, _INT, False),
+        "str_value": (5, _STRING, False), "ref_value": (7, _UINT, False),
     },
     "Event": {
-        "metadata_id": (1, _INT, False),
-        "offset_ps": (2, _INT, False),
-        "duration_ps": (3, _INT, False),
-        "stats": (4, "Stat", True),
+        "metadata_id": (1, _INT, False), "offset_ps": (2, _INT, False),
+        "duration_ps": (3, _INT, False), "stats": (4, "Stat", True),
         "num_occurrences": (5, _INT, False),
     },
     "Line": {
-        "id": (1, _INT, False),
-        "name": (2, _STRING, False),
-        "timestamp_ns": (3, _INT, False),
-        "events": (4, "Event", True),
-        "display_name": (11, _STRING, False),
+        "id": (1, _INT, False), "name": (2, _STRING, False), "timestamp_ns": (3, _INT, False),
+        "events": (4, "Event", True), "display_name": (11, _STRING, False),
     },
     "Named": {
-        "id": (1, _INT, False),
-        "name": (2, _STRING, False),
-        "display_name": (4, _STRING, False),
+        "id": (1, _INT, False), "name": (2, _STRING, False), "display_name": (4, _STRING, False),
     },
     "Entry": {"key": (1, _INT, False), "value": (2, "Named", False)},  # of a map
     "Plane": {
-        "id": (1, _INT, False),
-        "name": (2, _STRING, False),
-        "lines": (3, "Line", True),
-        "event_metadata": (4, "Entry", True),
-        "stat_metadata": (5, "Entry", True),
+        "id": (1, _INT, False), "name": (2, _STRING, False), "lines": (3, "Line", True),
+        "event_metadata": (4, "Entry", True), "stat_metadata": (5, "Entry", True),
         "stats": (6, "Stat", True),
     },
     "Space": {
-        "planes": (1, "Plane", True),
-        "errors": (2, _STRING, True),
-        "warnings": (3, _STRING, True),
+        "planes": (1, "Plane", True), "errors": (2, _STRING, True), "warnings": (3, _STRING, True),
         "hostnames": (4, _STRING, True),
     },
-}
+}  # fmt: skip
 
 
 def parse_space(content: bytes) -> Any:
-    """Return the outermost message of a file's content.
-
-    Raises:
-        NotATrace: it is another file.
-        MissingExtra: protobuf's library is not installed.
-    """
+    """Return the outermost message of a file's content, with its planes."""
     space_class = space()
-    with whole("XPlane file"):
+    with refuse_damage("XPlane file"):
         return space_class.FromString(content)
 
 
 @cache
 def space() -> Any:
     """Return the class of the outermost message."""
-    return classes("xplane", _MESSAGES)["Space"]
+    return build_classes("xplane", _MESSAGES)["Space"]
 
 
 _DEVICE: Final = "/device:"
 _HOST: Final = "/host:CPU"
 _STEPS: Final = "Steps"
 _STREAM: Final = re.compile(r"^(?:Stream #|XLA Ops|Async XLA Ops|SparseCore)")
-_OF_XLA: Final = re.compile(r"^([a-z]+(?:-[a-z]+)*?)(?:-start|-done)?(?:\.\d+)*$")
+_XLA_NAME: Final = re.compile(r"^([a-z]+(?:-[a-z]+)*?)(?:-start|-done)?(?:\.\d+)*$")
 _STEP_NUMBER: Final = "step_num"
 _CORRELATION: Final = "correlation_id"
 _STREAMS_OF_A_DEVICE: Final = 1_000
@@ -116,13 +93,13 @@ _NONE: Final = -1
 
 
 class _Track(NamedTuple):
-    """A line: `stream` is null on the host; stats that number steps and launches, -1 for none."""
+    """A line of a plane: a thread of the host, or a stream of a device."""
 
     name: str
-    begin_ns: int
-    stream: int | None
-    step_stat: int
-    correlation_stat: int
+    origin_ns: int  # times of its events are since then
+    stream: int | None  # None on the host
+    step_stat_id: int  # of the stat that numbers steps, -1 without one
+    correlation_stat_id: int  # of the stat that ties work to its launch, -1 without one
 
 
 class _Row(NamedTuple):
@@ -145,14 +122,8 @@ class Profile(CheckedFile):
 
 
 def read_profile(path: Path) -> Profile:
-    """Translate a file.
-
-    Raises:
-        NotATrace: it is another file, or damaged.
-        MissingExtra: protobuf's library is not installed.
-        OSError: it cannot be read.
-    """
-    profile_space = parse_space(contents(path))
+    """Read one file, as `FilesReader.read_file` says."""
+    profile_space = parse_space(read_contents(path))
     if not profile_space.planes:
         raise NotATrace("there is no plane in it")
     profile = Profile(host=next(iter(profile_space.hostnames), ""))
@@ -163,24 +134,23 @@ def read_profile(path: Path) -> Profile:
     spans = _build_rows(_keep_one_step_source(rows)).with_columns(
         host=pl.lit(profile.host or None, pl.String), clock=pl.lit(path.name)
     )
-    profile.take_sound_rows(spans, spans.filter(pl.col("stream").is_null()))
+    profile.set_sound_rows(spans, spans.filter(pl.col("stream").is_null()))
     return profile
 
 
 def _keep_one_step_source(spans: list[_Row]) -> list[_Row]:
-    """Keep the steps that the host marks, or else those of the first device; `_NONE` is the host."""
-    steps = [span for span in spans if span.kind == "step"]
-    sources = {_NONE if step.stream is None else step.stream for step in steps}
-    first_source = min(sources, default=_NONE)
-    kept_source = None if first_source == _NONE else first_source
-    return [span for span in spans if span.kind != "step" or span.stream == kept_source]
+    """Keep the steps that the host marks (on no stream), or else those of the first device."""
+    streams_of_steps = {span.stream for span in spans if span.kind == "step"}
+    device_streams = [stream for stream in streams_of_steps if stream is not None]
+    kept_stream = None if None in streams_of_steps else min(device_streams, default=None)
+    return [span for span in spans if span.kind != "step" or span.stream == kept_stream]
 
 
 def _convert_plane(plane_number: int, plane: Any, profile: Profile) -> Iterator[_Row]:
     """Yield the spans of a plane: the host, or the device with number `plane_number`."""
     metadata_by_id = {entry.key: entry.value for entry in plane.event_metadata}
     stat_name_by_id = {entry.key: entry.value.name for entry in plane.stat_metadata}
-    step_stat, launch_stat = (
+    step_stat_id, correlation_stat_id = (
         next((stat_id for stat_id, name in stat_name_by_id.items() if name == stat_name), _NONE)
         for stat_name in (_STEP_NUMBER, _CORRELATION)
     )
@@ -188,85 +158,97 @@ def _convert_plane(plane_number: int, plane: Any, profile: Profile) -> Iterator[
     for line in plane.lines:
         line_name = line.display_name or line.name
         event_count = len(line.events)
-        profile.sorts[plane.name] += event_count
+        profile.event_counts[plane.name] += event_count
         if on_device and not _STREAM.match(line_name) and line_name != _STEPS:
             left_out_as = f"events of '{line_name[:40]}', which repeat operations"
-            profile.left_out[left_out_as] += event_count
+            profile.left_out_counts[left_out_as] += event_count
             continue
         if not on_device and plane.name != _HOST:
-            profile.left_out[f"events of the plane '{plane.name[:40]}'"] += event_count
+            profile.left_out_counts[f"events of the plane '{plane.name[:40]}'"] += event_count
             continue
         device_stream = plane_number * _STREAMS_OF_A_DEVICE + line.id % _STREAMS_OF_A_DEVICE
         stream = device_stream if on_device else None
-        track = _Track(line_name, line.timestamp_ns, stream, step_stat, launch_stat)
+        track = _Track(line_name, line.timestamp_ns, stream, step_stat_id, correlation_stat_id)
         for event in line.events:
             span = _convert_event(event, metadata_by_id.get(event.metadata_id), track)
             if span is None:
-                profile.unusable += 1
+                profile.unusable_count += 1
             else:
                 yield span
 
 
 def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
-    """Return an event as a row; None where it has no name, or no time that there can be."""
+    """Return an event as a row; None where it has no name, or no time that there can be.
+
+    Events of the line of steps, and those of the host that are numbered, are steps.
+    """
     name = (metadata.display_name or metadata.name)[:_LONGEST_NAME] if metadata is not None else ""
-    start_ns = track.begin_ns + event.offset_ps // _PS
+    start_ns = track.origin_ns + event.offset_ps // _PS
     end_ns = start_ns + event.duration_ps // _PS
     if not name or event.num_occurrences or not (0 <= start_ns < MOST_NS and abs(end_ns) < MOST_NS):
         return None
     on_host = track.stream is None
     if on_host or track.name == _STEPS:
-        step = _step_of(event, track.step_stat, name) if on_host else _number(name)
+        step = _find_step(event, track.step_stat_id, name) if on_host else _parse_number(name)
         if step is not None or not on_host:
-            return _Row(start_ns, end_ns, "step", None, name, track.name, track.stream, step)
-    kind, op = _meaning_on_host(name) if on_host else _meaning_on_device(name)
-    thread = track.name if on_host else None
+            thread, kind, op = track.name, "step", None
+            return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, step)
+    kind, op = _find_meaning_on_host(name) if on_host else _find_meaning_on_device(name)
     is_correlated = not on_host or KERNEL_LAUNCHES in name
-    correlation = _stat_value(event, track.correlation_stat) if is_correlated else None
-    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, None, correlation)
+    return _Row(
+        start_ns,
+        end_ns,
+        kind,
+        op,
+        name,
+        thread=track.name if on_host else None,
+        stream=track.stream,
+        step=None,
+        correlation=_read_stat(event, track.correlation_stat_id) if is_correlated else None,
+    )
 
 
-def _meaning_on_host(name: str) -> tuple[str, str | None]:
+def _find_meaning_on_host(name: str) -> Meaning:
     """Return the kind of an annotation; "$" begins a function of Python."""
     return USER_CODE if name.startswith("$") else meaning_of_name(name)
 
 
-def _meaning_on_device(name: str) -> tuple[str, str | None]:
+def _find_meaning_on_device(name: str) -> Meaning:
     """Return the kind of an operation on a device, by the kernel's name or XLA's."""
-    of_xla = _OF_XLA.match(name)
-    name_meaning = kernel_meaning(name) or (meaning(of_xla[1]) if of_xla else None)
-    return name_meaning if name_meaning and name_meaning[0] == "reduction" else ("device", None)
+    xla_name = _XLA_NAME.match(name)
+    kind, op = kernel_meaning(name) or (meaning(xla_name[1]) if xla_name else None) or USER_CODE
+    return (kind, op) if kind == "reduction" else ("device", None)
 
 
-def _step_of(event: Any, step_stat: int, name: str) -> int | None:
+def _find_step(event: Any, step_stat_id: int, name: str) -> int | None:
     """Return the step of an annotation of the host, by its stat or its name; None without."""
-    value = _stat_value(event, step_stat)
-    return step_number(name) if value is None else _number(str(value))
+    value = _read_stat(event, step_stat_id)
+    return step_number(name) if value is None else _parse_number(str(value))
 
 
-def _stat_value(event: Any, number: int) -> int | None:
+def _read_stat(event: Any, stat_id: int) -> int | None:
     """Return the whole number that an event has as a stat; None if it has no such stat."""
-    for stat in event.stats if number != _NONE else ():
-        if stat.metadata_id == number:
+    for stat in event.stats if stat_id != _NONE else ():
+        if stat.metadata_id == stat_id:
             value: int = stat.int64_value or stat.uint64_value
             return value if value < 1 << 63 else None
     return None
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 def _build_rows(rows: list[_Row]) -> pl.DataFrame:
-    """Return one row per span; steps that a device marks are on no stream."""
+    """Return one row per span, in the fields of `_Row`; steps that a device marks are on no stream."""
     schema = {
         "start_ns": pl.Int64, "end_ns": pl.Int64, "kind": pl.String, "op": pl.String,
         "name": pl.String, "thread": pl.String, "stream": pl.Int64, "step": pl.Int32,
         "correlation": pl.Int64,
     }  # fmt: skip
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    on_steps = (pl.col("kind") == "step") & pl.col("stream").is_not_null()
-    return frame.with_columns(stream=pl.when(~on_steps).then("stream"))
+    is_step_on_device = (pl.col("kind") == "step") & pl.col("stream").is_not_null()
+    spans = pl.DataFrame(rows, schema=schema, orient="row")
+    return spans.with_columns(stream=pl.when(~is_step_on_device).then("stream"))
 
 
 class XPlaneReader(ProfilesReader[Profile]):
@@ -289,19 +271,19 @@ class XPlaneReader(ProfilesReader[Profile]):
                 "no step is marked",
                 "how steps differ, and which rank is slow in them",
                 "Put each step into jax.profiler.StepTraceAnnotation('train', step_num=N).",
-                decisive=len(run.contents) > 1,
+                is_decisive=len(run.file_by_name) > 1,
             )
         if not run.kinds & {"forward", "backprop", "update"}:
             yield Gap(
                 "no annotation names a phase of training",
                 "which phase ranks compute in: XLA runs a step as one program",
                 "Put phases into jax.profiler.TraceAnnotation called forward, backward and optimizer.",
-                decisive=False,
+                is_decisive=False,
             )
         if run.rows["stream"].n_unique() > 1:
             yield Gap(
                 "all devices of a process are streams of its rank",
                 "which device of a process is slow",
                 "Run one process a device.",
-                decisive=False,
+                is_decisive=False,
             )

@@ -62,7 +62,7 @@ def is_within(address: str, folder: str) -> bool:
     return not is_web(folder) or _web_parts(address)[0] == urlsplit(folder).path.rstrip("/")
 
 
-def last_part(address: str) -> str:
+def last_name(address: str) -> str:
     """Return the name of a file or folder, as its server spells it."""
     if is_web(address):
         return unquote(_web_parts(address)[1])

@@ -32,7 +32,7 @@ _LONGEST: Final = 200  # letters of what a server says
 
 
 @contextmanager
-def explained(address: str) -> Iterator[None]:
+def explain_errors(address: str) -> Iterator[None]:
     """Turn any error of a file system of fsspec into one sentence about an address.
 
     Errors of the disk that is written to stay what they are.

@@ -18,10 +18,10 @@ from tracelens.remote.address import (
     is_pattern,
     is_web,
     is_within,
-    last_part,
+    last_name,
     scheme_of,
 )
-from tracelens.remote.failures import explained
+from tracelens.remote.failures import explain_errors
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
     SAMPLES_FOLDER,
@@ -55,7 +55,7 @@ class RemoteFile:
 
     name: str  # below the trace folder, such as samples/worker-00000-42.arrow
     path: str  # as its file system calls it
-    size: int | None
+    size_bytes: int | None
     version: str | None
 
 
@@ -63,7 +63,7 @@ class RemoteFile:
 class Listing:
     """The files of a trace folder, or a single one."""
 
-    system: Any  # of fsspec
+    file_system: Any  # of fsspec
     files: tuple[RemoteFile, ...]
     is_folder: bool
 
@@ -73,7 +73,7 @@ class Listing:
         return all(file.name.endswith(TRACE_SUFFIX) for file in self.files)
 
 
-def listed(address: str) -> Listing:
+def list_files(address: str) -> Listing:
     """List what a trace folder may hold, or a single file.
 
     Raises:
@@ -82,7 +82,7 @@ def listed(address: str) -> Listing:
         TraceLensError: its server cannot be asked, or refuses.
     """
     system, path = _find_system(address)
-    with explained(address):
+    with explain_errors(address):
         system.invalidate_cache()
         facts = system.info(path)
         if not _is_folder(facts, address):
@@ -94,7 +94,7 @@ def listed(address: str) -> Listing:
     return Listing(system, tuple(files), is_folder=True)
 
 
-def matching(pattern: str) -> list[str]:
+def list_matching(pattern: str) -> list[str]:
     """Return the addresses that match a pattern, in order of name; an address without wildcards alone.
 
     Raises:
@@ -104,7 +104,7 @@ def matching(pattern: str) -> list[str]:
     if not is_pattern(pattern):
         return [pattern]
     system, path = _find_system(pattern)
-    with explained(pattern):
+    with explain_errors(pattern):
         system.invalidate_cache()
         # With a slash at its end fsspec finds no folder of a web server.
         names = system.glob(path.rstrip("/") if is_web(pattern) else path)
@@ -133,7 +133,7 @@ def _find_system(address: str) -> tuple[Any, str]:
             f"'{hide_secrets(address)}' is of the unknown protocol '{scheme}': expected a path, or "
             "an address such as s3://BUCKET/RUN or https://HOST/FILE (docs/remote.md)."
         ) from None
-    with explained(address):
+    with explain_errors(address):
         system_and_path: tuple[Any, str] = url_to_fs(address, **options)
         return system_and_path
 
@@ -152,14 +152,14 @@ def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
     """Return True for a folder; on a web server, for a page that lists files."""
     if is_web(address):
         is_page = facts.get("mimetype") == "text/html"
-        return is_page and not last_part(address).casefold().endswith(_TABLES)
+        return is_page and not last_name(address).casefold().endswith(_TABLES)
     return bool(facts["type"] == "directory")
 
 
 def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
     """List the entries of a folder by name, without names that no file can have here."""
     facts_by_name = {
-        last_part(str(facts["name"])): facts
+        last_name(str(facts["name"])): facts
         for facts in system.ls(folder, detail=True)
         if is_within(str(facts["name"]), folder)
     }
@@ -168,7 +168,7 @@ def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
 
 def local_name(address: str) -> str:
     """Return the local name for the last part of an address."""
-    return _NO_NAME.sub("_", last_part(address))[-_MOST_NAME // 4 :] or "trace"
+    return _NO_NAME.sub("_", last_name(address))[-_MOST_NAME // 4 :] or "trace"
 
 
 def _is_name(name: str) -> bool:

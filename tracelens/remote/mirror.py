@@ -23,8 +23,8 @@ from tracelens.distil import places
 from tracelens.errors import UnusableInput
 from tracelens.model.fmt import size as in_bytes
 from tracelens.remote.address import hide_secrets, without_user
-from tracelens.remote.failures import explained
-from tracelens.remote.listing import IN_FLIGHT, RemoteFile, listed, local_name
+from tracelens.remote.failures import explain_errors
+from tracelens.remote.listing import IN_FLIGHT, RemoteFile, list_files, local_name
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import is_ours
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
@@ -45,7 +45,7 @@ _ENDS: Final = (1 << 16, 1 << 22)
 _BEGIN: Final = 1 << 10  # of a recording: its magic and the first bytes of its schema
 
 
-def fetched(
+def fetch_copy(
     address: str,
     progress: Callable[[int, int], None] | None = None,
     *,
@@ -63,12 +63,14 @@ def fetched(
         TraceLensError: there is no trace, or it cannot be fetched.
         OSError: the cache cannot be written.
     """
-    listing = listed(address)
+    listing = list_files(address)
     if not listing.is_finished:
         is_end_enough = None
-    directory = places.cache() / _FOLDER / _name_folder(address, ends=is_end_enough is not None)
+    directory = (
+        places.cache_directory() / _FOLDER / _name_folder(address, ends=is_end_enough is not None)
+    )
     try:
-        with places.alone(directory):
+        with places.lock_directory(directory):
             return _update(directory, listing, address, progress, is_end_enough)
     except BlockingIOError:
         raise UnusableInput(
@@ -115,7 +117,7 @@ def _update(
     _check_room(directory, outdated, address, ends=is_end_enough is not None)
     try:
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            copies = _Copy(listing.system, directory, root, states, is_end_enough)
+            copies = _Copy(listing.file_system, directory, root, states, is_end_enough)
             for done, _ in enumerate(pool.map(partial(_fetch, copies), enumerate(outdated))):
                 if progress:
                     progress(done + 1, len(outdated))
@@ -127,7 +129,7 @@ def _update(
 def _check_room(directory: Path, files: list[RemoteFile], address: str, *, ends: bool) -> None:
     """Refuse to begin with more than the disk has room for."""
     needed_bytes, free_bytes = (
-        sum(file.size or 0 for file in files),
+        sum(file.size_bytes or 0 for file in files),
         shutil.disk_usage(directory).free,
     )
     if needed_bytes > free_bytes and not ends:
@@ -139,49 +141,51 @@ def _check_room(directory: Path, files: list[RemoteFile], address: str, *, ends:
 
 
 def _is_current(copy: Path, file: RemoteFile, states: dict[str, str]) -> bool:
-    if file.version is None or states.get(file.name) != _state_of(file):
+    if file.version is None or states.get(file.name) != _describe_state(file):
         return False
     try:
-        return file.size is None or copy.stat().st_size == file.size
+        return file.size_bytes is None or copy.stat().st_size == file.size_bytes
     except OSError:
         return False
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """The source and the target of files; `states` has the size and version of each copied file."""
+    """The source and the target of files, and the state (size and version) of each copied one."""
 
-    system: Any
-    place: Path
+    file_system: Any
+    directory: Path
     root: Path
-    states: dict[str, str]
-    enough: Callable[[Path], bool] | None
+    state_by_name: dict[str, str]
+    is_end_enough: Callable[[Path], bool] | None
 
 
 def _fetch(copy: _Copy, numbered_file: tuple[int, RemoteFile]) -> None:
     """Fetch a file, move it to its name when it is complete, and note its state."""
     number, file = numbered_file
-    draft = copy.place / f"{_DRAFT}{number}"
+    draft = copy.directory / f"{_DRAFT}{number}"
     try:
-        if copy.enough is None or not _fetch_part(copy.system, file, draft, copy.enough):
-            _fetch_whole(copy.system, file, draft)
+        if copy.is_end_enough is None or not _fetch_part(
+            copy.file_system, file, draft, copy.is_end_enough
+        ):
+            _fetch_whole(copy.file_system, file, draft)
         target = copy.root / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.replace(target)
-        copy.states[file.name] = _state_of(file)
+        copy.state_by_name[file.name] = _describe_state(file)
     finally:
         draft.unlink(missing_ok=True)
 
 
 def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
     """Fetch a file, and check that all of its bytes arrived."""
-    with explained(file.path):
+    with explain_errors(file.path):
         system.get_file(file.path, str(draft))
     arrived_bytes = draft.stat().st_size
-    if file.size not in (None, arrived_bytes):
+    if file.size_bytes not in (None, arrived_bytes):
         raise UnusableInput(
-            f"Of the {file.size:,} bytes of '{hide_secrets(file.path)}' {arrived_bytes:,} arrived: "
-            "it changed, or the server went away; run this again."
+            f"Of the {file.size_bytes:,} bytes of '{hide_secrets(file.path)}' {arrived_bytes:,} arrived"
+            ": it changed, or the server went away; run this again."
         )
 
 
@@ -189,14 +193,14 @@ def _fetch_part(
     system: Any, file: RemoteFile, draft: Path, is_end_enough: Callable[[Path], bool]
 ) -> bool:
     """Fetch a recording's end, or the begin of stack samples; return True if that is enough."""
-    if file.size is None or not file.name.endswith(TRACE_SUFFIX):
+    if file.size_bytes is None or not file.name.endswith(TRACE_SUFFIX):
         return False
     if file.name.startswith(f"{SAMPLES_FOLDER}/"):
-        return file.size > _ENDS[-1] and _copy_parts(system, file, draft, [(0, _ENDS[-1])])
+        return file.size_bytes > _ENDS[-1] and _copy_parts(system, file, draft, [(0, _ENDS[-1])])
     for length in _ENDS:
-        if file.size <= length + _BEGIN:
+        if file.size_bytes <= length + _BEGIN:
             return False
-        parts = [(file.size - length, length), (0, _BEGIN)]
+        parts = [(file.size_bytes - length, length), (0, _BEGIN)]
         if not _copy_parts(system, file, draft, parts):
             return False
         if is_end_enough(draft):
@@ -206,8 +210,8 @@ def _fetch_part(
 
 def _copy_parts(system: Any, file: RemoteFile, draft: Path, parts: list[tuple[int, int]]) -> bool:
     """Copy parts, (offset, length); return False if the server does not send parts."""
-    with draft.open("wb") as copy, explained(file.path):
-        copy.truncate(file.size)
+    with draft.open("wb") as copy, explain_errors(file.path):
+        copy.truncate(file.size_bytes)
         try:
             with system.open(file.path, "rb", cache_type="none") as source:
                 return all(_copy_part(source, copy, *part) for part in parts)
@@ -230,8 +234,8 @@ def _remove(copy: Path) -> None:
         copy.parent.rmdir()
 
 
-def _state_of(file: RemoteFile) -> str:
-    return f"{file.size} {file.version}"
+def _describe_state(file: RemoteFile) -> str:
+    return f"{file.size_bytes} {file.version}"
 
 
 def _load_states(directory: Path) -> dict[str, str]:

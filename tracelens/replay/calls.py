@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.thread_activity import training_threads
+from tracelens.accounting.thread_activity import list_training_threads
 from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, take_rows
 from tracelens.replay.edges import CostLine
 from tracelens.replay.threads import Sides
@@ -38,16 +38,16 @@ REDUCTIONS: Final = ("allreduce", "reduce_scatter")
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `begin_ns`, `end_ns`, `is_blocking` and `thread` are [call, rank], `worker` is [rank], the rest is
-    [call]. `bucket` and `root` (a column) are negative where unknown. A call is on the wire from
+    `begin_ns`, `end_ns`, `is_blocking` and `thread` are [call, rank], `workers` is [rank], the rest is
+    [call]. `bucket` and `root_column` are negative where unknown. A call is on the wire from
     `departure_ns` to `completion_ns`, when the first rank leaves it; `is_queued` ones could not depart
     before the call before was complete. Call i departs at event `first_event` + 2 i, and is complete at
-    the next event.
+    the next event. `op_code` is an index of `COLLECTIVES`.
     """
 
     communicator: str
-    op: int
-    worker: Ints
+    op_code: int
+    workers: Ints
     begin_ns: Ints
     end_ns: Ints
     is_blocking: Flags
@@ -55,7 +55,7 @@ class Calls:
     step: Ints
     nbytes: Ints
     bucket: Ints
-    root: Ints
+    root_column: Ints
     departure_ns: Ints
     completion_ns: Ints
     is_queued: Flags
@@ -74,32 +74,32 @@ class Calls:
     @property
     def operation(self) -> str:
         """The name of the operation."""
-        return COLLECTIVES[self.op]
+        return COLLECTIVES[self.op_code]
 
     @property
     def cost_line(self) -> CostLine:
-        """The operations that take alike."""
-        return CostLine(self.operation, len(self.worker), network=True)
+        """The line by which such operations take as long as their bytes say."""
+        return CostLine(self.operation, is_network=True, rank_count=len(self.workers))
 
     @property
-    def departures(self) -> Ints:
-        """The event at which each call departs."""
+    def departure_events(self) -> Ints:
+        """The event at which each call departs, [call]; it is complete at the next one."""
         return self.first_event + 2 * np.arange(self.count)
 
     @property
     def is_rooted(self) -> bool:
         """Whether ranks wait for a root, or a root for them, instead of all for all."""
-        return self.op in (*FROM_ROOT, *TO_ROOT)
+        return self.op_code in (*FROM_ROOT, *TO_ROOT)
 
     @property
-    def in_flight(self) -> Flags:
+    def is_in_flight(self) -> Flags:
         """Which calls no training thread was in, [call]."""
         return ~np.asarray(self.is_blocking.any(axis=1))
 
     @property
     def sides(self) -> Sides:
-        """Every rank in every call, call by call."""
-        workers = np.broadcast_to(self.worker, self.begin_ns.shape).ravel()
+        """Every rank in every call, call by call, [call * rank]."""
+        workers = np.broadcast_to(self.workers, self.begin_ns.shape).ravel()
         times_ns = self.begin_ns.ravel(), self.end_ns.ravel()
         return Sides(workers, *times_ns, self.is_blocking.ravel())
 
@@ -109,19 +109,19 @@ class Calls:
         If a call was complete long before a rank waited for it, that rank's end says only when the rank
         looked; then the call is over when it is complete.
         """
-        sides = self.sides
+        sides = self.sides  # [call * rank], as all times of ranks but the first ends
         end_ns = sides.end_when_noticed(timeline).end_ns
         first_end_ns = end_ns.reshape(self.end_ns.shape).min(axis=1)
         completion_ns = np.maximum(first_end_ns, self.departure_ns)
         if not self.is_rooted:
-            over_ns = np.repeat(completion_ns, len(self.worker))
-            is_late = ~sides.is_blocking & timeline.looked_late(sides.worker, over_ns, end_ns)
+            over_ns = np.repeat(completion_ns, len(self.workers))
+            is_late = ~sides.is_blocking & timeline.has_looked_late(sides.worker, over_ns, end_ns)
             end_ns = np.where(is_late, over_ns, end_ns)
         end_ns = end_ns.reshape(self.end_ns.shape)
         return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
     def end_earlier(self, end_ns: Ints) -> Calls:
-        """Return the calls with earlier ends, [call * rank]; each is complete at its first end."""
+        """Return the calls with earlier ends, ns, [call * rank]; each is complete at its first end."""
         end_ns = end_ns.reshape(self.end_ns.shape)
         completion_ns = np.minimum(self.completion_ns, end_ns.min(axis=1))
         completion_ns = np.maximum(completion_ns, self.departure_ns)
@@ -130,14 +130,15 @@ class Calls:
     def add_edges(self, edges: EdgeList, threads: Threads) -> None:
         """Add edges from begins on ranks to departures, to completions, and to ends on ranks."""
         sides, shape = self.sides, self.begin_ns.shape
-        begin_event, end_event = threads.find_sides(sides)  # [call * rank]
-        next_need = threads.find_next_needs(sides.worker, sides.end_ns)
+        begin_event, end_event = threads.find_side_events(sides)  # [call * rank]
+        # The end of a call in flight is no event of a rank that needs it only later.
+        next_need = threads.find_next_need_events(sides.worker, sides.end_ns)
         end_event = np.where(end_event < 0, next_need, end_event)
         if self.is_rooted:
             self._add_rooted(edges, begin_event.reshape(shape), end_event.reshape(shape))
             return
-        departure = self.departures  # event, [call]; the next one is the call's completion
-        departure_of_rank = np.repeat(departure, len(self.worker))
+        departure = self.departure_events  # event, [call]; the next one is the call's completion
+        departure_of_rank = np.repeat(departure, len(self.workers))
         edges.add(begin_event, departure_of_rank)
         edges.add(departure[:-1] + 1, departure[1:], is_present=self.is_queued[1:])
         wire_ns = self.completion_ns - self.departure_ns
@@ -151,13 +152,14 @@ class Calls:
 
         `begin_event` and `end_event` are those of each rank, [call, rank].
         """
-        root = np.maximum(self.root, 0)[:, None]
-        is_to_root = self.op in TO_ROOT
+        root = np.maximum(self.root_column, 0)[:, None]
+        is_to_root = self.op_code in TO_ROOT
         last_begin_ns = self.begin_ns.max(axis=1, keepdims=True)
         root_begin_ns = np.take_along_axis(self.begin_ns, root, axis=1)
         awaited_ns = last_begin_ns if is_to_root else root_begin_ns
-        is_root = root == np.arange(len(self.worker))
-        waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & (self.root >= 0)[:, None]
+        is_root = root == np.arange(len(self.workers))
+        is_root_known = (self.root_column >= 0)[:, None]
+        waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & is_root_known
         wait_end_ns = np.where(waits, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
         lag_ns = self.end_ns - wait_end_ns
         self._add_cost_edges(edges, begin_event, end_event, lag_ns, np.ones_like(waits))
@@ -186,9 +188,9 @@ class Calls:
         )
 
     def find_rank_edges(self, edges: EdgeTable, threads: Threads) -> tuple[Indices, Indices]:
-        """Return edges from ranks to departures, from completions to ranks, [call, rank]; else -1."""
-        column_of_worker = np.full(len(threads), -1)
-        column_of_worker[self.worker] = np.arange(len(self.worker))
+        """Return edges from ranks to departures, from completions to ranks, [call, rank]; -1 = none."""
+        column_of_worker = np.full(threads.worker_count, -1)
+        column_of_worker[self.workers] = np.arange(len(self.workers))
         to_departure, from_completion = (
             np.full(self.begin_ns.shape, -1, np.int64) for _ in range(2)
         )
@@ -199,55 +201,57 @@ class Calls:
             number = call_event - self.first_event  # two events a call: departure, completion
             is_of_calls = (number >= 0) & (number < 2 * self.count) & (number % 2 == is_completion)
             rows = np.flatnonzero((rank_event < threads.event_count) & is_of_calls)
-            column = column_of_worker[threads.find_owners(rank_event[rows])]
+            column = column_of_worker[threads.find_workers(rank_event[rows])]
             edge_rows[number[rows] // 2, column] = rows
         return to_departure, from_completion
 
 
 def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Iterator[Calls]:
     """Yield calls that all ranks came to and left between each worker's begin and end, ns, [worker]."""
-    training_thread = training_threads(trace)
+    training_thread = list_training_threads(trace)  # [process]
     processes_of_workers = trace.workers["process"].to_list()
-    worker_of = {process: worker for worker, process in enumerate(processes_of_workers)}
-    for grid in trace.calls:
+    worker_of_process = {process: worker for worker, process in enumerate(processes_of_workers)}
+    for grid in trace.calls:  # of a communicator: its calls, [call, rank]
         processes = grid.processes.tolist()
-        if not worker_of.keys() >= set(processes):
+        if not worker_of_process.keys() >= set(processes):
             continue
-        worker = np.array([worker_of[process] for process in processes], np.int64)
-        may_be_inside = (grid.last_ns >= begins_ns.min()) & (grid.last_ns <= ends_ns.max())
-        rows = np.flatnonzero(may_be_inside & (grid.last_ns != NEVER))
-        rows = rows[grid.take(rows).completed.all(axis=1)]
+        workers = np.array([worker_of_process[process] for process in processes], np.int64)
+        may_be_inside = (grid.last_arrival_ns >= begins_ns.min()) & (
+            grid.last_arrival_ns <= ends_ns.max()
+        )
+        rows = np.flatnonzero(may_be_inside & (grid.last_arrival_ns != NEVER))
+        rows = rows[grid.take_calls(rows).is_completed.all(axis=1)]
         begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
-        is_inside = (begin_ns >= begins_ns[worker]) & (end_ns <= ends_ns[worker])
+        is_inside = (begin_ns >= begins_ns[workers]) & (end_ns <= ends_ns[workers])
         rows = rows[is_inside.all(axis=1)]
-        ops = grid.first_value("op")[rows]
+        ops = grid.first_values("op")[rows]
         for op in np.unique(ops).tolist():
-            yield _select_calls(grid, rows[ops == op], worker, training_thread)
+            yield _select_calls(grid, rows[ops == op], workers, training_thread)
 
 
-def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training_thread: Ints) -> Calls:
-    """Return the calls in some rows of a grid; `training_thread` is that of each process."""
+def _select_calls(grid: CallGrid, rows: Indices, workers: Ints, training_thread: Ints) -> Calls:
+    """Return calls of one operation in some rows of a grid; `workers` is [rank], threads [process]."""
     begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
     is_blocking = np.asarray((grid.thread == training_thread[grid.processes])[rows])
     arrival_ns, first_end_ns = begin_ns.max(axis=1), end_ns.min(axis=1)
     completion_ns = np.maximum(first_end_ns, arrival_ns)
     previous_completion_ns = np.concatenate([arrival_ns[:1], completion_ns[:-1]])
     is_queued = ~is_blocking.any(axis=1) & (previous_completion_ns <= completion_ns)
-    is_queued[:1] = False
+    is_queued[:1] = False  # no call is before it
     departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_completion_ns), arrival_ns)
-    is_root = grid.first_value("peer")[rows][:, None] == grid.ranks
+    is_root = grid.first_values("peer")[rows][:, None] == grid.ranks
     return Calls(
         communicator=grid.uid,
-        op=int(grid.first_value("op")[rows[0]]),
-        worker=worker,
+        op_code=int(grid.first_values("op")[rows[0]]),
+        workers=workers,
         begin_ns=begin_ns,
         end_ns=end_ns,
         is_blocking=is_blocking,
         thread=np.asarray(grid.thread[rows]),
-        step=grid.first_value("step")[rows].astype(np.int64),
-        nbytes=grid.first_value("nbytes")[rows],
-        bucket=grid.first_value("bucket")[rows],
-        root=np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1),
+        step=grid.first_values("step")[rows].astype(np.int64),
+        nbytes=grid.first_values("nbytes")[rows],
+        bucket=grid.first_values("bucket")[rows],
+        root_column=np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1),
         departure_ns=departure_ns,
         completion_ns=np.maximum(completion_ns, departure_ns),
         is_queued=is_queued,
@@ -265,21 +269,21 @@ def end_by_waits(
     """
     if not calls:
         return []
-    sides = Sides.join(call.sides for call in calls)  # a row for each call and rank
+    sides = Sides.join(call.sides for call in calls)  # a row for each call and rank, as all below
     departures_ns = [
         np.maximum(call.begin_ns, call.departure_ns[:, None]).ravel() for call in calls
     ]
     counts = [call.begin_ns.size for call in calls]
     is_rooted = np.repeat([call.is_rooted for call in calls], counts)
     # Positions on the timeline are a worker and a time.
-    departure = timeline.locate(sides.worker, np.concatenate(departures_ns))
-    noted_end = timeline.locate(sides.worker, sides.end_ns)
-    message_ends = [timeline.locate(side.worker, side.end_ns) for side in messages]
+    departure = timeline.to_positions(sides.worker, np.concatenate(departures_ns))
+    noted_end = timeline.to_positions(sides.worker, sides.end_ns)
+    message_ends = [timeline.to_positions(side.worker, side.end_ns) for side in messages]
     known_ends = np.sort(np.concatenate([noted_end, *message_ends]))
     wait_begins, wait_ends = timeline.wait_stretches
     ends_before, ends_until = (
         np.searchsorted(known_ends, positions, side="right")
-        for positions in (wait_begins, timeline.blocked_until(wait_ends))
+        for positions in (wait_begins, timeline.find_blocked_ends(wait_ends))
     )
     is_unexplained = np.append(ends_until <= ends_before, False)  # [wait]
     wait = np.searchsorted(wait_ends, noted_end) - 1  # the last one before each noted end
@@ -290,4 +294,4 @@ def end_by_waits(
     first_noted = by_wait[np.diff(wait[by_wait], prepend=-1) != 0]
     sides.end_ns[first_noted] -= noted_end[first_noted] - wait_ends[wait[first_noted]]
     ends_ns = np.split(sides.end_ns, np.cumsum(counts)[:-1])
-    return [call.end_earlier(of_call) for call, of_call in zip(calls, ends_ns, strict=True)]
+    return [call.end_earlier(end_ns) for call, end_ns in zip(calls, ends_ns, strict=True)]

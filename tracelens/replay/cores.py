@@ -28,10 +28,10 @@ __all__ = ["CoreShortage"]
 
 @dataclass(frozen=True)
 class CoreShortage:
-    """How many ranks share how many cores, and how much longer the run is for it, ns."""
+    """How many ranks share how many cores of a host, and how much longer the run is for it, ns."""
 
-    ranks: int
-    cores: float
+    rank_count: int
+    core_count: float
     delay_ns: float
 
     @classmethod
@@ -42,24 +42,27 @@ class CoreShortage:
         core_share = _measure_core_share(graph) if hosts else np.ones(0)  # [worker]
         for host in hosts:
             measure = partial(_measure_unserved_work, graph, host, core_share)
-            recorded_ns = measure(graph.baseline_ns, graph.explained_lag_ns)
+            recorded_ns = measure(graph.baseline_times_ns, graph.explained_lag_ns)
             edited_ns = measure(times_ns, variant.explained_lag_ns)
-            shortages.append(cls(host.ranks, host.cores, (edited_ns - recorded_ns) / host.cores))
+            shortages.append(
+                cls(host.rank_count, host.core_count, (edited_ns - recorded_ns) / host.core_count)
+            )
         longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None
 
     @property
     def sentence(self) -> str:
         """Why a saving is not sure, as a clause."""
-        cores = f"{self.cores:.3g} core{'s' * (self.cores != 1)}"
-        return f"{self.ranks} ranks share {cores}, and would do more at the same time"
+        cores = f"{self.core_count:.3g} core{'s' * (self.core_count != 1)}"
+        return f"{self.rank_count} ranks share {cores}, and would do more at the same time"
 
 
 def _measure_core_share(graph: EventGraph) -> Floats:
     """Return the share of a core that each worker takes while it works, [worker]; 1 if not read."""
     threads = graph.threads
-    length_ns = threads.sum_by_thread(threads.lengths_ns.astype(np.float64))
-    work_ns = threads.sum_by_thread(graph.explained_lag_ns[: len(threads.sources)])
+    length_ns = threads.sum_intervals_by_worker(threads.interval_lengths_ns.astype(np.float64))
+    interval_lag_ns = graph.explained_lag_ns[: len(threads.interval_begins)]
+    work_ns = threads.sum_intervals_by_worker(interval_lag_ns)
     ready_share_of_rank = measure_ready_shares(graph.trace)
     ready_ns = np.array([ready_share_of_rank.get(rank, 1.0) for rank in graph.ranks]) * length_ns
     return np.minimum(ready_ns / np.maximum(work_ns, 1.0), 1.0)
@@ -71,15 +74,16 @@ def _measure_unserved_work(
     """Return the work of a host's ranks at times when it has no core for them, ns of a core.
 
     `core_share` is what each worker takes while it works, [worker]; `times_ns` is when events occur,
-    [event]. Threads work for `lag_ns` after their events, [edge]; a server is at work while it serves.
+    [event]. Threads work for `lag_ns` after their events, [edge]: those of intervals come first. A
+    server is at work while it serves, on one core.
     """
     threads = graph.threads
-    intervals = np.flatnonzero(np.isin(threads.owners, host.workers))
-    work_begin_ns = times_ns[threads.sources[intervals]]
+    intervals = np.flatnonzero(np.isin(threads.interval_workers, host.worker_rows))
+    work_begin_ns = times_ns[threads.interval_begins[intervals]]
     begins_ns, ends_ns = [work_begin_ns], [work_begin_ns + lag_ns[intervals]]
-    core_counts = [core_share[threads.owners[intervals]]]
+    core_counts = [core_share[threads.interval_workers[intervals]]]  # of each stretch of work
     shards = graph.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
-    for shard in shards[host.shards]:
+    for shard in shards[host.shard_rows]:
         services = np.flatnonzero((graph.requests.services["server"] == shard).to_numpy())
         begin_event = graph.first_service_event + 2 * services
         begin_ns, end_ns = times_ns[begin_event], times_ns[begin_event + 1]
@@ -91,5 +95,5 @@ def _measure_unserved_work(
     bounds_ns, cores = np.concatenate(begins_ns + ends_ns), np.concatenate(core_counts)
     order = np.argsort(bounds_ns, kind="stable")
     needed_cores = np.cumsum(np.concatenate([cores, -cores])[order])[:-1]
-    missing_cores = np.maximum(needed_cores - host.cores, 0.0)
+    missing_cores = np.maximum(needed_cores - host.core_count, 0.0)
     return float((missing_cores * np.diff(bounds_ns[order])).sum())

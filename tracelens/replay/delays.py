@@ -34,22 +34,23 @@ MIN_SHARE_OF_DELAY_IN_TRANSFERS: Final = 0.5
 
 @dataclass(frozen=True)
 class Price:
-    """`saving` and `cost` as shares of the job; `waiting` ranks were seen waiting for the late ones.
+    """Shares of the job: what fixing a delay saves, with its 95 % interval, and what others wait.
 
-    If none was, `communicating` ranks communicate for longer meanwhile, in which they may wait.
-    `absorbed` is the share of the delay that costs nothing: 1 - lost / delay; of it, `in_flight` is
-    absorbed by reductions under way, the rest by others who are late in the same steps. `inferred` says
-    that ranks wait for them in collectives that no span shows, `is_replayed` that a replay says it.
+    `waiting_rank_count` ranks were seen waiting for the late ones. If none was,
+    `communicating_rank_count` communicate for longer meanwhile, in which they may wait. `absorbed_share`
+    of the delay costs nothing: 1 - lost / delay; of the delay, `absorbed_in_flight_share` is absorbed by
+    reductions under way, the rest by others who are late in the same steps. `is_wait_inferred` says that
+    ranks wait for them in collectives that no span shows, `is_replayed` that a replay says it.
     """
 
-    saving: float
-    interval: tuple[float, float]
-    cost: float
-    waiting: int
-    absorbed: float = 0.0
-    in_flight: float = 0.0
-    communicating: int = 0
-    inferred: bool = False
+    saving_share: float
+    saving_interval: tuple[float, float]
+    cost_share: float
+    waiting_rank_count: int
+    absorbed_share: float = 0.0
+    absorbed_in_flight_share: float = 0.0
+    communicating_rank_count: int = 0
+    is_wait_inferred: bool = False
     is_replayed: bool = False
 
 
@@ -77,18 +78,18 @@ def price_delay(
         relative_error: Standard error of the delay, as a share of it.
     """
     ((_, effect_ns),) = fix.changes
-    total_ns = np.nan_to_num(compute_time.total if total is None else total, nan=0.0)
+    total_ns = np.nan_to_num(compute_time.total_compute_ns if total is None else total, nan=0.0)
     replayed = None if replay is None else replay.measure_savings(fix)
-    if replayed is None or not replayed.identity.reliable:
+    if replayed is None or not replayed.identity.is_reliable:
         replayed = replay = None
     side_by_side_ns = measure_side_by_side(total_ns, effect_ns)
     lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns
     limits_ns = _measure_limits(total_ns, fix, relative_error, replay)
-    waited_ns = np.minimum(_measure_waits(compute_time.wait, effect_ns), max(lost_ns.sum(), 0.0))
+    waited_ns = np.minimum(_measure_waits(compute_time.wait_ns, effect_ns), max(lost_ns.sum(), 0.0))
     waiting = int(np.count_nonzero(waited_ns > MIN_SHARE_OF_DELAY_IN_WAITS * lost_ns.sum()))
     communicating = 0
-    if replayed is None and not compute_time.parted and not waiting and lost_ns.any():
-        length_ns = np.nan_to_num(compute_time.length, nan=0.0)
+    if replayed is None and not compute_time.leaves_out_ranks and not waiting and lost_ns.any():
+        length_ns = np.nan_to_num(compute_time.step_length_ns, nan=0.0)
         beside_ns = _measure_longer_than_late(length_ns - total_ns, effect_ns > 0)
         min_ns = MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost_ns.sum()
         communicating = int(np.count_nonzero(beside_ns > min_ns))
@@ -96,18 +97,19 @@ def price_delay(
             share = _measure_end_moved(length_ns, effect_ns) / lost_ns.sum()
             lost_ns, limits_ns = lost_ns * share, [limit_ns * share for limit_ns in limits_ns]
     low, high = _find_interval(lost_ns, effect_ns, limits_ns, job_ns, replayed)
-    absorbed = _measure_absorbed(lost_ns, effect_ns)
-    is_in_flight = replayed is not None and replayed.in_flight
-    beside_others = _measure_absorbed(side_by_side_ns, effect_ns)
+    absorbed_share = _measure_absorbed_share(lost_ns, effect_ns)
+    is_in_flight = replayed is not None and replayed.has_calls_in_flight
+    by_others_share = _measure_absorbed_share(side_by_side_ns, effect_ns)
+    in_flight_share = max(absorbed_share - by_others_share, 0.0) if is_in_flight else 0.0
     return Price(
-        saving=max(float(lost_ns.sum()) / job_ns, 0.0),
-        interval=(0.0 if compute_time.parted else low, max(high, 0.0)),
-        cost=float(waited_ns.sum() / (total_ns.shape[1] * job_ns)),
-        waiting=waiting,
-        absorbed=absorbed,
-        in_flight=max(absorbed - beside_others, 0.0) if is_in_flight else 0.0,
-        communicating=communicating,
-        inferred=replayed is not None and replayed.inferred and not waiting,
+        saving_share=max(float(lost_ns.sum()) / job_ns, 0.0),
+        saving_interval=(0.0 if compute_time.leaves_out_ranks else low, max(high, 0.0)),
+        cost_share=float(waited_ns.sum() / (total_ns.shape[1] * job_ns)),
+        waiting_rank_count=waiting,
+        absorbed_share=absorbed_share,
+        absorbed_in_flight_share=in_flight_share,
+        communicating_rank_count=communicating,
+        is_wait_inferred=replayed is not None and replayed.has_inferred_calls and not waiting,
         is_replayed=replayed is not None,
     )
 
@@ -151,28 +153,28 @@ def _measure_limits(
     return [limits_ns[0], limits_ns[-1]]
 
 
-def _measure_absorbed(lost_ns: Floats, effect_ns: Floats) -> float:
-    """Return the share of the delay that was not lost (Li et al. 2019 call it mitigation)."""
+def _measure_absorbed_share(lost_ns: Floats, effect_ns: Floats) -> float:
+    """Return the share of delays, [step, rank], that was not lost (mitigation, Li et al. 2019)."""
     delay_ns = float(effect_ns.max(axis=1).sum())
     return min(max(1 - float(lost_ns.sum()) / delay_ns, 0.0), 1.0) if delay_ns > 0 else 0.0
 
 
 def measure_side_by_side(total_ns: Floats, effect_ns: Floats) -> Floats:
-    """Return by how much shorter each step is without an effect if ranks meet at its end, [step]."""
+    """Return by how much shorter steps are without an effect if ranks meet at their ends, ns, [step]."""
     return np.asarray(total_ns.max(axis=1) - (total_ns - effect_ns).max(axis=1))
 
 
 def _measure_end_moved(length_ns: Floats, effect_ns: Floats) -> float:
-    """Return by how much the last rank ends earlier without an effect, if no rank waits for another."""
-    ends_ns = length_ns.sum(axis=0)
+    """Return by how much earlier the last rank ends without an effect, ns, if ranks never wait."""
+    ends_ns = length_ns.sum(axis=0)  # [rank]
     return float(ends_ns.max() - (ends_ns - effect_ns.sum(axis=0)).max())
 
 
 def _measure_longer_than_late(beside_ns: Floats, is_late: Flags) -> Floats:
-    """Return each rank's extra time over the late ranks of the same steps, ns, [rank]."""
+    """Return each rank's extra time beside work over late ranks' in the same steps, ns, [rank]."""
     rows = np.flatnonzero(is_late.any(axis=1))
-    of_late_ns = np.where(is_late[rows], beside_ns[rows], np.inf).min(axis=1, keepdims=True)
-    return np.asarray(np.where(is_late[rows], 0.0, beside_ns[rows] - of_late_ns).sum(axis=0))
+    least_of_late_ns = np.where(is_late[rows], beside_ns[rows], np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(is_late[rows], 0.0, beside_ns[rows] - least_of_late_ns).sum(axis=0))
 
 
 def _measure_waits(wait_ns: Floats, effect_ns: Floats) -> Floats:
@@ -182,7 +184,7 @@ def _measure_waits(wait_ns: Floats, effect_ns: Floats) -> Floats:
     that step nor in the next one.
     """
     is_late = effect_ns > 0
-    is_or_was_late, is_concerned = is_late.copy(), np.asarray(effect_ns.any(axis=1))
+    is_or_was_late, is_step_concerned = is_late.copy(), np.asarray(effect_ns.any(axis=1))
     is_or_was_late[1:] |= is_late[:-1]
-    is_concerned[1:] |= is_concerned[:-1]
-    return np.asarray(np.where(is_or_was_late, 0.0, wait_ns)[is_concerned].sum(axis=0))
+    is_step_concerned[1:] |= is_step_concerned[:-1]
+    return np.asarray(np.where(is_or_was_late, 0.0, wait_ns)[is_step_concerned].sum(axis=0))

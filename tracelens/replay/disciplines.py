@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Floats, Ints
 
-__all__ = ["Discipline", "Intervals", "find_disciplines", "measure_deviation", "measure_work"]
+__all__ = ["Discipline", "TaskTimes", "find_disciplines", "measure_deviation_share", "measure_work"]
 
 # share of capacity lost for each further message: these are tried for a link; above 0
 # is incast [chosen]
@@ -41,31 +41,32 @@ MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals: a discipline is chosen by the
 class Discipline(NamedTuple):
     """How tasks of one kind get their resource.
 
-    `crowding` is None where one task follows the other. `per_worker` gives each worker a resource of
-    its own. With `streams`, tasks of one worker take turns, while those of other workers share.
+    `crowding` is the share of capacity lost for each further message at a time; None where one task
+    follows the other. With `has_lane_per_worker` each worker has a resource of its own. With
+    `has_streams`, tasks of one worker take turns, while those of other workers share.
     """
 
     crowding: float | None
-    per_worker: bool = False
-    streams: bool = False
+    has_lane_per_worker: bool = False
+    has_streams: bool = False
 
     @property
-    def takes_turns(self) -> bool:
+    def has_turns(self) -> bool:
         """Whether some task waits until another one is over."""
-        return self.crowding is None or self.streams
+        return self.crowding is None or self.has_streams
 
 
 _DISCIPLINES: Final = (
-    Discipline(None),
-    Discipline(0.0, streams=True),
-    Discipline(0.0),
-    Discipline(None, per_worker=True),
-    *(Discipline(crowding, streams=True) for crowding in CROWDINGS[1:]),
+    Discipline(crowding=None),
+    Discipline(crowding=0.0, has_streams=True),
+    Discipline(crowding=0.0),
+    Discipline(crowding=None, has_lane_per_worker=True),
+    *(Discipline(crowding, has_streams=True) for crowding in CROWDINGS[1:]),
     *(Discipline(crowding) for crowding in CROWDINGS[1:]),
 )
 
 
-class Intervals(NamedTuple):
+class TaskTimes(NamedTuple):
     """When tasks of one kind were at their resources, ns, with their bytes, servers and workers."""
 
     begin_ns: Floats
@@ -74,24 +75,24 @@ class Intervals(NamedTuple):
     server: Ints
     worker: Ints
 
-    def take(self, rows: Flags | Ints) -> Intervals:
+    def take(self, rows: Flags | Ints) -> TaskTimes:
         """Return the intervals of some rows."""
-        return Intervals._make(column[rows] for column in self)
+        return TaskTimes._make(column[rows] for column in self)
 
 
 class _Explanation(NamedTuple):
     """How closely disciplines of all kinds explain the recording; in order, the best comes first.
 
-    `pace_tenths` is how many tenths of a factor the kinds' paces are apart, `deviation` a share of all
-    work. The disciplines are `indices` of `_DISCIPLINES`, which begins with the simplest.
+    `pace_difference_tenths` is by how many tenths of a factor the kinds' paces differ, `deviation_share`
+    a share of all work. `discipline_indices` are those in `_DISCIPLINES`, simplest first, of each kind.
     """
 
-    pace_tenths: int
-    indices: tuple[int, ...]
-    deviation: float
+    pace_difference_tenths: int
+    discipline_indices: tuple[int, ...]
+    deviation_share: float
 
 
-def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]:
+def find_disciplines(kinds: Sequence[TaskTimes]) -> list[tuple[Discipline, ...]]:
     """Return the choices of disciplines, one for each kind, under which work goes by bytes most exactly.
 
     Where several do, all kinds get those under which their paces, ns per byte, differ least. Of these
@@ -102,9 +103,9 @@ def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]
         return [()]
     explanations = _explain(kinds)
     candidates = [
-        tuple(_DISCIPLINES[index] for index in explanation.indices)
+        tuple(_DISCIPLINES[index] for index in explanation.discipline_indices)
         for explanation in explanations
-        if explanation.pace_tenths == explanations[0].pace_tenths
+        if explanation.pace_difference_tenths == explanations[0].pace_difference_tenths
     ]
     choices: list[tuple[Discipline, ...]] = []
     known_forms: set[tuple[int, Discipline]] = set()
@@ -117,17 +118,17 @@ def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]
             known_forms |= forms
             choices.append(disciplines)
     if candidates:
-        most_crowded = max(candidates, key=lambda each: sum(one.crowding or 0.0 for one in each))
+        most_crowded = max(candidates, key=lambda choice: sum(one.crowding or 0 for one in choice))
         choices += [] if most_crowded in choices else [most_crowded]
     return choices
 
 
-def measure_deviation(kinds: Sequence[Intervals]) -> float:
-    """Return the share of work that no discipline explains; inf if bytes tell nothing."""
-    return min((one.deviation for one in _explain(kinds)), default=np.inf)
+def measure_deviation_share(kinds: Sequence[TaskTimes]) -> float:
+    """Return the share of all work that no discipline explains, 0 to 1; inf if bytes tell nothing."""
+    return min((one.deviation_share for one in _explain(kinds)), default=np.inf)
 
 
-def _explain(kinds: Sequence[Intervals]) -> list[_Explanation]:
+def _explain(kinds: Sequence[TaskTimes]) -> list[_Explanation]:
     """Explain the tasks of all kinds by a discipline for each; return what is about as good as the best.
 
     Those with the most equal paces, ns per byte, come first: links carry bytes about as quickly to a
@@ -140,12 +141,12 @@ def _explain(kinds: Sequence[Intervals]) -> list[_Explanation]:
         log_pace_ratio = float(np.log(max(paces) / min(paces)))
         deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * log_pace_ratio
         explanations.append(_Explanation(round(10 * log_pace_ratio), indices, deviation))
-    least_deviation = min((one.deviation for one in explanations), default=0.0)
+    least_deviation = min((one.deviation_share for one in explanations), default=0.0)
     max_deviation = least_deviation / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
-    return sorted(one for one in explanations if one.deviation <= max_deviation)
+    return sorted(one for one in explanations if one.deviation_share <= max_deviation)
 
 
-def _measure_disciplines(tasks: Intervals) -> dict[int, tuple[float, float]]:
+def _measure_disciplines(tasks: TaskTimes) -> dict[int, tuple[float, float]]:
     """Return deviation (share of work) and pace (ns per byte) by index in `_DISCIPLINES`.
 
     Empty if bytes tell nothing of the tasks; the first alone if tasks clearly follow each other.
@@ -162,7 +163,7 @@ def _measure_disciplines(tasks: Intervals) -> dict[int, tuple[float, float]]:
     return {0: fits[0]} if _wait_for_each_other(tasks) else fits
 
 
-def _wait_for_each_other(tasks: Intervals) -> bool:
+def _wait_for_each_other(tasks: TaskTimes) -> bool:
     """Return True if tasks of several workers never overlap, and often begin as another one ends."""
     order = np.lexsort((tasks.end_ns, tasks.begin_ns, tasks.server))
     begin_ns, end_ns, _, server, worker = tasks.take(order)
@@ -177,13 +178,14 @@ def _wait_for_each_other(tasks: Intervals) -> bool:
     return bool(following_count > MIN_SHARE_IN_LINE * len(gap_ns))
 
 
-def measure_work(discipline: Discipline, tasks: Intervals) -> Floats:
-    """Return the work of each task, ns: its time alone at its resource, if the discipline holds."""
+def measure_work(discipline: Discipline, tasks: TaskTimes) -> Floats:
+    """Return each task's work, ns, [task]: its time alone at its resource, if the discipline holds."""
     begin_ns, end_ns, _, server, worker = tasks
     group = server.astype(np.int64)
-    if discipline.per_worker or discipline.streams:
+    if discipline.has_lane_per_worker or discipline.has_streams:
         group = group * (int(worker.max(initial=0)) + 2) + worker + 1
-    start_ns = _find_starts(begin_ns, end_ns, group) if discipline.takes_turns else begin_ns
+    # Tasks of a group take turns.
+    start_ns = _find_starts(begin_ns, end_ns, group) if discipline.has_turns else begin_ns
     if discipline.crowding is None:
         return end_ns - start_ns
     work_ns = np.zeros(len(begin_ns))
@@ -196,6 +198,7 @@ def measure_work(discipline: Discipline, tasks: Intervals) -> Floats:
 def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
     """Return when each task had its resource, ns, if tasks of a `group` (number) end one by one."""
     order = np.lexsort((begin_ns, end_ns, group))
+    # When the task before is over; the first one of a group waits for none.
     free_ns = np.append(-np.inf, end_ns[order][:-1])
     free_ns[np.append(True, np.diff(group[order]) != 0)[: len(order)]] = -np.inf
     start_ns = np.empty(len(begin_ns))
@@ -203,10 +206,10 @@ def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
     return start_ns
 
 
-def _deviate_from_line(work_ns: Floats, tasks: Intervals) -> float:
+def _deviate_from_line(work_ns: Floats, tasks: TaskTimes) -> float:
     """Return the share of work that differs from a line by bytes times a factor of each server.
 
-    `work_ns` is the work of each task; the line is fixed_ns + pace x bytes.
+    `work_ns` is the work of each task; the line is fixed_ns + pace x bytes, with pace in ns per byte.
     """
     nbytes, server = tasks.nbytes, tasks.server
     server_factor, per_byte = np.ones(len(work_ns)), 1 / nbytes  # [task], as all arrays here

@@ -42,35 +42,35 @@ class EdgeReason(IntEnum):
 
 
 class CostLine(NamedTuple):
-    """Operations that share one latency and bandwidth; `network` is false for a server's own work."""
+    """Operations with one latency and bandwidth; `rank_count` is that of collectives, 0 for others."""
 
     operation: str
-    ranks: int
-    network: bool
+    is_network: bool
+    rank_count: int = 0
 
 
-UNEXPLAINED: Final = CostLine("kept as recorded", 0, network=False)  # no edit changes such edges
+UNEXPLAINED: Final = CostLine("kept as recorded", is_network=False)  # no edit changes such edges
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
     """Edges as columns, [edge]: event `target` occurs no earlier than `lag_ns` after event `source`.
 
-    `cost_line` is an index in `cost_lines`, `communicator` one in `communicators`, `reason` an
+    `cost_line_index` is one in `cost_lines`, `communicator_index` one in `communicators`, `reason` an
     `EdgeReason`. `nbytes` are those that the lag is for. `step` is a step number, `shard` a server's,
-    `pair` is sender * workers + receiver of a message. -1 where an edge has none.
+    `pair_number` is sender * workers + receiver of a message. -1 where an edge has none.
     """
 
     source: Ints
     target: Ints
     lag_ns: Floats
-    cost_line: Ints
+    cost_line_index: Ints
     nbytes: Floats
     step: Ints
     shard: Ints
     reason: Ints
-    communicator: Ints
-    pair: Ints
+    communicator_index: Ints
+    pair_number: Ints
     cost_lines: tuple[CostLine, ...]
     communicators: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class EdgeList:
         nbytes: Ints | None = None,
         step: Ints | None = None,
         shard: Ints | None = None,
-        pair: Ints | None = None,
+        pair_number: Ints | None = None,
         reason: EdgeReason = EdgeReason.DATA,
         communicator: str | None = None,
     ) -> None:
@@ -102,19 +102,19 @@ class EdgeList:
 
         An end is missing if it is below 0. The lag is 0 by default. `cost_line` and `communicator` say
         what the lag is the cost of, `nbytes` how many bytes, `step` and `shard` (a server's) are
-        numbers, `pair` is sender * workers + receiver; None = unknown.
+        numbers, `pair_number` is sender * workers + receiver; None = unknown.
         """
         is_edge = (source >= 0) & (target >= 0) & (source != target)
         rows = np.flatnonzero(is_edge if is_present is None else is_edge & is_present)
         lags_ns = np.zeros(len(rows)) if lag_ns is None else np.asarray(lag_ns[rows], np.float64)
-        line_index = _index_in(self._cost_lines, cost_line)
-        communicator_index = _index_in(self._communicators, communicator)
+        line_index = _get_or_add_index(self._cost_lines, cost_line)
+        communicator_index = _get_or_add_index(self._communicators, communicator)
         lines, reasons, communicators = (
             np.full(len(rows), value) for value in (line_index, reason, communicator_index)
         )
         sizes_bytes, steps, shards, pairs = (
             np.full(len(rows), -1) if values is None else values[rows]
-            for values in (nbytes, step, shard, pair)
+            for values in (nbytes, step, shard, pair_number)
         )
         sizes_bytes = sizes_bytes.astype(np.float64)
         ends = source[rows], target[rows], lags_ns
@@ -127,80 +127,83 @@ class EdgeList:
         self._columns.insert(0, self._columns.pop())
 
     @property
-    def targets(self) -> Ints:
-        """The events that follow others, ascending."""
+    def target_events(self) -> Ints:
+        """The events that follow others by the edges added so far, ascending."""
         return np.unique(
             np.concatenate([np.zeros(0, np.int64), *(part[1] for part in self._columns)])
         )
 
-    def settle(self, first_call: int, recorded_ns: Floats) -> None:
-        """Shift lags of edges, since call `first_call` of `add`, so that targets occur as recorded."""
-        if first_call == len(self._columns):
+    def shift_to_recorded_times(self, first_part: int, event_times_ns: Floats) -> None:
+        """Shift lags of edges since call `first_part` of `add`, so that targets occur as recorded."""
+        if first_part == self.part_count:
             return
-        sources, targets, lags_ns, *_ = zip(*self._columns[first_call:], strict=True)
+        sources, targets, lags_ns, *_ = zip(*self._columns[first_part:], strict=True)
         source, target, lag_ns = map(np.concatenate, (sources, targets, lags_ns))
-        latest_ns = np.full(len(recorded_ns), -np.inf)
-        np.maximum.at(latest_ns, target, recorded_ns[source] + lag_ns)
-        missing_ns = np.where(np.isfinite(latest_ns), recorded_ns - latest_ns, 0.0)[target]
-        call_ends = np.cumsum([*map(len, sources)])[:-1]
-        for call, extra_ns in enumerate(np.split(missing_ns, call_ends), first_call):
-            source, target, lag_ns, *others = self._columns[call]
-            self._columns[call] = (source, target, lag_ns + extra_ns, *others)
+        latest_ns = np.full(len(event_times_ns), -np.inf)  # [event]; -inf = follows none of them
+        np.maximum.at(latest_ns, target, event_times_ns[source] + lag_ns)
+        missing_ns = np.where(np.isfinite(latest_ns), event_times_ns - latest_ns, 0.0)[target]
+        part_ends = np.cumsum([*map(len, sources)])[:-1]
+        for part, extra_ns in enumerate(np.split(missing_ns, part_ends), first_part):
+            source, target, lag_ns, *others = self._columns[part]
+            self._columns[part] = (source, target, lag_ns + extra_ns, *others)
 
-    def __len__(self) -> int:
+    @property
+    def part_count(self) -> int:
+        """How often `add` was called."""
         return len(self._columns)
 
-    def to_table(self, recorded_ns: Ints) -> EdgeTable:
+    def to_table(self, event_times_ns: Ints) -> EdgeTable:
         """Return all edges in order, but for those to an earlier event: clocks are not that certain."""
         columns = [np.concatenate(column) for column in zip(*self._columns, strict=True)]
-        is_forward = recorded_ns[columns[0]] <= recorded_ns[columns[1]]
+        is_forward = event_times_ns[columns[0]] <= event_times_ns[columns[1]]  # source, target
         names: list[Any] = [tuple(self._cost_lines), tuple(self._communicators)]
         return EdgeTable(*(column[is_forward] for column in columns), *names)
 
 
-def _index_in(numbers: dict[Any, int], value: Any) -> int:
-    """Return the number of a value, which is added if it is new; -1 for None."""
-    return -1 if value is None else numbers.setdefault(value, len(numbers))
+def _get_or_add_index(index_by_value: dict[Any, int], value: Any) -> int:
+    """Return the index of a value, which is added if it is new; -1 for None."""
+    return -1 if value is None else index_by_value.setdefault(value, len(index_by_value))
 
 
 @dataclass(frozen=True, eq=False)
 class LayeredGraph:
     """Events and edges: an event occurs when all its sources have, each after the edge's lag.
 
-    `order` sorts the edges into layers that are replayed one after the other; `layer_begins` are
+    `edge_order` sorts the edges into layers that are replayed one after the other; `layer_begins` are
     positions in it, one more than layers.
     """
 
-    recorded_ns: Floats
+    recorded_times_ns: Floats
     source: Indices
     target: Indices
     lag_ns: Floats
-    order: Indices
+    edge_order: Indices
     layer_begins: Ints
 
     @classmethod
     def from_edges(
-        cls, recorded_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
+        cls, recorded_times_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
     ) -> Self:
         """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
-        layer = _find_layers(len(recorded_ns), source, target)[target]
+        layer = _find_layers(len(recorded_times_ns), source, target)[target]  # [edge], from 1 on
         order = np.lexsort((target, layer))
         layer_begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
-        return cls(recorded_ns, source, target, lag_ns, order, layer_begins)
+        return cls(recorded_times_ns, source, target, lag_ns, order, layer_begins)
 
     def keep(self, is_kept: Flags) -> Self:
         """Return the graph with some of its edges (flags), in the same order."""
-        kept_in_order = is_kept[self.order]
+        kept_in_order = is_kept[self.edge_order]
         kept_before = np.append(0, np.cumsum(kept_in_order))
         begins = np.unique(kept_before[self.layer_begins])
-        return replace(self, order=self.order[kept_in_order], layer_begins=begins)
+        return replace(self, edge_order=self.edge_order[kept_in_order], layer_begins=begins)
 
     def replay(self, lag_ns: Floats) -> Floats:
         """Return when events occur, ns, [event], with other lags, [edge]; without edges, as recorded."""
-        times_ns = self.recorded_ns.copy()
-        source, lag_ns = self.source[self.order], lag_ns[self.order]
-        first_edges, target_events, layer_bounds = self._heads
+        times_ns = self.recorded_times_ns.copy()
+        source, lag_ns = self.source[self.edge_order], lag_ns[self.edge_order]
+        first_edges, target_events, layer_bounds = self._target_groups
         layers = zip(pairwise(self.layer_begins.tolist()), pairwise(layer_bounds), strict=True)
+        # Of a layer the edges (positions in `edge_order`), and the targets (rows of `target_events`).
         for (begin, end), (first_target, stop_target) in layers:
             arrival_ns = times_ns[source[begin:end]] + lag_ns[begin:end]
             layer_first_edges = first_edges[first_target:stop_target] - begin
@@ -209,17 +212,18 @@ class LayeredGraph:
         return times_ns
 
     @cached_property
-    def _heads(self) -> tuple[Indices, Indices, list[int]]:
-        """The first edge of each target in `order`, its target, and each layer's first such edge."""
-        target = self.target[self.order]
-        heads = np.flatnonzero(np.diff(target, prepend=-1) != 0)
-        return heads, target[heads], np.searchsorted(heads, self.layer_begins).tolist()
+    def _target_groups(self) -> tuple[Indices, Indices, list[int]]:
+        """The first position in `edge_order` of each target, that target, and each layer's first row."""
+        target = self.target[self.edge_order]
+        first_edges = np.flatnonzero(np.diff(target, prepend=-1) != 0)
+        layer_rows = np.searchsorted(first_edges, self.layer_begins).tolist()
+        return first_edges, target[first_edges], layer_rows
 
     def replay_backwards(self, latest_ns: Floats, lag_ns: Floats) -> Floats:
-        """Return the latest event times, ns, [event], that keep `latest_ns` and those of followers."""
+        """Return the latest times of events, ns, [event], at which all keep to `latest_ns`."""
         times_ns = latest_ns.copy()
-        source, target = self.source[self.order], self.target[self.order]
-        lag_ns = lag_ns[self.order]
+        source, target = self.source[self.edge_order], self.target[self.edge_order]
+        lag_ns = lag_ns[self.edge_order]
         for begin, end in reversed([*pairwise(self.layer_begins.tolist())]):
             required_ns = times_ns[target[begin:end]] - lag_ns[begin:end]
             np.minimum.at(times_ns, source[begin:end], required_ns)
@@ -246,7 +250,7 @@ def _find_layers(event_count: int, source: Indices, target: Indices) -> Ints:
 
 
 def _expand_ranges(begin: Ints, end: Ints) -> Indices:
-    """Return the numbers of several ranges, one range after the other."""
+    """Return the numbers of several ranges (`begin` up to before `end`), one range after the other."""
     count = end - begin
     before = np.cumsum(count) - count
     return np.asarray(np.arange(count.sum()) - np.repeat(before - begin, count))

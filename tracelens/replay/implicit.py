@@ -53,7 +53,7 @@ _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _IS_SPAN: Final = np.arange(len(CATEGORIES)) != UNINSTRUMENTED
 _NOT_OWN: Final = -1  # code: the category of a span of communication [definition]
 # A stretch's code is that of a span's name, or of the gap before it; a step may have it several times.
-_KEY: Final = ("code", "occurrence", "occurrences")
+_STRETCH_KEY: Final = ("code", "occurrence", "occurrences")
 
 
 def find_implicit_calls(
@@ -72,20 +72,21 @@ def find_implicit_calls(
         groups: Workers that may meet: those of each communicator, and all.
         uncertainty_ns: How far apart the clocks of two workers may be.
     """
-    worker_ns = np.array([worker.bounds[-1] - worker.bounds[0] for worker in timeline.pieces])
+    all_bounds_ns = [pieces.bounds_ns for pieces in timeline.worker_pieces]
+    worker_ns = np.array([bounds_ns[-1] - bounds_ns[0] for bounds_ns in all_bounds_ns])
     stretches = _collect_stretches(timeline, step_numbers, communication)
     min_total_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * int(worker_ns.sum())
-    total_ns = (pl.col("end") - pl.col("begin")).sum().over(*_KEY)
+    total_ns = (pl.col("end") - pl.col("begin")).sum().over(*_STRETCH_KEY)
     stretches = stretches.filter(total_ns >= min_total_ns)
     step_ns = worker_ns / [*map(len, step_numbers)]
-    clock_ns = CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns
-    min_spread_ns = max(MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), clock_ns)
+    min_deviation_ns = CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns
+    min_spread_ns = max(MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), min_deviation_ns)
     groups_by_size = sorted(set(groups), key=lambda group: (-len(group), group))
-    for rows_of_stretch in stretches.partition_by(_KEY, maintain_order=True):
+    for rows_of_stretch in stretches.partition_by(_STRETCH_KEY, maintain_order=True):
         free_workers = set(rows_of_stretch["worker"].unique().to_list())
         for group in groups_by_size:
             if free_workers.issuperset(group) and (
-                calls := _infer_calls(rows_of_stretch, group, min_spread_ns, clock_ns)
+                calls := _infer_calls(rows_of_stretch, group, min_spread_ns, min_deviation_ns)
             ):
                 free_workers -= set(group)
                 yield calls
@@ -95,13 +96,14 @@ def _collect_stretches(
     timeline: Timeline, step_numbers: Sequence[Ints], communication: Sequence[Sides]
 ) -> pl.DataFrame:
     """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step."""
-    piece_begin, piece_end = timeline.bounds, np.append(timeline.bounds[1:], 0)  # positions
-    name_number = timeline.name.astype(np.int64)
+    piece_begin = timeline.bound_positions  # as all begins and ends
+    piece_end = np.append(timeline.bound_positions[1:], 0)
+    name_number = timeline.name_number.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.
-    step = np.append(np.concatenate(step_numbers), -1)[timeline.window]
-    is_own = timeline.is_in(_IS_OWN)
+    step = np.append(np.concatenate(step_numbers), -1)[timeline.step_index]
+    is_own = timeline.is_in_categories(_IS_OWN)
     category = np.where(is_own, timeline.category, _NOT_OWN)
-    span_pieces = np.flatnonzero(timeline.is_in(_IS_SPAN))
+    span_pieces = np.flatnonzero(timeline.is_in_categories(_IS_SPAN))
     span_before, span_after = span_pieces[:-1], span_pieces[1:]
     # A span of communication may be several pieces: waiting, then transfer.
     is_same_span = (
@@ -113,11 +115,8 @@ def _collect_stretches(
     is_neighbour &= timeline.to_workers(piece_begin[span_before]) == timeline.to_workers(
         piece_begin[span_after]
     )
-    span_before, span_after, work_pieces = (
-        span_before[is_neighbour],
-        span_after[is_neighbour],
-        span_pieces[is_own[span_pieces]],
-    )
+    span_before, span_after = span_before[is_neighbour], span_after[is_neighbour]
+    work_pieces = span_pieces[is_own[span_pieces]]
     pieces = np.concatenate([span_after, work_pieces])
     is_gap = np.arange(len(pieces)) < len(span_after)
     begins = np.concatenate([piece_end[span_before], piece_begin[work_pieces]])
@@ -146,9 +145,10 @@ def _may_end_by_communication(
 ) -> Flags:
     """Return True for stretches near whose end some communication ends that was under way before.
 
-    Begins and ends are positions on the timeline: a worker and a time, in one number.
+    Begins and ends are positions on the timeline: a worker and a time, in one number; those of
+    stretches are [stretch].
     """
-    side_begin, side_end = Sides.join(communication).locate(timeline)
+    side_begin, side_end = Sides.join(communication).to_positions(timeline)
     order = np.argsort(side_end, kind="stable")
     side_begin, side_end = np.append(side_begin[order], FOREVER), side_end[order]
     margin_ns = (MARGIN_OF_SAME_END * (stretch_end - stretch_begin)).astype(np.int64)
@@ -157,22 +157,23 @@ def _may_end_by_communication(
     latest_end = np.minimum(stretch_end + margin_ns, worker_end)
     stop_row = np.searchsorted(side_end, latest_end, side="right")
     row_bounds = np.stack([first_row, stop_row], axis=1).ravel()
-    earliest_begin = (
+    earliest_begin = (  # of the sides that end near each stretch's end
         np.minimum.reduceat(side_begin, row_bounds)[::2] if len(row_bounds) else side_begin[:0]
     )
     return np.asarray((first_row < stop_row) & (earliest_begin < stretch_end))
 
 
 def _infer_calls(
-    stretch: pl.DataFrame, group: tuple[int, ...], min_spread_ns: float, clock_ns: float
+    stretch: pl.DataFrame, group: tuple[int, ...], min_spread_ns: float, min_deviation_ns: float
 ) -> Calls | None:
     """Return a group's calls that a stretch implies; None if its workers do not end it together.
 
-    Begins that are less than `min_spread_ns` apart, or vary by less than `clock_ns`, tell nothing.
+    `stretch` has a row for each of its steps and workers. Begins that are less than `min_spread_ns`
+    apart, or vary by less than `min_deviation_ns`, tell nothing.
     """
-    members = stretch.filter(pl.col("worker").is_in(group))
-    complete = members.filter(pl.len().over("step") == len(group)).sort("step", "worker")
-    begin_ns, end_ns, step = (
+    of_group = stretch.filter(pl.col("worker").is_in(group))
+    complete = of_group.filter(pl.len().over("step") == len(group)).sort("step", "worker")
+    begin_ns, end_ns, step = (  # [step, worker]
         complete[name].to_numpy().reshape(-1, len(group)) for name in ("begin", "end", "step")
     )
     spread_ns = np.ptp(begin_ns, axis=1)
@@ -183,7 +184,7 @@ def _infer_calls(
     if (
         np.median(ratio) > MAX_RATIO_OF_SPREADS_IF_WAITING
         or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS_IF_WAITING
-        or _ends_vary_with_begins(begin_ns[is_spread], end_ns[is_spread], clock_ns)
+        or _ends_vary_with_begins(begin_ns[is_spread], end_ns[is_spread], min_deviation_ns)
     ):
         return None
     departure_ns = begin_ns.max(axis=1)
@@ -195,8 +196,8 @@ def _infer_calls(
     no_value = np.full(begin_ns.shape, -1, np.int64)
     return Calls(
         communicator=IMPLICIT,
-        op=_BARRIER,
-        worker=np.array(sorted(group), np.int64),
+        op_code=_BARRIER,
+        workers=np.array(sorted(group), np.int64),
         begin_ns=begin_ns,
         end_ns=end_ns,
         is_blocking=np.ones(begin_ns.shape, np.bool_),
@@ -204,17 +205,17 @@ def _infer_calls(
         step=step[waits, 0].astype(np.int64),
         nbytes=no_value[:, 0],
         bucket=no_value[:, 0],
-        root=no_value[:, 0],
+        root_column=no_value[:, 0],
         departure_ns=departure_ns,
         completion_ns=end_ns.min(axis=1),
         is_queued=np.zeros(len(begin_ns), np.bool_),
     )
 
 
-def _ends_vary_with_begins(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> bool:
+def _ends_vary_with_begins(begin_ns: Ints, end_ns: Ints, min_deviation_ns: float) -> bool:
     """Return True if a stretch ends later on workers that begin it later than they usually do.
 
-    Times are [step, worker]; begins that vary by less than `clock_ns` tell nothing.
+    Times are [step, worker]; begins that vary by less than `min_deviation_ns` tell nothing.
     """
     begin_delay_ns, end_delay_ns = (
         delay_ns - np.median(delay_ns, axis=0)
@@ -222,4 +223,4 @@ def _ends_vary_with_begins(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> boo
     )
     variance = float(np.mean(begin_delay_ns**2))
     covariance = float(np.mean(begin_delay_ns * end_delay_ns))
-    return variance > clock_ns**2 and covariance > MIN_SLOPE_OF_ENDS_IF_WORKING * variance
+    return variance > min_deviation_ns**2 and covariance > MIN_SLOPE_OF_ENDS_IF_WORKING * variance

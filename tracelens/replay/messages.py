@@ -32,12 +32,14 @@ def select_messages(
 ) -> tuple[Sides, Sides]:
     """Return the senders' and the receivers' sides of messages between each worker's begin and end.
 
-    These are ns, [worker]. Messages in flight end when the training thread noticed it.
+    These are ns, [worker]; both sides are [message], in the same order. Messages in flight end when the
+    training thread noticed it.
     """
-    columns = ("worker", "start_ns", "end_ns", "stops")
+    columns = ("worker", "start_ns", "end_ns", "stops_training")
     workers = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
     workers = workers.with_columns(begin=pl.Series(begins_ns), end=pl.Series(ends_ns))
-    messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    # Hops are the messages that make up a collective.
+    messages = trace.matched_messages.filter(~pl.col("hop"), ~pl.col("hop_there"))
     for suffix in ("", "_there"):  # of the sender, and of the receiver
         start_ns, end_ns = (pl.col(f"{name}{suffix}") for name in ("start_ns", "end_ns"))
         messages = messages.join(
@@ -52,13 +54,13 @@ def select_messages(
 
 
 def _end_with_call(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
-    """Return both sides; messages in flight that one call noted as over end with the last of them."""
+    """Return both sides, [message]; those in flight that one call noted as over end together."""
     sides = Sides.join((sent, received))
-    end_ns, end_position = sides.end_ns, timeline.locate(sides.worker, sides.end_ns)
+    end_ns, end_position = sides.end_ns, timeline.to_positions(sides.worker, sides.end_ns)
     rows_in_flight = np.flatnonzero(~sides.is_blocking)
     order = rows_in_flight[np.argsort(end_position[rows_in_flight], kind="stable")]
     end_position = end_position[order]
-    waited_ns = end_position - timeline.blocked_since(end_position)
+    waited_ns = end_position - timeline.find_blocked_begins(end_position)
     max_gap_ns = np.maximum(MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:])
     ends_call = (np.diff(end_position) > max_gap_ns) | (np.diff(sides.worker[order]) != 0)
     last_of_call = np.flatnonzero(np.append(ends_call, True))[: len(order)]
@@ -77,15 +79,15 @@ def add_message_edges(
     buffered message for longer than such messages take in all, it was not there. Messages that one call
     awaits take no longer than the last begun.
     """
-    send, send_end = threads.find_sides(sent)
-    receive, receive_end = threads.find_sides(received)
-    may_end_send, may_end_receive = _find_reasons(sent, received)
-    rest_of_send_ns, rest_ns = _since_last_of_call(sent, received)
+    send, send_end = threads.find_side_events(sent)
+    receive, receive_end = threads.find_side_events(received)
+    may_end_send, may_end_receive = _find_reasons_of_ends(sent, received)
+    rest_of_send_ns, rest_ns = _measure_since_last_peer(sent, received)
     way_ns = received.end_ns - sent.begin_ns
     rest_ns = np.minimum(rest_ns, way_ns)
     pair = sent.worker, received.worker
     wait_ns = _find_wait_begins(received, threads.timeline)
-    usual_ns = _find_usual(*pair, rest_ns, (sent.begin_ns >= wait_ns) & may_end_receive)
+    usual_ns = _find_usual_times_ns(*pair, rest_ns, (sent.begin_ns >= wait_ns) & may_end_receive)
     is_late = (sent.end_ns <= wait_ns) & (received.end_ns - wait_ns > usual_ns)
     is_awaited = (sent.begin_ns + usual_ns >= wait_ns) | is_late
     is_awaited &= (way_ns > 0) & may_end_receive
@@ -99,7 +101,8 @@ def add_message_edges(
     own_ns = np.where(in_one_call, np.minimum(rest_of_send_ns, sending_ns), sending_ns)
     rest_of_send_ns = np.minimum(rest_of_send_ns, sent.end_ns - received.begin_ns)
     wait_ns = _find_wait_begins(sent, threads.timeline)
-    usual_rest_ns = _find_usual(*pair, rest_of_send_ns, is_blocked & (received.begin_ns >= wait_ns))
+    is_awaited_send = is_blocked & (received.begin_ns >= wait_ns)
+    usual_rest_ns = _find_usual_times_ns(*pair, rest_of_send_ns, is_awaited_send)
     rest_of_send_ns = np.where(
         received.begin_ns + usual_rest_ns < wait_ns,
         np.minimum(usual_rest_ns, rest_of_send_ns),
@@ -108,8 +111,8 @@ def add_message_edges(
     message_lag_ns = np.where(is_awaited, rest_ns, np.minimum(usual_ns, way_ns))
     receive_lag_ns = np.where(is_awaited | ~may_end_receive, 0, receiving_ns)
     send_lag_ns = np.where(is_blocked | lasts_with_receive, 0, own_ns)
-    pairs = sent.worker * len(threads) + received.worker
-    steps = threads.find_steps(sent.worker, sent.begin_ns)
+    pairs = sent.worker * threads.worker_count + received.worker
+    steps = threads.find_step_numbers(sent.worker, sent.begin_ns)
     held_up = []
     for source, target, lag_ns, is_present in (
         (send, receive_end, message_lag_ns, way_ns > 0),
@@ -117,7 +120,7 @@ def add_message_edges(
         (receive, send_end, rest_of_send_ns, is_blocked),
         (send, send_end, send_lag_ns, sent.is_blocking),
     ):
-        edges.add(source, target, lag_ns, is_present, step=steps, pair=pairs)
+        edges.add(source, target, lag_ns, is_present, step=steps, pair_number=pairs)
         # A message that had come earlier did not end the wait.
         is_last = event_times_ns[source] + lag_ns >= event_times_ns[target]
         is_edge = is_present & (source >= 0) & (target >= 0) & (source != target)
@@ -126,12 +129,12 @@ def add_message_edges(
 
 
 def _find_wait_begins(sides: Sides, timeline: Timeline) -> Ints:
-    """Return since when threads waited for messages, ns; those in flight were begun before."""
-    since = timeline.blocked_since(timeline.locate(sides.worker, sides.end_ns))
+    """Return since when threads waited for messages, ns, [side]; those in flight were begun before."""
+    since = timeline.find_blocked_begins(timeline.to_positions(sides.worker, sides.end_ns))
     return np.where(sides.is_blocking, sides.begin_ns, timeline.to_times_ns(since))
 
 
-def _find_reasons(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
+def _find_reasons_of_ends(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
     """Return flags, [message]: may it be why the sender's call ended, and why the receiver's did?
 
     Other messages had arrived before. If all that end with a receiver's call had, the sender did not
@@ -153,7 +156,7 @@ def _find_reasons(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
     return may_end_send, may_end_receive | ~receive_has_reason
 
 
-def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
+def _measure_since_last_peer(sent: Sides, received: Sides) -> list[Ints]:
     """Return the time from the last peer's begin to each call's end, ns, of sends and of receives."""
     both = Sides.join((sent, received))
     peer_begin_ns = np.append(received.begin_ns, sent.begin_ns)
@@ -165,15 +168,15 @@ def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
 
 def _overlaps_receive(sent: Sides, received: Sides, timeline: Timeline) -> Flags:
     """Return True for blocking sends that overlap a blocking receive on their thread."""
-    receive_begins, receive_ends = received.take(received.is_blocking).locate(timeline)
-    send_begins, send_ends = sent.locate(timeline)
+    receive_begins, receive_ends = received.take(received.is_blocking).to_positions(timeline)
+    send_begins, send_ends = sent.to_positions(timeline)
     begun = np.searchsorted(np.sort(receive_begins), send_ends)
     over = np.searchsorted(np.sort(receive_ends), send_begins, side="right")
     return (begun > over) & sent.is_blocking
 
 
-def _find_usual(sender: Ints, receiver: Ints, travel_ns: Ints, is_awaited: Flags) -> Ints:
-    """Return the median time of awaited messages of the same pair of workers, [message], ns.
+def _find_usual_times_ns(sender: Ints, receiver: Ints, travel_ns: Ints, is_awaited: Flags) -> Ints:
+    """Return the median `travel_ns` of awaited messages of the same pair of workers, [message], ns.
 
     It is that of all pairs where a pair has few: then something else was late.
     """

@@ -9,9 +9,9 @@ import numpy as np
 
 from tracelens.replay.disciplines import (
     Discipline,
-    Intervals,
+    TaskTimes,
     find_disciplines,
-    measure_deviation,
+    measure_deviation_share,
     measure_work,
 )
 from tracelens.replay.resources import Tasks
@@ -31,7 +31,7 @@ _IN, _OUT, _PROCESSOR, _KINDS = range(4)
 _UNKNOWN_LINKS: Final = "how messages that come at once share a server's link"
 _UNKNOWN_SENDER: Final = "whether servers do other work while they send replies"
 # share of services' time: services that overlap no more take turns [chosen; one decision in
-# _find_sender, is_in_turn]
+# _do_processors_send, is_in_turn]
 MAX_OVERLAP_IN_TURN: Final = 0.05
 
 
@@ -39,122 +39,122 @@ MAX_OVERLAP_IN_TURN: Final = 0.05
 class Occupancy:
     """The resource of each service, by columns, [service].
 
-    `kind` is an incoming or outgoing link, or a processor, of the `server` with this index. Services
-    without `has_resource` keep their order. `worker` and `request` are -1 for none. `alone_ns` is what
-    a service takes without those that share its resource. `is_single` servers do one thing at a time.
-    `disciplines` are by kind. `unknown` says for each alternative that
-    explains the recording which fact it lacks; "" for the first, simplest one.
+    `kind` is an incoming or outgoing link, or a processor, of the server with `server_index`. Services
+    without `has_resource` keep their order. `worker` and `request_row` are -1 for none. `alone_ns` is
+    what a service takes without those that share its resource. Servers of `is_serial` ones do one thing
+    at a time. `disciplines` are by kind. `unknown_facts` says for each alternative that explains the
+    recording which fact it lacks; "" for the first, simplest one.
     """
 
     kind: Ints
     has_resource: Flags
-    server: Ints
+    server_index: Ints
     worker: Ints
-    request: Ints
+    request_row: Ints
     alone_ns: Floats
-    is_single: Flags
+    is_serial: Flags
     disciplines: tuple[Discipline, ...]
-    unknown: tuple[str, ...]
+    unknown_facts: tuple[str, ...]
 
     @classmethod
     def from_services(
         cls,
         services: pl.DataFrame,
-        server: Ints,
+        server_index: Ints,
         worker: Ints,
         *,
         in_recorded_order: bool,
-        alternative: int = 0,
+        alternative_index: int,
     ) -> Occupancy:
-        """Find it among services by server and begin; `alternative` is an index of `unknown`."""
+        """Find it among services by server and begin; `alternative_index` is one of `unknown_facts`."""
         columns = ("start_ns", "end_ns", "bytes", "request_row")
-        begin_ns, end_ns, nbytes, request = (
+        begin_ns, end_ns, nbytes, request_row = (
             services[name].fill_null(0).to_numpy().astype(np.int64) for name in columns
         )
         kind = np.full(services.height, _PROCESSOR)
         kind[services["op"].is_in(INCOMING).to_numpy()] = _IN
         kind[services["op"].is_in(OUTGOING).to_numpy()] = _OUT
-        disciplines = [Discipline(None)] * _KINDS
-        has_resource, is_single = np.zeros((2, len(kind)), np.bool_)
+        disciplines = [Discipline(crowding=None)] * _KINDS
+        has_resource, is_serial = np.zeros((2, len(kind)), np.bool_)
         alone_ns = (end_ns - begin_ns).astype(np.float64)
         begin, end, size = (column.astype(np.float64) for column in (begin_ns, end_ns, nbytes))
-        intervals = Intervals(begin, end, size, server, worker)
+        task_times = TaskTimes(begin, end, size, server_index, worker)
         on_links = [(link, (nbytes > 0) & (kind == link)) for link in (_IN, _OUT)]
         on_links = [(link, rows) for link, rows in on_links if rows.any()]
         choices: list[tuple[Discipline, ...]] = []
         if not in_recorded_order:
-            choices = find_disciplines([intervals.take(rows) for _, rows in on_links])
-        is_sending = _find_sender(kind, begin_ns, end_ns, server, request)
+            choices = find_disciplines([task_times.take(rows) for _, rows in on_links])
+        is_sending = _do_processors_send(kind, begin_ns, end_ns, server_index, request_row)
         unknown_facts = ("", *[_UNKNOWN_LINKS] * (len(choices) - 1))
         if choices:
             unknown_facts += (_UNKNOWN_SENDER,) * (is_sending is None)
-            chosen = choices[alternative if alternative < len(choices) else 0]
+            chosen = choices[alternative_index if alternative_index < len(choices) else 0]
             for (link, rows), discipline in zip(on_links, chosen, strict=True):
                 disciplines[link] = discipline
-                alone_ns[rows] = measure_work(discipline, intervals.take(rows))
+                alone_ns[rows] = measure_work(discipline, task_times.take(rows))
                 has_resource[rows] = True
-        if not choices or is_sending or (is_sending is None and alternative < len(choices)):
+        if not choices or is_sending or (is_sending is None and alternative_index < len(choices)):
             kind[kind == _OUT] = _PROCESSOR
-        for number in np.unique(server):
-            of_server = np.flatnonzero(server == number)
+        for index in np.unique(server_index):
+            of_server = np.flatnonzero(server_index == index)
             of_processor = of_server[kind[of_server] == _PROCESSOR]
             if choices:
                 has_resource[of_processor] = is_in_turn(
                     begin_ns[of_processor], end_ns[of_processor]
                 )
             elif is_in_turn(begin_ns[of_server], end_ns[of_server]):
-                kind[of_server], is_single[of_server] = _PROCESSOR, True
-        columns_of_services = (kind, has_resource, server, worker, request, alone_ns, is_single)
-        return cls(*columns_of_services, tuple(disciplines), unknown_facts)
+                kind[of_server], is_serial[of_server] = _PROCESSOR, True
+        identity_columns = (kind, has_resource, server_index, worker, request_row)
+        return cls(*identity_columns, alone_ns, is_serial, tuple(disciplines), unknown_facts)
 
     def find_queues(self) -> Iterator[tuple[Ints, bool]]:
         """Yield services (rows) that take turns in a queue, and True if because of a resource."""
-        has_lane = self._has_property("per_worker") | self._has_property("streams")
+        has_lane = self._select_flags("has_lane_per_worker") | self._select_flags("has_streams")
         lane = np.where(has_lane, self.worker + 1, 0)
-        takes_turns = self._has_property("takes_turns")
-        takes_turns &= self.has_resource | (self.kind == _PROCESSOR)
-        queue = (self.server * (int(lane.max(initial=0)) + 1) + lane) * _KINDS + self.kind
-        for queue_number in np.unique(queue[takes_turns]):
-            rows = np.flatnonzero((queue == queue_number) & takes_turns)
+        has_turns = self._select_flags("has_turns")
+        has_turns &= self.has_resource | (self.kind == _PROCESSOR)
+        queue = (self.server_index * (int(lane.max(initial=0)) + 1) + lane) * _KINDS + self.kind
+        for queue_number in np.unique(queue[has_turns]):
+            rows = np.flatnonzero((queue == queue_number) & has_turns)
             yield rows, bool(self.has_resource[rows].all())
 
     def make_tasks(self, service_edges: Ints) -> Tasks:
         """Return the tasks of services with a resource; `service_edges` are their edges, -1 = none."""
-        unit, leads = self._number_units()
+        unit, is_unit_begin = self._number_units()
         rows = np.flatnonzero(self.has_resource & (service_edges >= 0))
         crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
         return Tasks(
             edge=service_edges[rows],
-            server=self.server[rows],
+            server_index=self.server_index[rows],
             kind=self.kind[rows],
-            lane=np.where(self._has_property("per_worker"), self.worker + 1, 0)[rows],
-            stream=np.where(self._has_property("streams"), self.worker, -1)[rows],
-            share=np.ones(len(rows)),
-            messages=np.ones(len(rows)),
+            lane=np.where(self._select_flags("has_lane_per_worker"), self.worker + 1, 0)[rows],
+            stream=np.where(self._select_flags("has_streams"), self.worker, -1)[rows],
+            work_share=np.ones(len(rows)),
+            message_counts=np.ones(len(rows)),
             unit=unit[rows],
-            leads=leads[rows],
-            crowding=np.array(crowding),
+            is_unit_begin=is_unit_begin[rows],
+            crowding_of_kind=np.array(crowding),
         )
 
-    def _has_property(self, name: str) -> Flags:
-        """Return a flag of `Discipline` for the kind of each service."""
+    def _select_flags(self, name: str) -> Flags:
+        """Return a flag of the `Discipline` of each service's kind, [service]."""
         return np.array([getattr(one, name) for one in self.disciplines], np.bool_)[self.kind]
 
     def _number_units(self) -> tuple[Ints, Flags]:
-        """Return the unit of each service, and whether it leads that, both [service].
+        """Return the unit of each service, and whether it is the unit's first one, both [service].
 
         A unit is what a processor does for one request without a break; its number is its first row.
         """
-        leads = np.ones(len(self.kind), np.bool_)
+        is_first = np.ones(len(self.kind), np.bool_)
         rows = np.flatnonzero(self.kind == _PROCESSOR)
-        continues = (np.diff(self.server[rows]) == 0) & (np.diff(self.request[rows]) == 0)
-        leads[rows[1:][continues & (self.request[rows[1:]] >= 0)]] = False
-        unit = np.arange(len(leads))
-        unit[rows] = np.maximum.accumulate(np.where(leads[rows], rows, -1))
-        return unit, leads
+        continues = (np.diff(self.server_index[rows]) == 0) & (np.diff(self.request_row[rows]) == 0)
+        is_first[rows[1:][continues & (self.request_row[rows[1:]] >= 0)]] = False
+        unit = np.arange(len(is_first))
+        unit[rows] = np.maximum.accumulate(np.where(is_first[rows], rows, -1))
+        return unit, is_first
 
 
-def _find_sender(
+def _do_processors_send(
     kind: Ints, begin_ns: Ints, end_ns: Ints, server: Ints, request: Ints
 ) -> bool | None:
     """Return True if processors send replies, for which other services wait; None if nothing tells."""
@@ -191,16 +191,16 @@ def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) 
         for name in ("start_ns", "end_ns", "bytes")
     )
     server = services["server"].to_numpy().astype(np.int64)
-    recorded = Intervals(begin_ns, end_ns, nbytes, server, worker)
+    recorded = TaskTimes(begin_ns, end_ns, nbytes, server, worker)
     incoming, outgoing = (
         services["op"].is_in(operations).to_numpy() & (nbytes > 0)
         for operations in (INCOMING, OUTGOING)
     )
     rows = np.flatnonzero(outgoing & (received_ns >= 0))
-    recorded_end_ns = np.array(services["end_ns"].to_numpy(), np.int64)
+    recorded_end_ns = np.array(services["end_ns"].to_numpy(), np.int64)  # exact, unlike floats
     if not len(rows) or not incoming.any():
         return recorded_end_ns
-    equal_shares = Discipline(0.0)
+    equal_shares = Discipline(crowding=0.0)
     ns_per_byte = measure_work(equal_shares, recorded.take(incoming)).sum() / nbytes[incoming].sum()
     sent = recorded.take(rows)._replace(end_ns=received_ns[rows].astype(np.float64))
     candidates = [end_ns]
@@ -216,11 +216,11 @@ def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) 
     if len(candidates) == 1:
         return recorded_end_ns
 
-    def deviate(ends_ns: Floats) -> float:
-        intervals = recorded._replace(end_ns=ends_ns)
-        return measure_deviation([intervals.take(incoming), intervals.take(outgoing)])
+    def measure_share(ends_ns: Floats) -> float:
+        times = recorded._replace(end_ns=ends_ns)
+        return measure_deviation_share([times.take(incoming), times.take(outgoing)])
 
-    best_end_ns = min(candidates, key=deviate)
+    best_end_ns = min(candidates, key=measure_share)
     return np.where(best_end_ns > end_ns, best_end_ns.astype(np.int64), recorded_end_ns)
 
 

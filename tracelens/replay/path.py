@@ -36,13 +36,13 @@ PATH_COLUMNS: Final[dict[str, pl.DataType]] = {
 class Lane:
     """The begin and end of one rank's time, and its waits for other ranks.
 
-    `wait_end_ns` is ascending; `cause` is the process whose arrival ended each wait.
+    `wait_end_ns` is ascending; `cause_process` is that whose arrival ended each wait.
     """
 
     begin_ns: int
     end_ns: int
     wait_end_ns: Ints
-    cause: Ints
+    cause_process: Ints
 
 
 class Lanes:
@@ -50,7 +50,7 @@ class Lanes:
 
     def __init__(self, trace: Trace, phases: Phases) -> None:
         self._calls = trace.calls
-        self._messages = trace.awaited
+        self._messages = trace.message_waits
         self._ranks, self._processes = trace.workers.select("rank", "process").to_numpy().T
         self._pieces = phases.pieces
         self._row = {process: row for row, process in enumerate(phases.pieces.processes)}
@@ -63,7 +63,7 @@ class Lanes:
     @property
     def last_process(self) -> int | None:
         """The process that ends last; None without any."""
-        packed = self._pieces.packed
+        packed = self._pieces.store
         return max(self._row, key=lambda process: packed[self._row[process]].end_ns, default=None)
 
     def find_lane(self, process: int) -> Lane:
@@ -73,18 +73,19 @@ class Lanes:
         return self._lanes[process]
 
     def _make_lane(self, process: int) -> Lane:
-        """Return a process's time, and the waits that the arrival of another process ended."""
-        pieces = self._pieces.of_worker(self._row[process])
+        """Return a process's time, and the waits that the arrival of another, known process ended."""
+        pieces = self._pieces.unpack_worker(self._row[process])
         arrival_ns, arriving_rank = self._list_arrivals(process)
         # Neighbouring pieces of waiting are one wait.
-        is_wait = pieces.category == WAIT
-        bounds_ns = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
+        is_wait = pieces.category_code == WAIT
+        bounds_ns = pieces.bounds_ns[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
         wait_begin_ns, wait_end_ns = bounds_ns[::2], bounds_ns[1::2]
+        # The latest arrival before each end.
         latest = np.searchsorted(arrival_ns, wait_end_ns, side="right") - 1
         arriving_process = self._find_processes(arriving_rank[latest])
         cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
-        begin_ns, end_ns = int(pieces.bounds[0]), int(pieces.bounds[-1])
+        begin_ns, end_ns = int(pieces.bounds_ns[0]), int(pieces.bounds_ns[-1])
         return Lane(begin_ns, end_ns, wait_end_ns[has_cause], cause[has_cause])
 
     def _find_processes(self, ranks: Int32s) -> Ints:
@@ -100,11 +101,11 @@ class Lanes:
         messages = self._messages.filter(process=process)
         arrivals_ns = [np.array([NEVER]), messages["end_ns"].to_numpy()]
         ranks = [np.array([-1]), messages["rank"].to_numpy()]
-        for grid in self._calls:
+        for grid in self._calls:  # of a communicator; `last_ns` is when the last rank came, [call]
             for column in np.flatnonzero(grid.processes == process).tolist():
-                is_known = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
-                awaited_calls = np.flatnonzero(is_known & (grid.wait_of(column) > 0))
-                arrivals_ns.append(grid.last_ns[awaited_calls])
+                is_known = (grid.last_arrival_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
+                awaited_calls = np.flatnonzero(is_known & (grid.wait_ns_of(column) > 0))
+                arrivals_ns.append(grid.last_arrival_ns[awaited_calls])
                 ranks.append(grid.last_rank[awaited_calls])
         arrival_ns = np.concatenate(arrivals_ns)
         order = np.argsort(arrival_ns, kind="stable")
@@ -121,9 +122,9 @@ def walk_path(lanes: Lanes) -> pl.DataFrame:
     while True:
         lane = lanes.find_lane(process)
         wait = int(np.searchsorted(lane.wait_end_ns, end_ns)) - 1  # the last one before `end_ns`
-        if wait < 0 or int(lane.cause[wait]) not in lanes:
+        if wait < 0 or int(lane.cause_process[wait]) not in lanes:
             intervals.append((process, min(lane.begin_ns, end_ns), end_ns))
             return pl.DataFrame(intervals, schema=PATH_COLUMNS, orient="row")
         wait_end_ns = int(lane.wait_end_ns[wait])  # earlier than `end_ns`, so the walk ends
         intervals.append((process, wait_end_ns, end_ns))
-        process, end_ns = int(lane.cause[wait]), wait_end_ns
+        process, end_ns = int(lane.cause_process[wait]), wait_end_ns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.phases import exposed_transfer
+from tracelens.accounting.phases import measure_exposed_transfer_ns
 from tracelens.errors import InvalidArgument
 from tracelens.replay.delays import measure_side_by_side
 from tracelens.replay.edits.algorithms import join_calls
@@ -51,7 +51,7 @@ MIN_SHARE_REPLAYED: Final = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class TransferPrice:
-    """What faster collectives save, [step that they are faster in].
+    """What faster collectives save, ns, [step that they are faster in].
 
     `fix` and `identity` are those of the replay, None where none is reliable.
     """
@@ -70,14 +70,14 @@ class TransferPrice:
 class JoinedCalls:
     """What joining the calls of a communicator saves, by a fix that joins them.
 
-    `saved_ns` is of each replayed step with such calls, scaled to the whole run. A median
-    step has `messages` then, instead of `calls`.
+    `saved_ns` is of each replayed step with such calls, scaled to the whole run. A median step has
+    `messages_per_step` then, instead of `calls_per_step`.
     """
 
     saved_ns: Floats
     fix: JoinFix
-    messages: int
-    calls: int
+    messages_per_step: int
+    calls_per_step: int
     replay: VariantReplay
 
 
@@ -85,8 +85,8 @@ class JoinedCalls:
 class WorkPrice:
     """What less work saves: a share of the job, with its 95 % interval; `fix` is what was replayed."""
 
-    saving: float
-    interval: tuple[float, float]
+    saving_share: float
+    saving_interval: tuple[float, float]
     fix: WorkFix | None
 
 
@@ -99,14 +99,15 @@ def price_less_work(
     meet in each step; None = nothing is saved then.
     """
     savings = None if replay is None else replay.measure_savings(fix)
-    if savings is not None and savings.identity.reliable:
+    if savings is not None and savings.identity.is_reliable:
         interval = savings.widen(bootstrap_interval(savings.saved_ns, job_ns), job_ns)
         return WorkPrice(float(savings.saved_ns.sum()) / job_ns, interval, fix)
     ((_, effect_ns),) = fix.changes
     saved_ns = np.zeros(len(effect_ns))
     if total_ns is not None:
         saved_ns = measure_side_by_side(np.nan_to_num(total_ns, nan=0.0), effect_ns)
-    return WorkPrice(float(saved_ns.sum()) / job_ns, bootstrap_interval(saved_ns, job_ns), None)
+    interval = bootstrap_interval(saved_ns, job_ns)
+    return WorkPrice(float(saved_ns.sum()) / job_ns, interval, fix=None)
 
 
 def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
@@ -117,8 +118,8 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
     steps = fix.steps
     graph = replay.build_around(steps)
     replayed = None if graph is None else replay.replay(apply_fix(graph, fix))
-    if graph is None or replayed is None or not replayed.identity.reliable:
-        return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
+    if graph is None or replayed is None or not replayed.identity.is_reliable:
+        return TransferPrice(np.minimum(lost_ns, measure_exposed_transfer_ns(replay.phases, steps)))
     replayed_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
     is_replayed = np.isin(steps, graph.steps)
     saved_share = float(replayed_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
@@ -128,7 +129,7 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
 
 
 def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
-    """Return the saving of some steps, ns, with what others save by these steps' calls."""
+    """Return the saving of some steps (numbers), ns, scaled to what all steps of the graph save."""
     of_steps_ns = np.maximum(saved_ns[np.isin(graph.steps, steps)], 0.0)
     total_ns = max(float(saved_ns.sum()), 0.0)
     return np.asarray(of_steps_ns * (total_ns / max(float(of_steps_ns.sum()), 1.0)))
@@ -159,22 +160,22 @@ def price_joined_calls(
     graph = replay.build_around(replay.phases.steps)
     if graph is None:
         return None
-    line_costs = Costs(graph.edges).models if steps is None else {}
+    line_costs = Costs(graph.edges).model_by_line if steps is None else {}
     joins: list[JoinedCalls] = []
     for calls in graph.calls:
         if calls.can_be_joined(communicator, op):
             line_cost = line_costs.get(graph.edges.cost_lines.index(calls.cost_line), cost)
-            fix = JoinFix(communicator, op, 0, line_cost, steps)
+            fix = JoinFix(communicator, op, max_bytes=0, cost_model=line_cost, steps=steps)
             joins += _try_joins(replay, graph, calls, fix)
     best_first = sorted(joins, key=lambda join: -join.saved_ns.sum())
     gains = (join for join in best_first if join.saved_ns.sum() >= min_saving_ns)
-    return next((join for join in gains if join.replay.identity.reliable), None)
+    return next((join for join in gains if join.replay.identity.is_reliable), None)
 
 
 def _try_joins(
     replay: WindowedReplay, graph: EventGraph, calls: Calls, fix: JoinFix
 ) -> Iterator[JoinedCalls]:
-    """Yield what joining calls into fewer messages a step saves; `fix` says in which steps."""
+    """Yield what joining `calls` into ever fewer messages a step saves; `fix` says in which steps."""
     steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
     is_joined = np.isin(calls.step, steps)
     if not is_joined.any():
@@ -187,15 +188,15 @@ def _try_joins(
     for message_count in sorted(count for count in message_counts if count < calls_per_step):
         message_bytes = int(np.ceil(np.median(step_bytes) / message_count))
         variant = Variant(graph)
-        joined_bytes = join_calls(variant, fix.cost, calls, message_bytes, steps=steps)
+        joined_bytes = join_calls(variant, fix.cost_model, calls, message_bytes, steps=steps)
         messages_per_step = (len(joined_bytes) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(variant)
         saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
         yield JoinedCalls(
             saved_ns=saved_ns * _measure_scale(graph, replay.phases),
-            fix=replace(fix, nbytes=message_bytes),
-            messages=max(round(messages_per_step), 1),
-            calls=calls_per_step,
+            fix=replace(fix, max_bytes=message_bytes),
+            messages_per_step=max(round(messages_per_step), 1),
+            calls_per_step=calls_per_step,
             replay=replayed,
         )
 
@@ -208,14 +209,14 @@ class EditPrice:
     """
 
     edits: tuple[str, ...]
-    saving: float | None = None
-    interval: tuple[float, float] | None = None
+    saving_share: float | None = None
+    saving_interval: tuple[float, float] | None = None
     refusal: str = ""
 
     @property
     def fix(self) -> EditFix | None:
         """What was replayed."""
-        return None if self.saving is None else EditFix(self.edits)
+        return None if self.saving_share is None else EditFix(self.edits)
 
 
 def price_edits(
@@ -232,20 +233,20 @@ def price_edits(
         lost: Steps, and what of their time the edits concern, ns, where that is not in all steps alike.
         saving_only: The saving is a bound of another one, so that its own interval is not needed.
     """
-    if replay.trace.parted:
+    if replay.trace.partial_communicators:
         return EditPrice(edits, refusal="ranks were left out")
     all_steps = replay.phases.steps[replay.phases.steps >= 0]
     lost_steps, lost_ns = (all_steps, np.ones(len(all_steps))) if lost is None else lost
     graph = replay.build_around(lost_steps[lost_ns > 0])
     if graph is None:
         return EditPrice(edits, refusal=replay.doubt or "some worker has no steps to replay")
-    scale = 1.0
+    scale = 1.0  # from the replayed steps to all of them
     if lost is not None:
         replayed_lost_ns = lost_ns[np.isin(lost_steps, graph.steps)]
         share_replayed = float(replayed_lost_ns.sum()) / max(float(lost_ns.sum()), 1.0)
         share_replayed *= _measure_scale(graph, replay.phases)
         scale = 1 / max(share_replayed, MIN_SHARE_REPLAYED)
-    window_ns = float(graph.measure_steps_ns(graph.recorded_ns).sum())
+    window_ns = float(graph.measure_steps_ns(graph.recorded_times_ns).sum())
     try:
         variant_replay = replay.replay(apply_edits(graph, edits))
         saved_ns = variant_replay.saved_ns * scale
@@ -258,9 +259,7 @@ def price_edits(
         return EditPrice(edits, refusal=doubt)
     interval = variant_replay.identity.widen(bootstrap_interval(saved_ns, window_ns))
     ambiguity = Ambiguity.from_alternatives(
-        variant_replay,
-        window_ns / scale,
-        lambda other: apply_edits(other, edits),
+        variant_replay, window_ns / scale, lambda other_graph: apply_edits(other_graph, edits)
     )
     return EditPrice(edits, saving, ambiguity.widen(interval) if ambiguity else interval)
 

@@ -22,59 +22,61 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["find_needs", "measure_unknown_needs"]
+__all__ = ["find_need_times_ns", "measure_unknown_share"]
 
 # share of a pull: a worker that is blocked for as much needs it when it ends [chosen]
 MIN_SHARE_OF_PULL_BLOCKED: Final = 0.9
 _IS_FORWARD: Final = np.isin(CATEGORIES, ("forward",))
 
 
-def find_needs(
+def find_need_times_ns(
     requests: pl.DataFrame, timeline: Timeline, worker_steps: Sequence[pl.DataFrame]
 ) -> Ints:
-    """Return from when on workers need the answers to pulls, ns, [request]; -1 where unknown."""
+    """Return from when on workers need the answers to pulls, ns, [request]; -1 where unknown.
+
+    `requests` has a row for each request, `worker_steps` a frame for each worker, a row per step.
+    """
     needs_ns = np.full(requests.height, -1, np.int64)
     op = pl.col("op")
     in_flight = requests.filter(~pl.col("is_blocking"), op.is_in(["pull", "push"]))
     if in_flight["key"].null_count() or in_flight.is_empty():
         return needs_ns
-    by_worker: dict[int, pl.DataFrame] = {
+    requests_by_worker: dict[int, pl.DataFrame] = {
         worker: own_requests
         for (worker,), own_requests in in_flight.partition_by("worker", as_dict=True).items()
     }
-    key_weights = _measure_backprop_of_keys(by_worker, timeline.pieces, worker_steps)
-    _, wait_ends = timeline.blocked_stretches
-    for worker, own_requests in by_worker.items():
+    backprop_ns = _measure_backprop_by_key(requests_by_worker, timeline.worker_pieces, worker_steps)
+    _, wait_ends = timeline.blocked_stretches  # positions
+    for worker, own_requests in requests_by_worker.items():
         request_row, key, begin_ns, end_ns = (
             own_requests.filter(op == "pull")[name].to_numpy()
             for name in ("row", "key", "start_ns", "end_ns")
         )
         steps_ns = worker_steps[worker].select("start_ns", "end_ns").to_numpy()
         step_row = np.searchsorted(steps_ns[:, 0], begin_ns, "right") - 1
-        pieces = timeline.pieces[worker]
-        forward = pieces.bounds, pieces.spent_before(_IS_FORWARD, pieces.bounds)
-        is_awaited = np.isin(timeline.locate(np.full(1, worker), end_ns), wait_ends)
+        pieces = timeline.worker_pieces[worker]
+        forward = pieces.bounds_ns, pieces.sum_ns_before(_IS_FORWARD, pieces.bounds_ns)
+        is_awaited = np.isin(timeline.to_positions(np.full(1, worker), end_ns), wait_ends)
         for row in np.unique(step_row[step_row >= 0]).tolist():
             rows = np.flatnonzero(step_row == row)
-            if len(rows) > 1:
+            if len(rows) > 1:  # of a single variable, forward needs all at once
                 pulls = key[rows], end_ns[rows], is_awaited[rows]
-                step_needs_ns = _find_needs_of_step(pulls, forward, steps_ns[row], key_weights)
+                step_needs_ns = _find_needs_of_step(pulls, forward, steps_ns[row], backprop_ns)
                 needs_ns[request_row[rows]] = step_needs_ns
     return needs_ns
 
 
-def measure_unknown_needs(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
-    """Return the share of pulls that are needed at an unknown time (-1), while the worker computed."""
+def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
+    """Return the share of pulls needed at an unknown time (-1), while the worker computed."""
     is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
-    unknown_rows = pull_rows[
-        ~requests["is_blocking"].to_numpy()[pull_rows] & (needs_ns[pull_rows] < 0)
-    ]
+    is_unknown = ~requests["is_blocking"].to_numpy() & (needs_ns < 0)  # [request]
+    unknown_rows = pull_rows[is_unknown[pull_rows]]
     worker, begin_ns, end_ns = (
         requests[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
     )
     blocked_by_begin_ns, blocked_by_end_ns = (
-        timeline.spent_before(IS_BLOCKED, timeline.locate(worker, times_ns))
+        timeline.spent_before(IS_BLOCKED, timeline.to_positions(worker, times_ns))
         for times_ns in (begin_ns, end_ns)
     )
     min_blocked_ns = MIN_SHARE_OF_PULL_BLOCKED * (end_ns - begin_ns)
@@ -86,15 +88,17 @@ def _find_needs_of_step(
     pulls: tuple[Ints, Ints, Flags],
     forward: tuple[Ints, Floats],
     step_ns: Ints,
-    weights: dict[int, float],
+    weight_by_key: dict[int, float],
 ) -> Ints:
     """Return from when on forward of a step needs each pull, ns, [pull]; if it waited, since that ended.
+
+    Forward came to an anchor, a variable that the worker waited for, when that arrived.
 
     Args:
         pulls: The key of each pull's variable, when it ended, ns, and True if the worker waited for it.
         forward: Bounds of the worker's pieces, ns, and how much of forward was done at each, ns.
         step_ns: The begin and end of the step.
-        weights: The share of forward of each variable, by key, in any unit.
+        weight_by_key: The share of forward of each variable, in any unit.
     """
     (key, end_ns, is_awaited), (bounds_ns, done_ns) = pulls, forward
     done_at_begin_ns, done_at_end_ns = np.interp(step_ns, bounds_ns, done_ns)
@@ -102,7 +106,8 @@ def _find_needs_of_step(
         return np.full(len(key), -1, np.int64)
     keys, first_pull, variable = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first_pull)  # of the variables, as they were asked for
-    weight = np.array([weights.get(key, 1.0) for key in keys[order].tolist()])
+    # All that follows is [variable], in this order, unless it is of anchors.
+    weight = np.array([weight_by_key.get(key, 1.0) for key in keys[order].tolist()])
     share_before = np.cumsum(weight) - weight
     share_before /= max(float(weight.sum()), 1e-12)
     arrival_ns, is_anchor = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
@@ -127,25 +132,25 @@ def _find_needs_of_step(
     return need_of_variable_ns[variable]
 
 
-def _measure_backprop_of_keys(
+def _measure_backprop_by_key(
     requests_by_worker: dict[int, pl.DataFrame],
-    pieces: Sequence[WorkerPieces],
+    worker_pieces: Sequence[WorkerPieces],
     worker_steps: Sequence[pl.DataFrame],
 ) -> dict[int, float]:
-    """Sum the backprop since the push before, ns, by the pushed key; empty if only one has any."""
+    """Sum the backprop since the last push (or step's begin), ns, by pushed key; empty of only one."""
     backprop_ns: dict[int, float] = {}
     for worker, requests in requests_by_worker.items():
         pushes = requests.filter(pl.col("op") == "push").sort("start_ns")
         sent_ns = pushes["start_ns"].to_numpy()
         begins_ns = worker_steps[worker]["start_ns"].to_numpy()
-        step_row = np.searchsorted(begins_ns, sent_ns, "right")
-        done_ns = pieces[worker].spent_before(IS_BACKPROP, sent_ns)
-        begin_done_ns = pieces[worker].spent_before(IS_BACKPROP, begins_ns)
-        is_same_step = np.diff(step_row, prepend=-1) == 0
-        before_ns = np.append(0.0, done_ns)[:-1]
-        step_done_ns = begin_done_ns[np.maximum(step_row - 1, 0)]
-        before_ns = np.where(is_same_step, before_ns, step_done_ns)
-        for key, ns in zip(pushes["key"].to_list(), (done_ns - before_ns).tolist(), strict=True):
+        step_number = np.searchsorted(begins_ns, sent_ns, "right")  # 1 for the first step, [push]
+        done_ns = worker_pieces[worker].sum_ns_before(IS_BACKPROP, sent_ns)
+        done_at_begins_ns = worker_pieces[worker].sum_ns_before(IS_BACKPROP, begins_ns)  # [step]
+        is_same_step = np.diff(step_number, prepend=-1) == 0
+        done_at_push_before_ns = np.append(0.0, done_ns)[:-1]
+        done_at_step_begin_ns = done_at_begins_ns[np.maximum(step_number - 1, 0)]
+        added_ns = done_ns - np.where(is_same_step, done_at_push_before_ns, done_at_step_begin_ns)
+        for key, ns in zip(pushes["key"].to_list(), added_ns.tolist(), strict=True):
             backprop_ns[key] = backprop_ns.get(key, 0.0) + ns
     has_several = sum(ns > 0 for ns in backprop_ns.values()) > 1
     return backprop_ns if has_several else {}

@@ -50,16 +50,17 @@ def measure_slack(graphs: Sequence[EventGraph], step_ns: float) -> pl.DataFrame:
 
 def _measure_by_step(graph: EventGraph) -> Floats:
     """Return the slack of each rank where it first meets others, ns, [step, rank]; nan where nowhere."""
-    threads, times_ns = graph.threads, graph.baseline_ns
+    threads, times_ns = graph.threads, graph.baseline_times_ns
     last_events = threads.first_events[1:] - 1
-    latest_ns = np.full(len(times_ns), np.inf)
+    latest_ns = np.full(len(times_ns), np.inf)  # when each event may occur at the latest, [event]
     latest_ns[last_events] = times_ns[last_events].max()
     latest_ns = graph.layered_graph.replay_backwards(latest_ns, graph.edges.lag_ns)
-    meets_others = np.isin(threads.sources, graph.edges.source[len(threads.sources) :])
-    meets_others &= graph.step_rows >= 0  # [interval of a thread]
-    cell, first = np.unique(graph.cells[meets_others], return_index=True)
-    first_event = threads.sources[meets_others][first]
-    slack_ns = np.full(len(threads) * len(graph.steps), np.nan)  # [cell]: steps, rank by rank
+    other_sources = graph.edges.source[len(threads.interval_begins) :]  # of edges to others
+    meets_others = np.isin(threads.interval_begins, other_sources)
+    meets_others &= graph.interval_step_rows >= 0  # [interval of a thread]
+    cell, first = np.unique(graph.interval_cells[meets_others], return_index=True)
+    first_event = threads.interval_begins[meets_others][first]
+    slack_ns = np.full(threads.worker_count * len(graph.steps), np.nan)  # [worker * step]
     slack_ns[cell] = np.maximum(latest_ns[first_event] - times_ns[first_event], 0.0)
     slack_ns[~np.isfinite(slack_ns)] = np.nan
-    return slack_ns.reshape(len(threads), -1).T
+    return slack_ns.reshape(threads.worker_count, -1).T

@@ -37,15 +37,15 @@ class Stretches:
         """
         step_ends_ns = graph.measure_steps_ns(times_ns).cumsum() + graph.begin_ns
         origin_ns = step_ends_ns[row - 1] if row else float(graph.begin_ns)
-        intervals = np.flatnonzero(graph.step_rows == row)
-        event = graph.threads.sources[intervals]
+        intervals = np.flatnonzero(graph.interval_step_rows == row)
+        event = graph.threads.interval_begins[intervals]
         begin_ns, end_ns = times_ns[event], times_ns[event + 1]
         work_end_ns = np.clip(begin_ns + lag_ns[intervals], begin_ns, end_ns)
         bounds_ns = np.stack([begin_ns, work_end_ns, end_ns], axis=1) - origin_ns
         begin_ns, end_ns = bounds_ns[:, :2].ravel(), bounds_ns[:, 1:].ravel()
         is_long = end_ns - begin_ns > MIN_STRETCH_NS
         is_work = np.tile([True, False], len(intervals))[is_long]
-        ranks = np.array(graph.ranks)[graph.threads.owners[intervals]]
+        ranks = np.array(graph.ranks)[graph.threads.interval_workers[intervals]]
         rank, begin_ns, end_ns = np.repeat(ranks, 2)[is_long], begin_ns[is_long], end_ns[is_long]
         # Neighbours that are alike are one stretch.
         differs = (is_work[1:] != is_work[:-1]) | (rank[1:] != rank[:-1])

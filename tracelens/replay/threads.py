@@ -48,15 +48,16 @@ class Sides(NamedTuple):
         """Return the sides of some rows."""
         return Sides._make(column[rows] for column in self)
 
-    def locate(self, timeline: Timeline) -> tuple[Ints, Ints]:
-        """Return the positions of begins and ends on the line of the workers."""
-        return timeline.locate(self.worker, self.begin_ns), timeline.locate(
-            self.worker, self.end_ns
+    def to_positions(self, timeline: Timeline) -> tuple[Ints, Ints]:
+        """Return the positions of begins and of ends on the line of the workers, both [side]."""
+        begins, ends = (
+            timeline.to_positions(self.worker, ns) for ns in (self.begin_ns, self.end_ns)
         )
+        return begins, ends
 
     def end_when_noticed(self, timeline: Timeline) -> Sides:
         """Let sides in flight end when their training threads noticed it."""
-        noticed_ns = timeline.notice(self.worker, self.begin_ns, self.end_ns)
+        noticed_ns = timeline.find_notice_times_ns(self.worker, self.begin_ns, self.end_ns)
         return self._replace(end_ns=np.where(self.is_blocking, self.end_ns, noticed_ns))
 
 
@@ -64,20 +65,20 @@ class Sides(NamedTuple):
 class Threads:
     """The events of training threads, numbered one thread after the other, and the intervals between.
 
-    `positions` are those of events on the `timeline`; thread i has the events from `first_events[i]` to
-    `first_events[i + 1]`. An interval lies between two events of a thread; `is_communicating` is true if
-    the thread was in a message or collective, [interval]. `ends_wait` is true for events at which
-    something in flight was over for which the thread was blocked, [event]. `steps` are the numbers of
-    all workers' steps, worker by worker, and `step_ends` the positions of their ends.
+    `event_positions` are those on the `timeline`, [event]; thread i, of worker i, has the events from
+    `first_events[i]` to `first_events[i + 1]`. An interval lies between two events of a thread;
+    `is_communicating` is true if the thread was in a message or collective, [interval]. `is_wait_end`
+    is true for events at which something in flight was over for which the thread was blocked, [event].
+    `step_numbers` are those of all workers' steps, worker by worker, with `step_end_positions`.
     """
 
     timeline: Timeline
-    positions: Ints
+    event_positions: Ints
     first_events: Ints
     is_communicating: Flags
-    ends_wait: Flags
-    steps: Ints
-    step_ends: Ints
+    is_wait_end: Flags
+    step_numbers: Ints
+    step_end_positions: Ints
 
     @classmethod
     def from_sides(
@@ -86,18 +87,16 @@ class Threads:
         """Find each worker's events: ends of its steps, a row each, and begins and ends of sides."""
         joined = Sides.join(sides)
         # Positions on the timeline are a worker and a time.
-        (begin_position, end_position), is_blocking = joined.locate(timeline), joined.is_blocking
+        begin_position, end_position = joined.to_positions(timeline)
+        is_blocking, all_steps = joined.is_blocking, pl.concat(worker_steps)
         counts = [of_worker.height for of_worker in worker_steps]
-        all_steps, worker_of_step = (
-            pl.concat(worker_steps),
-            np.repeat(np.arange(len(worker_steps)), counts),
-        )
+        worker_of_step = np.repeat(np.arange(len(worker_steps)), counts)
         step_begins, step_ends = (
-            timeline.locate(worker_of_step, all_steps[name].to_numpy())
+            timeline.to_positions(worker_of_step, all_steps[name].to_numpy())
             for name in ("start_ns", "end_ns")
         )
         wait_ends = end_position[
-            ~is_blocking & (timeline.blocked_since(end_position) < end_position)
+            ~is_blocking & (timeline.find_blocked_begins(end_position) < end_position)
         ]
         thread_begins = step_begins[np.cumsum([0, *counts[:-1]])]
         positions = np.unique(
@@ -105,9 +104,8 @@ class Threads:
                 [thread_begins, step_ends, begin_position, end_position[is_blocking], wait_ends]
             )
         )
-        first_events = np.searchsorted(
-            positions, np.arange(len(worker_steps) + 1) * timeline.period_ns
-        )
+        worker_begins = np.arange(len(worker_steps) + 1) * timeline.period_ns  # positions
+        first_events = np.searchsorted(positions, worker_begins)
         entered_counts, left_counts = (
             np.bincount(
                 np.searchsorted(positions, positions_of_sides[is_blocking]),
@@ -115,68 +113,72 @@ class Threads:
             )
             for positions_of_sides in (begin_position, end_position)
         )
-        ends_wait = np.zeros(len(positions), np.bool_)
-        ends_wait[np.searchsorted(positions, wait_ends)] = True
+        is_wait_end = np.zeros(len(positions), np.bool_)
+        is_wait_end[np.searchsorted(positions, wait_ends)] = True
         return cls(
             timeline=timeline,
-            positions=positions,
+            event_positions=positions,
             first_events=first_events,
             is_communicating=np.delete(
                 np.cumsum(entered_counts - left_counts) > 0, first_events[1:] - 1
             ),
-            ends_wait=ends_wait,
-            steps=all_steps["step"].to_numpy().astype(np.int64),
-            step_ends=step_ends,
+            is_wait_end=is_wait_end,
+            step_numbers=all_steps["step"].to_numpy().astype(np.int64),
+            step_end_positions=step_ends,
         )
 
-    def __len__(self) -> int:
+    @property
+    def worker_count(self) -> int:
+        """The number of workers, each with one training thread."""
         return len(self.first_events) - 1
 
     @property
     def event_count(self) -> int:
         """The number of events of all threads."""
-        return len(self.positions)
+        return len(self.event_positions)
 
     @property
     def event_times_ns(self) -> Ints:
-        """When each event occurred."""
-        return self.timeline.to_times_ns(self.positions)
+        """When each event occurred, [event]."""
+        return self.timeline.to_times_ns(self.event_positions)
 
     @cached_property
-    def sources(self) -> Ints:
-        """The event at which each interval begins; it ends at the next event."""
+    def interval_begins(self) -> Ints:
+        """The event at which each interval begins, [interval]; it ends at the next event."""
         return np.delete(np.arange(self.event_count), self.first_events[1:] - 1)
 
     @cached_property
-    def owners(self) -> Ints:
-        """The worker of each interval."""
-        return self.find_owners(self.sources)
+    def interval_workers(self) -> Ints:
+        """The worker of each interval, [interval]."""
+        return self.find_workers(self.interval_begins)
 
     @cached_property
-    def lengths_ns(self) -> Ints:
-        """The length of each interval."""
-        return np.asarray(np.diff(self.positions)[self.sources])
+    def interval_lengths_ns(self) -> Ints:
+        """The length of each interval, [interval]."""
+        return np.asarray(np.diff(self.event_positions)[self.interval_begins])
 
-    def find_owners(self, events: Ints) -> Ints:
+    def find_workers(self, events: Ints) -> Ints:
         """Return the worker of each of some events of threads."""
         return np.searchsorted(self.first_events, events, side="right") - 1
 
-    def sum_by_thread(self, values: Floats) -> Floats:
-        """Sum values of intervals by thread."""
-        return np.bincount(self.owners, values, minlength=len(self)).astype(np.float64)
+    def sum_intervals_by_worker(self, values: Floats) -> Floats:
+        """Sum values of intervals, [interval], by their worker, [worker]."""
+        sums = np.bincount(self.interval_workers, values, minlength=self.worker_count)
+        return sums.astype(np.float64)
 
-    def measure_time_ns(self, categories: Flags) -> Floats:
-        """Return the time in some categories (flags) in each interval."""
-        return np.diff(self.timeline.spent_before(categories, self.positions))[self.sources]
+    def measure_categories_ns(self, categories: Flags) -> Floats:
+        """Return the time in some categories (flags) in each interval, [interval]."""
+        before_event_ns = self.timeline.spent_before(categories, self.event_positions)
+        return np.diff(before_event_ns)[self.interval_begins]
 
     def measure_work_ns(self, categories: Flags = ~IS_BLOCKED) -> Floats:
         """Return the same, but nothing in intervals in a message or collective."""
-        return np.where(self.is_communicating, 0.0, self.measure_time_ns(categories))
+        return np.where(self.is_communicating, 0.0, self.measure_categories_ns(categories))
 
-    def assign_to_ends(self, values: Floats) -> Floats:
+    def assign_to_end_events(self, values: Floats) -> Floats:
         """Return values of intervals by the event that ends each, [event]; 0 at a thread's first one."""
         by_event = np.zeros(self.event_count)
-        by_event[self.sources + 1] = values
+        by_event[self.interval_begins + 1] = values
         return by_event
 
     def chain_events(self, caused_events: Ints) -> tuple[Ints, Ints, Ints]:
@@ -187,12 +189,14 @@ class Threads:
         """
         is_caused = np.zeros(self.event_count, np.bool_)
         is_caused[caused_events[caused_events < self.event_count]] = True
-        has_explained_wait = (self.ends_wait & is_caused)[self.sources + 1]
-        lag_ns = np.where(has_explained_wait, self.measure_time_ns(~IS_BLOCKED), self.lengths_ns)
+        has_explained_wait = (self.is_wait_end & is_caused)[self.interval_begins + 1]
+        unblocked_ns = self.measure_categories_ns(~IS_BLOCKED)
+        lag_ns = np.where(has_explained_wait, unblocked_ns, self.interval_lengths_ns)
+        # Edges of the message or collective itself say how long that takes.
         lag_ns = np.where(self.is_communicating, 0, lag_ns).astype(np.int64)
-        return self.sources, self.sources + 1, lag_ns
+        return self.interval_begins, self.interval_begins + 1, lag_ns
 
-    def find_sides(self, sides: Sides) -> tuple[Ints, Ints]:
+    def find_side_events(self, sides: Sides) -> tuple[Ints, Ints]:
         """Return the events at which sides begin and end; see `find_events`."""
         return (
             self.find_events(sides.worker, sides.begin_ns),
@@ -201,52 +205,53 @@ class Threads:
 
     def find_events(self, worker: Ints, times_ns: Ints) -> Ints:
         """Return the event of each worker at a time; -1 where its thread has none."""
-        position = self.timeline.locate(worker, times_ns)
-        event = np.minimum(np.searchsorted(self.positions, position), self.event_count - 1)
-        return np.where(self.positions[event] == position, event, -1)
+        position = self.timeline.to_positions(worker, times_ns)
+        event = np.minimum(np.searchsorted(self.event_positions, position), self.event_count - 1)
+        return np.where(self.event_positions[event] == position, event, -1)
 
-    def find_next_needs(self, worker: Ints, times_ns: Ints) -> Ints:
+    def find_next_need_events(self, worker: Ints, times_ns: Ints) -> Ints:
         """Return the event from which on each worker needs what was over at a time, ns.
 
         Then it next was blocked by something in flight, began to update weights, or ended the step; -1
         where no step follows.
         """
-        needs = np.append(self._needs, np.iinfo(np.int64).max)  # positions of a worker and a time
-        next_need = needs[np.searchsorted(self._needs, self.timeline.locate(worker, times_ns))]
+        position = self.timeline.to_positions(worker, times_ns)
+        needs = np.append(self._need_positions, np.iinfo(np.int64).max)  # positions
+        next_need = needs[np.searchsorted(self._need_positions, position)]
         is_of_worker = self.timeline.to_workers(next_need) == worker
-        return np.where(is_of_worker, np.searchsorted(self.positions, next_need), -1)
+        return np.where(is_of_worker, np.searchsorted(self.event_positions, next_need), -1)
 
     @cached_property
-    def _needs(self) -> Ints:
-        """The positions at which threads need what was in flight, ascending; see `find_next_needs`."""
-        updates = self.timeline.find_first_updates()
-        known_updates = updates[np.isin(updates, self.positions)]
-        ends_of_waits = self.positions[self.ends_wait]
-        return np.unique(np.concatenate([ends_of_waits, self.step_ends, known_updates]))
+    def _need_positions(self) -> Ints:
+        """The positions, ascending, of the events that `find_next_need_events` finds."""
+        updates = self.timeline.find_update_begins()
+        known_updates = updates[np.isin(updates, self.event_positions)]
+        ends_of_waits = self.event_positions[self.is_wait_end]
+        return np.unique(np.concatenate([ends_of_waits, self.step_end_positions, known_updates]))
 
-    def find_step_ends(self, steps: Ints) -> Ints:
+    def find_step_end_events(self, steps: Ints) -> Ints:
         """Return the events at which some steps end, [step, worker]; -1 where a worker lacks one."""
-        step_row = self._find_step_rows(steps)
+        step_row = self._find_step_rows(steps)  # [step of a worker]
         is_known = step_row >= 0
-        events = np.full((len(steps), len(self)), -1, np.int64)
-        worker = self.timeline.to_workers(self.step_ends)[is_known]
-        events[step_row[is_known], worker] = np.searchsorted(
-            self.positions, self.step_ends[is_known]
-        )
+        events = np.full((len(steps), self.worker_count), -1, np.int64)
+        end_positions = self.step_end_positions[is_known]
+        cells = step_row[is_known], self.timeline.to_workers(end_positions)
+        events[cells] = np.searchsorted(self.event_positions, end_positions)
         return events
 
-    def find_rows(self, steps: Ints) -> Ints:
+    def find_interval_step_rows(self, steps: Ints) -> Ints:
         """Return the row in `steps` of each interval's step; -1 outside of these."""
-        window = np.searchsorted(self.step_ends, self.positions[self.sources], side="right")
-        return self._find_step_rows(steps)[window]
+        interval_positions = self.event_positions[self.interval_begins]
+        step = np.searchsorted(self.step_end_positions, interval_positions, side="right")
+        return self._find_step_rows(steps)[step]
 
-    def find_steps(self, worker: Ints, times_ns: Ints) -> Ints:
+    def find_step_numbers(self, worker: Ints, times_ns: Ints) -> Ints:
         """Return the number of the step at each worker's time; -1 outside of steps."""
-        position = self.timeline.locate(worker, times_ns)
-        window = np.searchsorted(self.step_ends, position, side="right")
-        return np.append(self.steps, -1)[window]
+        position = self.timeline.to_positions(worker, times_ns)
+        step = np.searchsorted(self.step_end_positions, position, side="right")
+        return np.append(self.step_numbers, -1)[step]
 
     def _find_step_rows(self, steps: Ints) -> Ints:
         """Return the row in `steps` of each worker's step, [step of a worker]; -1 outside of these."""
-        row = np.searchsorted(steps, self.steps)
-        return np.where(np.append(steps, -1)[row] == self.steps, row, -1)
+        row = np.searchsorted(steps, self.step_numbers)
+        return np.where(np.append(steps, -1)[row] == self.step_numbers, row, -1)

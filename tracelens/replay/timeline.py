@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES
-from tracelens.accounting.pieces import covered_before
+from tracelens.accounting.pieces import sum_covered_ns_before
 from tracelens.caching import cached_property
 from tracelens.model.columns import FOREVER
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["IS_BACKPROP", "IS_BLOCKED", "Timeline"]
 
 # share of a blocked stretch: what another thread noted so soon after its end
-# ended it [chosen; one decision in Timeline.notice, Timeline.has_resumed]
+# ended it [chosen; one decision in Timeline.find_notice_times_ns,
+# Timeline.has_resumed]
 MAX_DELAY_OF_NOTICE: Final = 0.05
 # share of the time since the end: a thread that waited no longer looked only when all
 # was over [chosen]
@@ -40,32 +41,32 @@ _UPDATE: Final = CATEGORIES.index("update")
 class Timeline:
     """The pieces of all workers on one line, ns.
 
-    Time t of a worker is at `worker * period_ns + t - origin_ns`. `bounds` are the begins of all pieces,
-    and after the last piece of each worker its end, an entry that is no piece.
+    Time t of a worker is at position `worker * period_ns + t - origin_ns`. `bound_positions`, [bound],
+    are the begins of all pieces, and after the last piece of each worker its end, which is no piece.
     """
 
-    pieces: Sequence[WorkerPieces]
+    worker_pieces: Sequence[WorkerPieces]
     origin_ns: int
     period_ns: int
-    bounds: Ints
+    bound_positions: Ints
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[WorkerPieces]) -> Self:
         """Put the pieces of at least one worker onto a line."""
-        origin_ns = min(int(worker.bounds[0]) for worker in pieces)
-        period_ns = max(int(worker.bounds[-1]) for worker in pieces) - origin_ns + 1
+        origin_ns = min(int(worker.bounds_ns[0]) for worker in pieces)
+        period_ns = max(int(worker.bounds_ns[-1]) for worker in pieces) - origin_ns + 1
         shifts_ns = np.arange(len(pieces)) * period_ns - origin_ns
-        counts = [len(worker.bounds) for worker in pieces]
-        bounds_ns = np.concatenate([worker.bounds for worker in pieces])
+        counts = [len(worker.bounds_ns) for worker in pieces]
+        bounds_ns = np.concatenate([worker.bounds_ns for worker in pieces])
         return cls(pieces, origin_ns, period_ns, bounds_ns + np.repeat(shifts_ns, counts))
 
-    def locate(self, worker: Ints, times_ns: Ints) -> Ints:
-        """Return the positions of times of workers, clipped to the ends of each worker's time."""
+    def to_positions(self, worker: Ints, times_ns: Ints) -> Ints:
+        """Return the positions of workers at times, ns, clipped to the ends of each worker's time."""
         clipped_ns = np.clip(times_ns, self.origin_ns, self.origin_ns + self.period_ns - 1)
         return np.asarray(worker * self.period_ns + (clipped_ns - self.origin_ns), np.int64)
 
     def to_times_ns(self, positions: Ints) -> Ints:
-        """Return the times at positions."""
+        """Return the times at positions, ns."""
         return positions % self.period_ns + self.origin_ns
 
     def to_workers(self, positions: Ints) -> Ints:
@@ -75,22 +76,21 @@ class Timeline:
     @cached_property
     def category(self) -> Array:
         """The category of each piece, [bound]; `_NO_PIECE` behind a worker's last one."""
-        return self._pad([worker.category for worker in self.pieces])
+        return self._pad([worker.category_code for worker in self.worker_pieces])
 
     @cached_property
-    def name(self) -> Array:
-        """The number of each piece's name, [bound]."""
-        return self._pad([worker.name for worker in self.pieces])
+    def name_number(self) -> Array:
+        """The number of each piece's name, [bound]; below 0 where it has none."""
+        return self._pad([worker.name_code for worker in self.worker_pieces])
 
     @cached_property
-    def window(self) -> Ints:
-        """The number of each piece's step, counted on over all workers, [bound]."""
-        step_counts = [len(pieces.of_step) - 1 for pieces in self.pieces]
-        first_numbers = np.cumsum([0, *step_counts[:-1]])
-        numbers = [
-            pieces.step + first for pieces, first in zip(self.pieces, first_numbers, strict=True)
-        ]
-        return np.asarray(self._pad(numbers), np.int64)
+    def step_index(self) -> Ints:
+        """The index of each piece's step among those of all workers, worker by worker, [bound]."""
+        step_counts = [len(pieces.first_piece_of_window) - 1 for pieces in self.worker_pieces]
+        first_steps = np.cumsum([0, *step_counts[:-1]])  # of each worker
+        workers = zip(self.worker_pieces, first_steps, strict=True)
+        indices = [pieces.window + first_step for pieces, first_step in workers]
+        return np.asarray(self._pad(indices), np.int64)
 
     def _pad(self, columns: Sequence[Array]) -> Array:
         """Join a column of each worker's pieces, with `_NO_PIECE` behind each worker's last one."""
@@ -98,71 +98,74 @@ class Timeline:
         end = np.full(1, _NO_PIECE, dtype)
         return np.concatenate([part for column in columns for part in (column.astype(dtype), end)])
 
-    def is_in(self, categories: Flags) -> Flags:
+    def is_in_categories(self, categories: Flags) -> Flags:
         """Return True for pieces in some categories (flags), [bound]."""
         return np.append(categories, False)[self.category]
 
     def find_stretches(self, is_inside: Flags) -> tuple[Ints, Ints]:
-        """Return begins and ends (positions) of stretches of neighbouring pieces, by flags."""
-        edges = self.bounds[np.flatnonzero(np.diff(is_inside, prepend=False))]
-        return edges[::2], edges[1::2]
+        """Return begins and ends (positions) of stretches of pieces with a flag, [bound]."""
+        changes = self.bound_positions[np.flatnonzero(np.diff(is_inside, prepend=False))]
+        return changes[::2], changes[1::2]
 
     @cached_property
     def wait_stretches(self) -> tuple[Ints, Ints]:
         """Begins and ends (positions) of the stretches in which threads were blocked in a span."""
-        return self.find_stretches(self.is_in(IS_BLOCKED) & (self.name >= 0))
+        return self.find_stretches(self.is_in_categories(IS_BLOCKED) & (self.name_number >= 0))
 
     @cached_property
     def blocked_stretches(self) -> tuple[Ints, Ints]:
         """Begins and ends (positions) of the stretches in which threads were blocked."""
-        return self.find_stretches(self.is_in(IS_BLOCKED))
+        return self.find_stretches(self.is_in_categories(IS_BLOCKED))
 
     @cached_property
     def _padded_blocked(self) -> tuple[Ints, Ints]:
-        """The same behind a stretch before the line: one begins before each position."""
+        """The same, with an empty stretch before the line, so that one begins before each position."""
         begins, ends = self.blocked_stretches
         return np.append(-2, begins), np.append(-1, ends)
 
     def spent_before(self, categories: Flags, positions: Ints) -> Floats:
         """Return the time in some categories (flags) before positions, summed over all workers, ns."""
-        return covered_before(*self.find_stretches(self.is_in(categories)), positions)
+        return sum_covered_ns_before(
+            *self.find_stretches(self.is_in_categories(categories)), positions
+        )
 
-    def blocked_since(self, positions: Ints) -> Ints:
-        """Return the begins of the blocked stretches at positions; the positions where none is."""
+    def find_blocked_begins(self, positions: Ints) -> Ints:
+        """Return the begin (a position) of the blocked stretch at each position; itself without one."""
         begins, ends = self._padded_blocked
         row = np.searchsorted(begins, positions) - 1
         return np.where(positions <= ends[row], begins[row], positions)
 
-    def blocked_until(self, positions: Ints) -> Ints:
-        """Return the ends of the blocked stretches at positions; the positions where none is."""
+    def find_blocked_ends(self, positions: Ints) -> Ints:
+        """Return the end (a position) of the blocked stretch at each position; itself without one."""
         begins, ends = self._padded_blocked
         row = np.searchsorted(begins, positions, side="right") - 1
         return np.maximum(positions, ends[row])
 
-    def notice(self, worker: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
+    def find_notice_times_ns(self, worker: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
         """Return when training threads noticed the ends of operations that another thread noted, ns.
 
         That is the end of the blocked stretch just before, if the note follows it soon, as seen from the
         stretch's length; else it is the noted end.
         """
         begins, ends = self._padded_blocked  # positions of blocked stretches
-        noted_end = self.locate(worker, end_ns)
+        noted_end = self.to_positions(worker, end_ns)
         row = np.searchsorted(ends, noted_end) - 1  # the last stretch before each noted end
         delay_ns = noted_end - ends[row]
         is_noticed = delay_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
+        # A thread that is blocked again when the end is noted may not have noticed it.
         is_noticed &= noted_end <= np.append(begins, FOREVER)[row + 1]
-        is_noticed &= ends[row] > self.locate(worker, begin_ns)
+        is_noticed &= ends[row] > self.to_positions(worker, begin_ns)
         return np.where(is_noticed, end_ns - delay_ns, end_ns)
 
-    def looked_late(self, worker: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
+    def has_looked_late(self, worker: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
         """Return True where an operation was over, at `over_ns`, before its thread waited for it.
 
         Then the thread waited until `end_ns` for only a small share of the time since `over_ns`.
         """
         begins, ends = self._padded_blocked  # positions of blocked stretches
-        end = self.locate(worker, end_ns)
-        row = np.searchsorted(begins, end) - 1
-        began_later = (end <= ends[row]) & (begins[row] > self.locate(worker, over_ns))
+        end = self.to_positions(worker, end_ns)
+        row = np.searchsorted(begins, end) - 1  # the last stretch that began before each end
+        began_later = (end <= ends[row]) & (begins[row] > self.to_positions(worker, over_ns))
         waited_ns = end - begins[row]
         return np.asarray(
             began_later & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end_ns - over_ns))
@@ -171,15 +174,15 @@ class Timeline:
     def has_resumed(self, worker: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
         """Return True for threads that waited in a span until `over_ns`, and resumed by `until_ns`."""
         begins, ends = (np.append(-1, positions) for positions in self.wait_stretches)
-        over, until = self.locate(worker, over_ns), self.locate(worker, until_ns)  # positions, too
+        over, until = (self.to_positions(worker, ns) for ns in (over_ns, until_ns))  # positions
         row = np.searchsorted(ends, until, side="right") - 1  # the last stretch that ended by then
         early_ns = over - ends[row]
         return np.asarray(
             (begins[row] < over) & (early_ns <= MAX_DELAY_OF_NOTICE * (over - begins[row]))
         )
 
-    def find_first_updates(self) -> Ints:
+    def find_update_begins(self) -> Ints:
         """Return the positions at which workers begin to update weights, once a step."""
         rows = np.flatnonzero(self.category == _UPDATE)
-        is_first = np.diff(self.window[rows], prepend=-1) != 0
-        return np.asarray(self.bounds[rows[is_first]])
+        is_first = np.diff(self.step_index[rows], prepend=-1) != 0
+        return np.asarray(self.bound_positions[rows[is_first]])

@@ -9,8 +9,8 @@ shorter by the same share; a rigid one by less.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
@@ -46,9 +46,9 @@ class Ambiguity:
     """A `saving` that may be `low` to `high`, as shares of the run; `reason` is why it is unknown."""
 
     reason: str
-    saving: float
-    low: float
-    high: float
+    saving_share: float
+    min_saving_share: float
+    max_saving_share: float
 
     @classmethod
     def from_alternatives(
@@ -59,52 +59,57 @@ class Ambiguity:
     ) -> Self | None:
         """Ask the graphs that explain a run as well, and whether cores are short; None if all agree.
 
-        `job_ns` is the length of the replayed steps; `edit` applies the same edits to another graph.
+        `replayed` is the run with edits, in which the replayed steps took `job_ns`; `edit` applies the
+        same edits to another graph.
         """
         saving = float(replayed.saved_ns.sum()) / job_ns
-        saving_by_reason, shortage = {"": saving}, replayed.shortage
+        saving_by_reason, shortage = {"": saving}, replayed.core_shortage
         for missing_fact, other_graph in replayed.variant.graph.alternatives:
             with suppress(InvalidArgument):
                 saved_ns = float(edit(other_graph).measure_savings_ns().sum())
                 saving_by_reason[f"the recording does not tell {missing_fact}"] = saved_ns / job_ns
         if shortage is not None:
             saving_by_reason[shortage.sentence] = saving - shortage.delay_ns / job_ns
-        main_reason = max(saving_by_reason, key=lambda why: abs(saving_by_reason[why] - saving))
+        differences = {why: abs(other - saving) for why, other in saving_by_reason.items()}
+        main_reason = max(differences, key=differences.__getitem__)
         max_difference = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING)
-        if abs(saving_by_reason[main_reason] - saving) <= max_difference:
+        if differences[main_reason] <= max_difference:
             return None
         savings = saving_by_reason.values()
         return cls(main_reason, saving, min(savings), max(savings))
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
-        """Return an interval of the saving that holds all savings that are possible."""
-        return interval[0] + self.low - self.saving, interval[1] + self.high - self.saving
+        """Return an interval of the saving, as shares of the run, that holds all possible savings."""
+        bounds = zip(interval, (self.min_saving_share, self.max_saving_share), strict=True)
+        low, high = (bound + share - self.saving_share for bound, share in bounds)
+        return low, high
 
     @property
     def doubt(self) -> str:
         """Why the saving may not be relied upon."""
-        return f"{self.reason}; it may save {percent(self.low, 1)} to {percent(self.high, 1)}"
+        savings = (percent(share, 1) for share in (self.min_saving_share, self.max_saving_share))
+        return f"{self.reason}; it may save {' to '.join(savings)}"
 
 
 @dataclass(frozen=True)
 class Identity:
     """How far the replay without edits is from the recorded run, and how rigid it is, as shares.
 
-    `whole` is of the run's length, `median_step` of the median step. `kept` is the share of workers'
-    time in which they are blocked for an unknown reason: no edit changes it. `rigid` is such time on the
-    critical path of the replay, as a share of the run.
+    The errors are of the run's length (below 0: too short), and of the median step. `unexplained_share`
+    is that of workers' time in which they are blocked for an unknown reason: no edit changes it.
+    `rigid_share` is such time on the critical path of the replay, as a share of the run.
     """
 
-    whole: float
-    median_step: float
-    kept: float
-    rigid: float
+    run_error_share: float
+    median_step_error_share: float
+    unexplained_share: float
+    rigid_share: float
 
     @classmethod
     def from_graph(cls, graph: EventGraph) -> Self:
         """Replay a run without edits, and with all explained lags shorter."""
-        rigid = max(_measure_rigid_share(Variant(graph), graph.baseline_ns), 0.0)
-        return cls(*graph.identity_errors, graph.unexplained_share, rigid)
+        rigid_share = max(_measure_rigid_share(Variant(graph), graph.baseline_times_ns), 0.0)
+        return cls(*graph.identity_error_shares, graph.unexplained_share, rigid_share)
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of a saving that also holds what rigid time may save.
@@ -112,49 +117,54 @@ class Identity:
         Waits for an unknown reason may get shorter by the same share as the rest of the critical path.
         """
         low, high = interval
-        known_share = max(1.0 - self.rigid, 1.0 - MAX_RIGID_SHARE_IF_RELIABLE)
+        known_share = max(1.0 - self.rigid_share, 1.0 - MAX_RIGID_SHARE_IF_RELIABLE)
         return min(low, low / known_share), max(high, high / known_share)
 
     @property
-    def reliable(self) -> bool:
+    def is_reliable(self) -> bool:
         """Whether answers may be relied upon."""
         return self.doubt is None
 
     @property
     def doubt(self) -> str | None:
         """Why answers may not be relied upon; None if they may."""
-        error = max(abs(self.whole), self.median_step)
+        error = max(abs(self.run_error_share), self.median_step_error_share)
         if error > MAX_IDENTITY_ERROR_IF_RELIABLE:
             return f"without edits it differs from the run by {percent(error, 1)}, more than 3 %"
-        if self.rigid > MAX_RIGID_SHARE_IF_RELIABLE:
+        if self.rigid_share > MAX_RIGID_SHARE_IF_RELIABLE:
             return (
-                f"{percent(self.rigid)} of its critical path is waiting for a reason that the trace "
-                "does not tell, which no edit changes"
+                f"{percent(self.rigid_share)} of its critical path is waiting for a reason that the "
+                "trace does not tell, which no edit changes"
             )
         return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        share_by_key = zip(("whole", "median_step", "kept", "rigid"), astuple(self), strict=True)
+        return dict(share_by_key) | {"reliable": self.is_reliable, "doubt": self.doubt}
 
 
 @dataclass(frozen=True, eq=False)
 class VariantReplay:
-    """The replay of a run with edits; `baseline` is the identity of the run without them."""
+    """The replay of a run with edits; `baseline_identity` is that of the run without them."""
 
     variant: Variant
-    baseline: Identity
+    baseline_identity: Identity
 
     @cached_property
-    def times_ns(self) -> Floats:
-        """When events occur."""
+    def event_times_ns(self) -> Floats:
+        """When events occur, [event]."""
         return self.variant.replay()
 
     @cached_property
     def saved_ns(self) -> Floats:
         """By how much shorter each step is than without the edits, [step]."""
-        return self.variant.measure_savings_ns(self.times_ns)
+        return self.variant.measure_savings_ns(self.event_times_ns)
 
     @cached_property
-    def shortage(self) -> CoreShortage | None:
+    def core_shortage(self) -> CoreShortage | None:
         """The cores that ranks lack with the edits; None if they lack none, or it is not known."""
-        return CoreShortage.from_replay(self.variant, self.times_ns)
+        return CoreShortage.from_replay(self.variant, self.event_times_ns)
 
     @cached_property
     def identity(self) -> Identity:
@@ -162,8 +172,9 @@ class VariantReplay:
 
         It takes a second replay, so ask only for what a saving is stated of.
         """
-        rigid = max(self.baseline.rigid, _measure_rigid_share(self.variant, self.times_ns))
-        return replace(self.baseline, rigid=rigid)
+        baseline = self.baseline_identity
+        rigid_share = _measure_rigid_share(self.variant, self.event_times_ns)
+        return replace(baseline, rigid_share=max(baseline.rigid_share, rigid_share))
 
 
 def _measure_rigid_share(variant: Variant, times_ns: Floats) -> float:
@@ -175,7 +186,7 @@ def _measure_rigid_share(variant: Variant, times_ns: Floats) -> float:
     shortened_times_ns = variant.replay(SHARE_TO_SHORTEN_LENGTHS)
     replayed_ns, shortened_ns, baseline_ns = (
         float(variant.graph.measure_steps_ns(event_times_ns).sum())
-        for event_times_ns in (times_ns, shortened_times_ns, variant.graph.baseline_ns)
+        for event_times_ns in (times_ns, shortened_times_ns, variant.graph.baseline_times_ns)
     )
     rigid_ns = replayed_ns - (replayed_ns - shortened_ns) / SHARE_TO_SHORTEN_LENGTHS
     return min(rigid_ns / max(baseline_ns, 1.0), 1.0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tracelens.accounting import phases as accounting
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
-from tracelens.model.findings import predicted
+from tracelens.model.findings import widen_by_prediction_error
 from tracelens.model.fmt import percent
 from tracelens.replay.edits.read import apply_edits, list_edits, parse_fix_number
 from tracelens.replay.event_graph import EventGraph
@@ -80,16 +80,15 @@ class WhatIf:
     def trust(self) -> str:
         """How far the replay without edits is from the run, and what no edit changes, in a sentence."""
         identity = self.identity
-        error = (
-            f"Without edits the replay of {self.steps} steps differs from the run by "
-            f"{percent(abs(identity.whole), 1)} (usual step: {percent(identity.median_step, 1)})"
-        )
-        unexplained = (
-            f"; {percent(identity.kept, 1)} of the ranks' time is blocked for a reason that the trace "
-            "does not tell, and stays as it was."
-        )
+        run_error = percent(abs(identity.run_error_share), 1)
+        step_error = percent(identity.median_step_error_share, 1)
+        unexplained = percent(identity.unexplained_share, 1)
         doubt = f" Not reliable: {identity.doubt}." if identity.doubt else ""
-        return f"{error}{unexplained}{doubt}"
+        return (
+            f"Without edits the replay of {self.steps} steps differs from the run by {run_error} "
+            f"(usual step: {step_error}); {unexplained} of the ranks' time is blocked for a reason "
+            f"that the trace does not tell, and stays as it was.{doubt}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -97,8 +96,7 @@ class WhatIf:
             "format": FORMAT,
             "trace": self.trace,
             "steps": self.steps,
-            "identity": asdict(self.identity)
-            | {"reliable": self.identity.reliable, "doubt": self.identity.doubt},
+            "identity": self.identity.to_dict(),
             "answers": [asdict(answer) for answer in self.answers],
             "refused": [{"edit": edit, "reason": reason} for edit, reason in self.refused],
         }
@@ -118,7 +116,7 @@ class Replay:
     ) -> Self:
         """Build the event graph of a trace; `findings` are those of its report, in order."""
         graph = EventGraph.from_trace(trace, accounting.run(trace) if phases is None else phases)
-        if graph is None or not graph.measure_steps_ns(graph.recorded_ns).any():
+        if graph is None or not graph.measure_steps_ns(graph.recorded_times_ns).any():
             raise InvalidArgument(
                 "The run has no steps that last on all its workers: there is nothing to replay."
             )
@@ -151,8 +149,8 @@ class Replay:
         """Return the stretches of a step, a row of `EventGraph.steps`, without edits and with them."""
         graph, replayed = self.graph, self._replay(edits)
         return (
-            Stretches.from_replay(graph, graph.baseline_ns, graph.edges.lag_ns, row),
-            Stretches.from_replay(graph, replayed.times_ns, replayed.variant.lag_ns, row),
+            Stretches.from_replay(graph, graph.baseline_times_ns, graph.edges.lag_ns, row),
+            Stretches.from_replay(graph, replayed.event_times_ns, replayed.variant.lag_ns, row),
         )
 
     def measure_savings_ns(self, *edits: str) -> Floats:
@@ -165,18 +163,18 @@ class Replay:
         return Identity.from_graph(self.graph)
 
     def _answer(self, edits: Sequence[str]) -> Answer:
-        """Answer edits that are made together; savings are shares of the recorded steps."""
+        """Answer edits (texts) that are made together; savings are shares of the recorded steps."""
         graph, replayed = self.graph, self._replay(edits)
         saved_ns, identity = replayed.saved_ns, replayed.identity
-        recorded_ns = graph.measure_steps_ns(graph.recorded_ns)
+        recorded_ns = graph.measure_steps_ns(graph.recorded_times_ns)
         total_ns, step_count = float(recorded_ns.sum()), len(recorded_ns)
         saving = float(saved_ns.sum() / total_ns)
-        doubt = identity.doubt if self.identity.reliable else None
-        interval = predicted(saving, identity.widen(bootstrap_interval(saved_ns, total_ns)))
+        doubt = identity.doubt if self.identity.is_reliable else None
+        interval = widen_by_prediction_error(
+            saving, identity.widen(bootstrap_interval(saved_ns, total_ns))
+        )
         ambiguity = Ambiguity.from_alternatives(
-            replayed,
-            total_ns,
-            lambda other: apply_edits(other, edits, self.fixes),
+            replayed, total_ns, lambda other_graph: apply_edits(other_graph, edits, self.fixes)
         )
         if ambiguity is not None:
             interval, doubt = ambiguity.widen(interval), ambiguity.doubt
@@ -185,8 +183,8 @@ class Replay:
         blocked_ns = (  # [rank], without and with the edits
             graph.measure_blocked_ns(times_ns, lag_ns) / step_count
             for times_ns, lag_ns in (
-                (graph.baseline_ns, graph.edges.lag_ns),
-                (replayed.times_ns, replayed.variant.lag_ns),
+                (graph.baseline_times_ns, graph.edges.lag_ns),
+                (replayed.event_times_ns, replayed.variant.lag_ns),
             )
         )
         return Answer(
@@ -207,9 +205,10 @@ class Replay:
     def _find_interval_of_finding(
         self, edits: Sequence[str], saving: float
     ) -> tuple[float, float] | None:
-        """Return the interval that the report gives for what the fix of one finding saves.
+        """Return the interval that the report gives for what ``fix:N`` saves; None for other edits.
 
-        It knows more than the replay does: in which steps the loss is, and how sure its size is.
+        The report knows more than the replay does: in which steps the loss is, and how sure its size is.
+        Its interval is scaled to the replay's `saving`; all are shares of the run.
         """
         if len(edits) != 1 or (number := parse_fix_number(edits[0])) is None:
             return None

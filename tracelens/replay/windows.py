@@ -42,20 +42,20 @@ MIN_STEPS_OF_WINDOW: Final = 6
 class Savings:
     """By how much shorter each step is, [step], by the `replays` of windows.
 
-    `in_flight` is true if reductions run during other work, `inferred` if ranks meet in
-    collectives that no span shows.
+    `has_calls_in_flight` is true if reductions run during other work, `has_inferred_calls` if ranks meet
+    in collectives that no span shows.
     """
 
     saved_ns: Floats
-    in_flight: bool
-    inferred: bool
+    has_calls_in_flight: bool
+    has_inferred_calls: bool
     replays: tuple[VariantReplay, ...]
 
     @cached_property
     def identity(self) -> Identity:
         """That of the least reliable replay."""
         identities = (replay.identity for replay in self.replays)
-        return max(identities, key=lambda identity: identity.rigid)
+        return max(identities, key=lambda identity: identity.rigid_share)
 
     def widen(self, interval: tuple[float, float], job_ns: float) -> tuple[float, float]:
         """Return an interval of the saving, as a share of the job, that holds what replays do not know.
@@ -63,9 +63,11 @@ class Savings:
         Ranks may lack cores without the effect, and other steps than the replayed ones lack as many.
         """
         low, high = self.identity.widen(interval)
-        shortage_ns = sum(replay.shortage.delay_ns for replay in self.replays if replay.shortage)
-        replayed_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
-        shortage_share = shortage_ns / max(replayed_ns, 1.0) * float(self.saved_ns.sum()) / job_ns
+        shortages = [replay.core_shortage for replay in self.replays]
+        shortage_ns = sum(shortage.delay_ns for shortage in shortages if shortage)
+        replayed_saving_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
+        saving_share = float(self.saved_ns.sum()) / job_ns
+        shortage_share = shortage_ns / max(replayed_saving_ns, 1.0) * saving_share
         return max(low - shortage_share, min(low, 0.0)), high
 
 
@@ -85,7 +87,7 @@ class WindowedReplay:
         None where ranks were left out, where the run cannot be replayed reliably, or where nothing is
         taken off. Steps that are not replayed save the same share of their longest delay.
         """
-        if self.trace.parted:
+        if self.trace.partial_communicators:
             return None
         ((phase_names, effect_ns),) = fix.changes
         steps, effect_ns = fix.steps, effect_ns * factor
@@ -99,7 +101,7 @@ class WindowedReplay:
             rows = np.arange(first_row, stop_row)
             replays.append(self.replay(apply_fix(graph, fix)))
             saved_ns[rows] = replays[-1].saved_ns[np.searchsorted(graph.steps, steps[rows])]
-            # Calls that a window cuts through are not replayed.
+            # Calls that a window cuts through are not replayed, so its first and last step do not count.
             is_replayed[rows[first_row > 0 : len(rows) - (stop_row < len(steps))]] = True
         if not replays:
             return None
@@ -107,14 +109,14 @@ class WindowedReplay:
         calls = [call for replay in replays for call in replay.variant.graph.calls]
         return Savings(
             saved_ns=np.where(is_replayed, saved_ns, delay_ns * saved_share),
-            in_flight=any(call.in_flight.any() for call in calls),
-            inferred=any(call.communicator == IMPLICIT for call in calls),
+            has_calls_in_flight=any(call.is_in_flight.any() for call in calls),
+            has_inferred_calls=any(call.communicator == IMPLICIT for call in calls),
             replays=tuple(replays),
         )
 
     def replay(self, variant: Variant) -> VariantReplay:
         """Replay a window with edits."""
-        return VariantReplay(variant, self.identity_of(variant.graph))
+        return VariantReplay(variant, self.find_identity(variant.graph))
 
     def build_whole(self) -> EventGraph | None:
         """Return the graph of all steps, however many there are; None if no replay is reliable."""
@@ -141,23 +143,23 @@ class WindowedReplay:
         Empty if ranks were left out, or the run cannot be replayed.
         """
         steps = self._steps
-        if not self._graphs and len(steps) and not self.trace.parted:
+        if not self._graphs and len(steps) and not self.trace.partial_communicators:
             for first_row, stop_row in self._choose_windows(np.arange(len(steps)), len(steps)):
                 self._build(steps[first_row:stop_row])
         return [graph for graph in self._graphs.values() if graph is not None]
 
     def _choose_windows(self, touched_rows: Indices, step_count: int) -> list[tuple[int, int]]:
-        """Return first row and row after the last of some windows of a grid that hold touched rows."""
+        """Return first and stop row (of `step_count`) of windows of a grid that hold touched rows."""
         if self._max_steps >= len(self._steps):
             return [(0, step_count)]
-        length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)
-        windows = np.unique(touched_rows // length)
-        if not len(windows):
+        length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)  # steps
+        touched_windows = np.unique(touched_rows // length)
+        if not len(touched_windows):
             return []
-        count = max(min(self._max_steps // length, len(windows)), 1)
-        index = np.linspace(0, len(windows) - 1, count + 2).round().astype(np.int64)[1:-1]
-        begins = (windows[np.unique(index)] * length).tolist()
-        return [(begin, min(begin + length, step_count)) for begin in begins]
+        count = max(min(self._max_steps // length, len(touched_windows)), 1)
+        evenly = np.linspace(0, len(touched_windows) - 1, count + 2).round().astype(np.int64)[1:-1]
+        first_rows = (touched_windows[np.unique(evenly)] * length).tolist()
+        return [(first_row, min(first_row + length, step_count)) for first_row in first_rows]
 
     @cached_property
     def _steps(self) -> Ints:
@@ -167,13 +169,13 @@ class WindowedReplay:
     @cached_property
     def _max_steps(self) -> int:
         """The number of steps that have as many pieces and services as are replayed at most."""
-        pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
-        servers = self.trace.shards["process"].implode()
-        services = int(self.trace.requests["process"].is_in(servers).sum())
-        share = min(self.max_pieces / max(pieces, 1), MAX_SERVICES_REPLAYED / max(services, 1))
-        return int(len(self._steps) * share)
+        piece_count = sum(len(packed.lengths_ns) for packed in self.phases.pieces.store)
+        server_processes = self.trace.shards["process"].implode()
+        service_count = int(self.trace.requests["process"].is_in(server_processes).sum())
+        max_service_share = MAX_SERVICES_REPLAYED / max(service_count, 1)
+        return int(len(self._steps) * min(self.max_pieces / max(piece_count, 1), max_service_share))
 
-    def identity_of(self, graph: EventGraph) -> Identity:
+    def find_identity(self, graph: EventGraph) -> Identity:
         """Return the identity of the replay of a window."""
         if graph not in self._identities:
             self._identities[graph] = Identity.from_graph(graph)
@@ -182,7 +184,7 @@ class WindowedReplay:
     def _build_reliable(self, steps: Ints) -> EventGraph | None:
         """Return the graph of neighbouring steps; None without any, or if it is not reliable."""
         graph = self._build(steps) if len(steps) else None
-        return graph if graph is not None and self.identity_of(graph).reliable else None
+        return graph if graph is not None and self.find_identity(graph).is_reliable else None
 
     def _build(self, steps: Ints) -> EventGraph | None:
         bounds = int(steps[0]), int(steps[-1])

@@ -29,19 +29,19 @@ def named_lines(name: str, sentence: str, max_lines: int | None = None) -> list[
     )
 
 
-def wrapped(sentence: str, indent: str = "  ") -> list[str]:
+def wrap_sentence(sentence: str, indent: str = "  ") -> list[str]:
     """Wrap a sentence for a terminal; all lines but the first are indented."""
     return textwrap.wrap(sentence, COLUMNS, subsequent_indent=indent)
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is."""
     return _SPECIAL.sub(r"\\\1", clean(text))
 
 
 def markdown_row(cells: Iterable[str]) -> str:
     """Write a row of a Markdown table; cells are shown as they are."""
-    return f"| {' | '.join(map(escaped, cells))} |"
+    return f"| {' | '.join(map(escape_markdown, cells))} |"
 
 
 def json_text(document: Any) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import subject
+from tracelens.model.findings import name_subject
 from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
@@ -45,13 +45,14 @@ _BY_CAUSE: Final = {
 _KNOWN: Final = {"wait": "server that waits for requests"}
 
 
-def cause(name: str) -> str:
+def name_cause(name: str) -> str:
     """Name a bar of the waterfall in words."""
     return CAUSES.get(name, name.replace("_", " "))
 
 
-def lines_of(report: Report) -> list[tuple[str, str]]:
-    """List the lines below the headline of a verdict, each with its name."""
+def list_verdict_lines(report: Report) -> list[tuple[str, str]]:
+    """List the lines below the headline of a verdict: (name, line)."""
+    # `at_most`: waits were not recorded, so the efficiency is an upper bound.
     verdict = report.verdict
     lines = [("Why", verdict.why), ("Next", verdict.action), ("Scope", verdict.scope)]
     if report.ledger:
@@ -60,8 +61,10 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
         if devices:
             is_host_named = devices.launching >= MIN_LAUNCHING_TO_EXPLAIN and devices.host_text
             host_text = f"; {devices.host_text}" if is_host_named else ""
-            lines.append(("Devices", f"{devices.text} of the time{host_text}."))
-        lines.append(("Time", f"{accounted(report.ledger, report.findings, at_most=at_most)}."))
+            lines.append(("Devices", f"{devices.description} of the time{host_text}."))
+        lines.append(
+            ("Time", f"{describe_losses(report.ledger, report.findings, at_most=at_most)}.")
+        )
     if report.life and (report.life.attempts > 1 or report.life.failure):
         lines.append(("Life", describe_life(report.life)))
     return [(name, clean(line)) for name, line in lines]
@@ -69,6 +72,7 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
 
 def describe_life(life: LifeShares) -> str:
     """Return in one line what became of the job's wall time."""
+    # `goodput` is the share of it in steps that were kept, `uses` are shares by use.
     from tracelens.accounting.life.ledger import USES  # noqa: PLC0415 - info reads no tables
 
     at_least = "" if life.is_kept_known else "at least "
@@ -83,25 +87,22 @@ def describe_life(life: LifeShares) -> str:
     return f"{attempts} in {fmt.duration(life.wall_ns)}: {shares}."
 
 
-def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:
-    """State in one line where the time went, by the categories of the waterfall, and to whom.
-
-    `at_most` is that of `Efficiency`.
-    """
-    useful = f"{fmt.percent(ledger.useful)} useful"
-    phrases = [f"at most {useful}, as waits are not recorded" if at_most else useful]
+def describe_losses(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:
+    """State in one line where the time went, by the categories of the waterfall, and to whom."""
+    # The ledger has shares of ranks x job time: useful, each loss with its category, and
+    # unexplained. `at_most`: waits were not recorded, so part of what is useful may be waiting.
+    useful_text = f"{fmt.percent(ledger.useful)} useful"
+    phrases = [f"at most {useful_text}, as waits are not recorded" if at_most else useful_text]
     share_by_category: dict[str, float] = defaultdict(float)
     for loss in ledger.losses:
         share_by_category[loss.category] += loss.share
-    largest = sorted(share_by_category.items(), key=lambda entry: -entry[1])
-    shown_categories = [(name, share) for name, share in largest if share >= _WORTH_NAMING][
-        :_MOST_NAMED
-    ]
+    largest_first = sorted(share_by_category.items(), key=lambda entry: -entry[1])
+    worth_naming = [(name, share) for name, share in largest_first if share >= _WORTH_NAMING]
+    shown_categories = worth_naming[:_MOST_NAMED]
     for name, share in shown_categories:
-        reasons = _explain_losses(
-            [loss for loss in ledger.losses if loss.category == name], findings
-        )
-        phrases.append(f"{fmt.percent(share)} {cause(name)}{reasons}")
+        losses = [loss for loss in ledger.losses if loss.category == name]
+        reasons = _explain_losses(losses, findings)
+        phrases.append(f"{fmt.percent(share)} {name_cause(name)}{reasons}")
     other_share = 1.0 - ledger.useful - sum(share for _, share in shown_categories)
     phrases += [f"{fmt.percent(other_share)} other"] if other_share >= _WORTH_NAMING else []
     return "; ".join([*phrases, f"{fmt.percent(ledger.unexplained)} unexplained"])
@@ -112,38 +113,41 @@ def _explain_losses(losses: Sequence[Loss], findings: Sequence[Finding]) -> str:
     share_by_culprit: dict[str, float] = defaultdict(float)
     for loss in losses:
         share_by_culprit[_name_culprit(loss, findings)] += loss.share
-    share_by_culprit.pop("", None)
-    largest = sorted(share_by_culprit.items(), key=lambda entry: -entry[1])
-    texts = [f"{fmt.percent(share)} {label}" for label, share in largest if share >= _WORTH_NAMING]
+    share_by_culprit.pop("", None)  # of nobody
+    largest_first = sorted(share_by_culprit.items(), key=lambda entry: -entry[1])
+    worth_naming = [(name, share) for name, share in largest_first if share >= _WORTH_NAMING]
+    texts = [f"{fmt.percent(share)} {name}" for name, share in worth_naming]
     return f" ({', '.join(texts[:_MOST_REASONS])})" if texts else ""
 
 
 def _name_culprit(loss: Loss, findings: Sequence[Finding]) -> str:
     """Name to whom or what a loss goes; empty where the category says it all, or nothing does."""
+    # `loss.finding` is the index of the finding that explains it, None without one.
     if loss.finding is None:
         return _BY_CAUSE.get(loss.cause) or (
             _KNOWN.get(loss.category, "") if loss.cause == "known" else ""
         )
     finding = findings[loss.finding]
-    culprit = subject(finding)
+    culprit = name_subject(finding)
     if KINDS[finding.kind].group != "ranks" or not culprit:
         name = KINDS[finding.kind].name
-        return "" if name == cause(loss.category) else name
-    where = [fmt.phase(finding.phase)] if finding.phase else []
-    where += [fmt.steps(*finding.steps)] if finding.steps else []
-    return f"lost to {culprit} in {', '.join(where)}" if where else f"lost to {culprit}"
+        return "" if name == name_cause(loss.category) else name
+    phase_and_steps = [fmt.phase(finding.phase)] if finding.phase else []
+    phase_and_steps += [fmt.steps(*finding.steps)] if finding.steps else []
+    where_text = f" in {', '.join(phase_and_steps)}" if phase_and_steps else ""
+    return f"lost to {culprit}{where_text}"
 
 
-def saving(finding: Finding) -> str:
+def write_saving(finding: Finding) -> str:
     """Write the saving of fixing a finding, with its interval; empty if it is unknown."""
     if finding.saving is None:
         return ""
     prefix = "up to " if finding.category == "opportunity" else ""
-    text = f"{prefix}{fmt.percent(finding.saving, 1)} of the job's time"
+    text = f"{prefix}{fmt.percent(finding.saving, digits=1)} of the job's time"
     if finding.interval is None:
         return text
     low, high = finding.interval
-    return f"{text} (95 % CI: {fmt.percent(low, 1)} to {fmt.percent(high, 1)})"
+    return f"{text} (95 % CI: {fmt.percent(low, digits=1)} to {fmt.percent(high, digits=1)})"
 
 
 def write_note(note: Note) -> str:

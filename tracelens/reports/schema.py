@@ -29,7 +29,7 @@ def report_schema() -> dict[str, Any]:
     return schema
 
 
-def generated() -> str:
+def generate_schema() -> str:
     """Return the text of docs/report.schema.json, with the words that the code knows."""
     schema = report_schema()
     finding = schema["$defs"]["finding"]["properties"]
@@ -46,39 +46,42 @@ def _find_file() -> Path:
     return next(path for path in candidates if path.exists())
 
 
-def problems(report: Any) -> list[str]:
+def find_problems(report: Any) -> list[str]:
     """Return a sentence for each violation of format 2 or 3 by a report, as loaded from JSON."""
-    report = _to_current_format(report)
-    validator = Draft202012Validator(report_schema())
+    # Only a report that keeps to the schema is checked for what a schema cannot say.
+    current_report = _to_current_format(report)
+    violations = Draft202012Validator(report_schema()).iter_errors(current_report)
     sentences = [
-        f"{error.json_path}: {error.message[:_SHOWN]}"
-        for error in sorted(validator.iter_errors(report), key=lambda error: error.json_path)
+        f"{violation.json_path}: {violation.message[:_SHOWN]}"
+        for violation in sorted(violations, key=lambda violation: violation.json_path)
     ]
-    return sentences or [*_check_shares(report["efficiency"]), *_check_losses(report["ledger"])]
+    if sentences:
+        return sentences
+    return _check_shares(current_report["efficiency"]) + _check_losses(current_report["ledger"])
 
 
 def _to_current_format(report: Any) -> Any:
     """Return a report of format 2, or an older one of format 3, as reports are written now."""
+    # Format 2 had a table `background`, and the verdict "faults"; both lacked `efficiency.devices`.
     match report:
         case {"format": "tracelens.report/2", "tables": {"background": _, **tables}}:
             verdict = "fault" if report.get("verdict") == "faults" else report.get("verdict")
-            newer = {"format": REPORT_FORMAT, "tables": tables, "verdict": verdict}
-            return _to_current_format(report | newer)
+            changes = {"format": REPORT_FORMAT, "tables": tables, "verdict": verdict}
+            return _to_current_format(report | changes)
         case {"efficiency": {**efficiency}}:
             return report | {"efficiency": {"devices": None} | efficiency}
     return report
 
 
 def _check_shares(efficiency: dict[str, Any] | None) -> list[str]:
-    """Check what a schema cannot say: time adds up."""
+    """Return the problem, which no schema can state, that shares do not sum to 1; else nothing."""
     if efficiency is None:
         return []
-    total = efficiency["achieved"] + sum(bar["share"] for bar in efficiency["waterfall"])
-    if abs(total - 1) <= _SLACK:
+    total_share = efficiency["achieved"] + sum(bar["share"] for bar in efficiency["waterfall"])
+    if abs(total_share - 1) <= _SLACK:
         return []
-    return [
-        f"$.efficiency: achieved and the shares of the waterfall sum to {total:.6f}, expected 1"
-    ]
+    sum_text = f"sum to {total_share:.6f}, expected 1"
+    return [f"$.efficiency: achieved and the shares of the waterfall {sum_text}"]
 
 
 def _check_losses(ledger: dict[str, Any] | None) -> list[str]:
@@ -92,4 +95,4 @@ def _check_losses(ledger: dict[str, Any] | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    _find_file().write_text(generated(), encoding="utf-8")
+    _find_file().write_text(generate_schema(), encoding="utf-8")

@@ -154,11 +154,9 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
 
 
-def sections(tables: Mapping[str, pl.DataFrame]) -> list[Section]:
-    """Return the tables that have rows; of many rows, the first, and how many more there are.
-
-    `tables` are those of `Report.tables`; others are left out.
-    """
+def make_sections(tables: Mapping[str, pl.DataFrame]) -> list[Section]:
+    """Return the tables that have rows; of many rows, the first, and how many more there are."""
+    # Tables that are not in `SHOWN` are left out; a column has a heading, a name and a writer.
     shown_sections = []
     for table_name, (title, columns) in SHOWN.items():
         table = tables.get(table_name)

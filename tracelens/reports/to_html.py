@@ -1,6 +1,6 @@
 """The report as HTML without charts or scripts: a page, and the same as a part of a notebook.
 
-What a trace named is escaped, and the styles hold only within the part.
+What a trace named is escape_html, and the styles hold only within the part.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.model.display import frames_of
+from tracelens.model.display import find_frames
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
 from tracelens.model.inert import clean
-from tracelens.reports.messages import cause, lines_of, saving, write_note
-from tracelens.reports.tables import sections
+from tracelens.reports.messages import list_verdict_lines, name_cause, write_note, write_saving
+from tracelens.reports.tables import make_sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,11 +50,11 @@ _BAR_PX: Final = 300
 
 def render(report: Report) -> str:
     """Write the report as a page."""
-    title = f"{escaped(report.verdict.headline)} \N{MIDDLE DOT} TraceLens"
-    return _PAGE.format(title=title, body=fragment(report))
+    title = f"{escape_html(report.verdict.headline)} \N{MIDDLE DOT} TraceLens"
+    return _PAGE.format(title=title, body=write_fragment(report))
 
 
-def fragment(report: Report) -> str:
+def write_fragment(report: Report) -> str:
     """Write the report as a part of a page."""
     sections = [verdict_section(report)]
     if report.findings:
@@ -63,25 +63,24 @@ def fragment(report: Report) -> str:
     return _wrap([*sections, table_sections(report.tables), notes_section(report)])
 
 
-def of_findings(findings: Sequence[Finding]) -> str:
+def write_findings_fragment(findings: Sequence[Finding]) -> str:
     """Write findings as a part of a page."""
     return _wrap([_write_findings(findings) if findings else "<p>No findings.</p>"])
 
 
-def of_result(result: Result) -> str:
+def write_result_fragment(result: Result) -> str:
     """Write the findings and the tables of one analysis; of each table the first rows."""
     sections = [_write_findings(result.findings) if result.findings else "<p>No findings.</p>"]
-    for table_name, frame in frames_of(result).items():
-        if frame.height:
-            rows = [map(_write_cell, row) for row in frame.head(_MOST_ROWS).iter_rows()]
-            more = f" ({_MOST_ROWS} of {frame.height:,})" * (frame.height > _MOST_ROWS)
-            sections.append(
-                f"<h2>{escaped(table_name + more)}</h2>{html_table(frame.columns, rows)}"
-            )
-    return _wrap([f"<h1>{escaped(type(result).__name__)}</h1>", *sections])
+    for name, table in find_frames(result).items():
+        if table.height:
+            rows = [map(_write_cell, row) for row in table.head(_MOST_ROWS).iter_rows()]
+            limit_note = f" ({_MOST_ROWS} of {table.height:,})" * (table.height > _MOST_ROWS)
+            html_table = write_table(table.columns, rows)
+            sections.append(f"<h2>{escape_html(name + limit_note)}</h2>{html_table}")
+    return _wrap([f"<h1>{escape_html(type(result).__name__)}</h1>", *sections])
 
 
-def escaped(value: object) -> str:
+def escape_html(value: object) -> str:
     """Write anything as text that cannot act."""
     return escape(clean(str(value)))
 
@@ -99,40 +98,45 @@ def _write_findings(findings: Iterable[Finding]) -> str:
 
 
 def _write_finding(finding: Finding) -> str:
-    gain = saving(finding)
-    title = f'<b class="{finding.category}">{escaped(KINDS[finding.kind].title)}</b>'
-    price = f" ({escaped(gain)})" if gain else ""
-    return f"<li>{title}{price}: {escaped(finding.sentence)}</li>"
+    saving_text = write_saving(finding)
+    title = f'<b class="{finding.category}">{escape_html(KINDS[finding.kind].title)}</b>'
+    note = f" ({escape_html(saving_text)})" if saving_text else ""
+    return f"<li>{title}{note}: {escape_html(finding.sentence)}</li>"
 
 
 def _write_waterfall(efficiency: Efficiency) -> str:
-    """Return the shares of the time as a table with bars."""
-    rows = [
-        ("useful computation" + ", at most" * efficiency.at_most, efficiency.achieved, " useful")
-    ]
+    """Return the shares of the time as a table with bars: of useful computation, then of each loss."""
+    useful_name = "useful computation" + ", at most" * efficiency.at_most
+    rows = [(useful_name, efficiency.achieved, " useful")]
     rows += [
-        (cause(bar.cause), bar.share, "") for bar in efficiency.waterfall if bar.share >= 0.0005
+        (name_cause(bar.cause), bar.share, "")
+        for bar in efficiency.waterfall
+        if bar.share >= 0.0005
     ]
     body = "".join(
-        f"<tr><td>{escaped(label)}</td><td>{percent(share, 1)}</td><td>"
-        f'<span class="bar{css}" style="width:{max(round(share * _BAR_PX), 1)}px"></span></td></tr>'
-        for label, share, css in rows
+        f"<tr><td>{escape_html(label)}</td><td>{percent(share, digits=1)}</td><td>"
+        f'<span class="bar{css_class}" style="width:{max(round(share * _BAR_PX), 1)}px"></span>'
+        "</td></tr>"
+        for label, share, css_class in rows
     )
     return f"<section><h2>Where the time went</h2><table>{body}</table></section>"
 
 
 def verdict_section(report: Report) -> str:
     """Return the verdict as a heading, and below it why, what to do next, and what it is about."""
-    lines = "".join(f"<dt>{name}</dt><dd>{escaped(line)}</dd>" for name, line in lines_of(report))
-    head = f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
+    lines = "".join(
+        f"<dt>{name}</dt><dd>{escape_html(line)}</dd>" for name, line in list_verdict_lines(report)
+    )
+    head = f"<h1>{escape_html(report.verdict.headline)}</h1><dl>{lines}</dl>"
     return f'<div class="lead lead-{report.verdict.state}">{head}</div>'
 
 
 def table_sections(tables: Mapping[str, pl.DataFrame]) -> str:
     """Write the report's tables, as its other formats do."""
     html_sections = [
-        f"<section><h2>{escaped(table.title)}</h2>{html_table(table.headings, table.rows)}</section>"
-        for table in sections(tables)
+        f"<section><h2>{escape_html(section.title)}</h2>"
+        f"{write_table(section.headings, section.rows)}</section>"
+        for section in make_sections(tables)
     ]
     return "".join(html_sections)
 
@@ -144,12 +148,12 @@ def notes_section(report: Report) -> str:
         f"{number:,} events dropped while recording: {reason}."
         for reason, number in report.summary.dropped.items()
     ]
-    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+    items = "".join(f"<li>{escape_html(line)}</li>" for line in lines)
     return f"<section><h2>Limitations of this trace</h2><ul>{items}</ul></section>" if lines else ""
 
 
-def html_table(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+def write_table(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """Write a table."""
-    head = "".join(f"<th>{escaped(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escaped(c)}</td>' for c in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{escape_html(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escape_html(c)}</td>' for c in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

@@ -60,12 +60,12 @@ def to_object(report: Report) -> dict[str, Any]:
 def _efficiency_object(efficiency: Efficiency | None) -> dict[str, Any] | None:
     if efficiency is None:
         return None
-    shares = efficiency.devices
+    device_shares = efficiency.devices
     return {
         "definition": "POP parallel efficiency: useful computation / (ranks x job time)",
         **_pick(efficiency, "achieved", "at_most", "uninstrumented", "job_ns", "pop"),
         "waterfall": list(map(asdict, efficiency.waterfall)),
-        "devices": shares and asdict(shares) | {"idle": shares.idle},
+        "devices": device_shares and asdict(device_shares) | {"idle": device_shares.idle},
     }
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
-from tracelens.reports.lines import escaped, markdown_row
-from tracelens.reports.messages import cause, lines_of, saving, write_note
-from tracelens.reports.tables import sections
+from tracelens.reports.lines import escape_markdown, markdown_row
+from tracelens.reports.messages import list_verdict_lines, name_cause, write_note, write_saving
+from tracelens.reports.tables import make_sections
 
 if TYPE_CHECKING:
     from tracelens.model.result import Report
@@ -16,26 +16,30 @@ if TYPE_CHECKING:
 
 def render(report: Report) -> str:
     """Write the report as Markdown."""
-    lines = [f"**TraceLens**: {escaped(report.verdict.headline)}", ""]
-    lines += [*(f"- {name}: {escaped(line)}" for name, line in lines_of(report)), ""]
+    lines = [f"**TraceLens**: {escape_markdown(report.verdict.headline)}", ""]
+    lines += [f"- {name}: {escape_markdown(line)}" for name, line in list_verdict_lines(report)]
+    lines.append("")
     for number, finding in enumerate(report.findings, 1):
-        gain = saving(finding)
-        price = f", {gain}" if gain else ""
-        lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{price}):")
-        lines.append(f"   {escaped(finding.sentence)}")
+        saving_text = write_saving(finding)
+        note = f", {saving_text}" if saving_text else ""
+        lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{note}):")
+        lines.append(f"   {escape_markdown(finding.sentence)}")
     if report.efficiency:
-        useful = "useful computation (POP parallel efficiency)"
-        if report.efficiency.at_most:
-            useful += ", at most"
-        shares = [(useful, report.efficiency.achieved)]
+        useful_name = "useful computation (POP parallel efficiency)"
+        if report.efficiency.at_most:  # an upper bound
+            useful_name += ", at most"
+        names_and_shares = [(useful_name, report.efficiency.achieved)]
         if report.efficiency.useful_uninstrumented:
-            shares.append(("of it uninstrumented", report.efficiency.useful_uninstrumented))
-        shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
+            uninstrumented_share = report.efficiency.useful_uninstrumented
+            names_and_shares.append(("of it uninstrumented", uninstrumented_share))
+        names_and_shares += [
+            (name_cause(bar.cause), bar.share) for bar in report.efficiency.waterfall
+        ]
         lines += ["", "| where the time went | share |", "|---|---:|"]
-        lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]
-    for section in sections(report.tables):
+        lines += [f"| {name} | {percent(share, digits=1)} |" for name, share in names_and_shares]
+    for section in make_sections(report.tables):
         lines += ["", f"**{section.title}**", ""]
-        ruler = ["---:"] * len(section.headings)
-        lines += map(markdown_row, (section.headings, ruler, *section.rows))
-    notes = [f"- {escaped(write_note(note))}" for note in report.notes]
+        alignments = ["---:"] * len(section.headings)
+        lines += map(markdown_row, (section.headings, alignments, *section.rows))
+    notes = [f"- {escape_markdown(write_note(note))}" for note in report.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"

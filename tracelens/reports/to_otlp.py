@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model.inert import clean
 from tracelens.reports.messages import write_note
-from tracelens.reports.to_prometheus import HELP, gauges
+from tracelens.reports.to_prometheus import HELP, list_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,33 +27,36 @@ _UNITS: Final = {"_seconds": "s", "_ratio": "1"}  # by the end of a gauge's name
 
 def render(report: Report) -> str:
     """Write the report; names begin with ``tracelens.``."""
-    time_text = str(time_ns())
-    points: dict[str, list[dict[str, Any]]] = {}
-    for gauge in gauges(report):
-        point = {"timeUnixNano": time_text, "asDouble": float(gauge.value)}
+    now_text = str(time_ns())
+    points_by_name: dict[str, list[dict[str, Any]]] = {}
+    for gauge in list_gauges(report):
+        point = {"timeUnixNano": now_text, "asDouble": float(gauge.value)}
         if gauge.labels:
             point["attributes"] = _make_attributes(dict(gauge.labels))
-        points.setdefault(gauge.name, []).append(point)
-    metrics = [_make_metric(name, HELP[name], points[name]) for name in HELP if name in points]
+        points_by_name.setdefault(gauge.name, []).append(point)
+    metrics = [_make_metric(name, points_by_name[name]) for name in HELP if name in points_by_name]
     metrics[0]["metadata"] = _make_attributes({"headline": report.verdict.headline})
     metrics[0]["metadata"] += _make_attributes(
         {f"finding {index}": finding.sentence for index, finding in enumerate(report.findings)}
         | {f"note {index}": write_note(note) for index, note in enumerate(report.notes)}
     )
     resource = {"attributes": _make_attributes({"service.name": "tracelens"})}
-    scoped = {"scope": {"name": "tracelens"}, "metrics": metrics}
-    return json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": [scoped]}]})
+    scope_metrics = {"scope": {"name": "tracelens"}, "metrics": metrics}
+    return json.dumps(
+        {"resourceMetrics": [{"resource": resource, "scopeMetrics": [scope_metrics]}]}
+    )
 
 
-def _make_metric(name: str, description: str, points: list[dict[str, Any]]) -> dict[str, Any]:
-    unit_suffix = next((unit_suffix for unit_suffix in _UNITS if name.endswith(unit_suffix)), "")
+def _make_metric(name: str, points: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a gauge as OTLP has it; its unit is a field, and not the end of its name."""
+    unit_suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
     return {
         "name": f"tracelens.{name.removesuffix(unit_suffix)}",
-        "description": description,
+        "description": HELP[name],
         "unit": _UNITS.get(unit_suffix, ""),
         "gauge": {"dataPoints": points},
     }
 
 
-def _make_attributes(known: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": {"stringValue": clean(text)}} for name, text in known.items()]
+def _make_attributes(texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": {"stringValue": clean(text)}} for name, text in texts.items()]

@@ -6,6 +6,7 @@ has no line; sentences are comments.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.model.inert import clean
@@ -52,19 +53,18 @@ def render(report: Report) -> str:
     lines = [f"# {clean(report.verdict.headline)}"]
     lines += [f"# {clean(finding.sentence)}" for finding in report.findings]
     lines += [f"# {write_note(note)}" for note in report.notes]
-    all_gauges = list(gauges(report))
+    all_gauges = list(list_gauges(report))
     for name, description in HELP.items():
-        own_gauges = [gauge for gauge in all_gauges if gauge.name == name]
-        if own_gauges:
+        gauges = [gauge for gauge in all_gauges if gauge.name == name]
+        if gauges:
             lines += [f"# HELP tracelens_{name} {description}.", f"# TYPE tracelens_{name} gauge"]
             lines += [
-                f"tracelens_{name}{_write_labels(gauge)} {float(gauge.value)!r}"
-                for gauge in own_gauges
+                f"tracelens_{name}{_write_labels(gauge)} {float(gauge.value)!r}" for gauge in gauges
             ]
     return "\n".join(lines) + "\n"
 
 
-def gauges(report: Report) -> Iterator[Gauge]:
+def list_gauges(report: Report) -> Iterator[Gauge]:
     """Yield the numbers of a report; shares are between 0 and 1, times in seconds."""
     for state in STATES:
         yield Gauge("verdict", float(report.verdict.state == state), (("state", state),))
@@ -73,8 +73,8 @@ def gauges(report: Report) -> Iterator[Gauge]:
     yield Gauge("ranks_expected", summary.ranks_expected)
     yield Gauge("steps", summary.steps)
     yield Gauge("spans", summary.spans)
-    for reason, number in summary.dropped.items():
-        yield Gauge("events_dropped", number, (("reason", reason),))
+    for reason, event_count in summary.dropped.items():
+        yield Gauge("events_dropped", event_count, (("reason", reason),))
     yield Gauge("clock_uncertainty_seconds", report.clock.uncertainty_ns / 1e9)
     yield from _efficiency_gauges(report)
     if report.ledger:
@@ -83,6 +83,7 @@ def gauges(report: Report) -> Iterator[Gauge]:
 
 
 def _efficiency_gauges(report: Report) -> Iterator[Gauge]:
+    """Yield the efficiency, the shares lost by cause, and the factors of the efficiency (`pop`)."""
     efficiency = report.efficiency
     if efficiency is None:
         return
@@ -97,12 +98,9 @@ def _efficiency_gauges(report: Report) -> Iterator[Gauge]:
 
 def _finding_gauges(findings: tuple[Finding, ...]) -> Iterator[Gauge]:
     """Yield the number of findings by kind and category, and the shares of each finding."""
-    counts: dict[tuple[str, str], int] = {}
-    for finding in findings:
-        key = (finding.kind, finding.category)
-        counts[key] = counts.get(key, 0) + 1
-    for (kind, category), number in counts.items():
-        yield Gauge("findings", number, (("kind", kind), ("category", category)))
+    counts = Counter((finding.kind, finding.category) for finding in findings)
+    for (kind, category), count in counts.items():
+        yield Gauge("findings", count, (("kind", kind), ("category", category)))
     for index, finding in enumerate(findings):
         labels = (("place", str(index)), ("kind", finding.kind), *_subject_labels(finding))
         for name in ("saving", "cost", "slowdown"):

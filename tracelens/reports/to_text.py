@@ -15,8 +15,8 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import duration, percent
 from tracelens.model.inert import clean
-from tracelens.reports.messages import cause, lines_of, saving, write_note
-from tracelens.reports.tables import sections
+from tracelens.reports.messages import list_verdict_lines, name_cause, write_note, write_saving
+from tracelens.reports.tables import make_sections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,20 +48,20 @@ def render(
     """Write the report as text, `width` columns wide (default: the terminal's).
 
     Unless it is ``full``, tables are left out, and findings beyond what `MOST_LINES` have room for; or
-    all but the ``verdict``.
+    all but the ``verdict``. The first block is the verdict, each other one a finding.
     """
     columns = width or shutil.get_terminal_size((100, 24)).columns
     if length == "verdict":
-        return "\n".join(_render_lines([summary(report)], columns, color=color))
+        return "\n".join(_render_lines([lay_out_verdict(report)], columns, color=color))
     blocks = [
-        summary(report),
+        lay_out_verdict(report),
         *(_write_finding(position, finding) for position, finding in enumerate(report.findings, 1)),
     ]
     waterfall = [_write_waterfall(report.efficiency)] if report.efficiency else []
     if length == "full":
         blocks += [
             *waterfall,
-            *map(_write_section, sections(report.tables)),
+            *map(_write_section, make_sections(report.tables)),
             _write_clock(report.clock),
         ]
         notes = [f"Note: {write_note(note)}" for note in report.notes]
@@ -69,12 +69,12 @@ def render(
         return "\n".join(_render_lines(blocks, columns, color=color)).rstrip("\n") + "\n"
     waterfall_lines = _render_lines(waterfall, columns, color=color)
     head_lines = _render_lines(blocks[:1], columns, color=color)
-    for number, block in enumerate(blocks[1:]):
-        lines = _render_lines([block], columns, color=color)
-        if len(head_lines) + len(lines) + len(waterfall_lines) > MOST_LINES - _FOR_MORE:
-            head_lines += [f"{fmt.count(len(blocks) - 1 - number, 'finding')} more.", ""]
+    for index, finding_block in enumerate(blocks[1:]):
+        finding_lines = _render_lines([finding_block], columns, color=color)
+        if len(head_lines) + len(finding_lines) + len(waterfall_lines) > MOST_LINES - _FOR_MORE:
+            head_lines += [f"{fmt.count(len(blocks) - 1 - index, 'finding')} more.", ""]
             break
-        head_lines += lines
+        head_lines += finding_lines
     more_text = "Tables, notes and how clocks were aligned: tracelens analyze --full"
     return "\n".join([*head_lines, *waterfall_lines, more_text]) + "\n"
 
@@ -91,54 +91,57 @@ def _render_lines(blocks: Sequence[RenderableType], width: int, *, color: bool) 
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def summary(report: Report) -> RenderableType:
-    """Return the verdict in its four lines, and where the time went in a fifth."""
+def lay_out_verdict(report: Report) -> RenderableType:
+    """Return the verdict as a grid: its headline, then its named lines."""
     verdict = report.verdict
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
     headline = Text(clean(verdict.headline), style=VERDICT_STYLE[verdict.state])
     table.add_row("Verdict", headline)
-    for name, line in lines_of(report):
+    for name, line in list_verdict_lines(report):
         table.add_row(name, Text(line))
     return table
 
 
 def _write_finding(number: int, finding: Finding) -> RenderableType:
-    gain = saving(finding)
+    saving_text = write_saving(finding)
     title = Text.assemble(
         (f"{number}. {KINDS[finding.kind].title}", STYLE[finding.category]),
         "" if finding.category == "fault" else " (opportunity)",
-        f": {gain}" if gain else "",
+        f": {saving_text}" if saving_text else "",
     )
     return Group(title, Padding(Text(clean(finding.sentence)), (0, 0, 0, 3)))
 
 
 def _write_waterfall(efficiency: Efficiency) -> RenderableType:
-    """Return the shares of the time as bars, and the factors of the efficiency."""
+    """Return the shares of the time as bars, and the factors of the efficiency (`pop`, by name)."""
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    useful = "useful computation" + ", at most" * efficiency.at_most
-    rows = [(useful, efficiency.achieved, "blue")]
+    useful_name = "useful computation" + ", at most" * efficiency.at_most
+    rows = [(useful_name, efficiency.achieved, "blue")]
     if efficiency.useful_uninstrumented >= _WORTH_A_ROW:
         rows.append(("  of it uninstrumented", efficiency.useful_uninstrumented, "cyan"))
-    rows += [(cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
+    rows += [(name_cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
     for name, share, style in rows:
         if share >= _WORTH_A_ROW or style == "blue":
             bar = "█" * max(round(share * BAR), 1)
-            table.add_row(f"  {name}", percent(share, 1), Text(bar, style=style))
-    factors = "".join(
-        f", {name.replace('_', ' ')} {percent(value, 1)}" for name, value in efficiency.pop.items()
-    ).replace(",", ";", 1)
+            table.add_row(f"  {name}", percent(share, digits=1), Text(bar, style=style))
+    factors = [
+        f"{name.replace('_', ' ')} {percent(value, digits=1)}"
+        for name, value in efficiency.pop.items()
+    ]
+    factors_text = f"; {', '.join(factors)}" if factors else ""
     return Group(
         Text(f"Where the time went (share of ranks x job time of {duration(efficiency.job_ns)})"),
         table,
         Text(),
         Text(
             "Efficiency is POP parallel efficiency: "
-            f"{'at most ' * efficiency.at_most}{percent(efficiency.achieved, 1)}{factors}."
+            f"{'at most ' * efficiency.at_most}{percent(efficiency.achieved, digits=1)}"
+            f"{factors_text}."
         ),
     )
 
@@ -157,7 +160,7 @@ def _write_clock(alignment: Alignment) -> Text:
     if alignment.method == "same_clock":
         return Text("Clocks: all processes share one.")
     method = alignment.method.replace("_", " ")
-    unaligned_count = len(alignment.unaligned)
+    unaligned_count = len(alignment.untied_clock_domains)
     if alignment.method == "unaligned":
         return Text("Clocks: not aligned; wait times between hosts are unknown.")
     unaligned_note = (

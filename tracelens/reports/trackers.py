@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.reports.to_html import render as page_of
 from tracelens.reports.to_markdown import render as markdown_of
-from tracelens.reports.to_prometheus import gauges
+from tracelens.reports.to_prometheus import list_gauges
 
 if TYPE_CHECKING:
     from tracelens.model.result import Report
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def metrics_of(report: Report) -> dict[str, float]:
     """Return the numbers of a report by name; no finding's own, whose names change from run to run."""
-    metrics = {}
-    for gauge in gauges(report):
+    value_by_name = {}
+    for gauge in list_gauges(report):
         if not gauge.name.startswith("finding_"):
             labels = (f"/{name}={value}" for name, value in gauge.labels)
-            metrics[f"tracelens/{gauge.name}{''.join(labels)}"] = float(gauge.value)
-    return metrics
+            value_by_name[f"tracelens/{gauge.name}{''.join(labels)}"] = float(gauge.value)
+    return value_by_name
 
 
 def log_to_tensorboard(report: Report, writer: Any, step: int | None = None) -> None:

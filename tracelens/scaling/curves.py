@@ -32,46 +32,49 @@ Kind = Literal["weak", "strong"]
 # exponent of work per rank: weak and strong scaling cannot be told apart nearer to
 # the middle [chosen]
 MIN_DISTANCE_IF_KIND_CLEAR: Final = 0.25
+# Attributes of `Point`, in the order of `Sizes`.
 _OF_FORECAST: Final = (
-    *("workers", "work_ns", "slowest_ns", "step_ns"),
-    *("communication_ns", "hidden_ns", "backprop_ns"),
+    *("workers", "work_ns", "slowest_work_ns", "step_ns"),
+    *("communication_ns", "hidden_communication_ns", "backprop_ns"),
 )
 MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no name [policy]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A size of a curve: of its `runs` the one with the median step; `spread`: how far steps are apart.
+    """A size of a curve: of its runs the one with the median step is `point`.
 
-    `ratios` multiply up to `efficiency`; `lost_in` is the one that takes most, null where little is.
+    `step_spread_share` is how far these runs' steps are apart, as a share of that step; None of a single
+    run. The ratios to the smallest size multiply up to `efficiency`.
     """
 
     size: int
     point: Point
-    runs: int
-    spread: float | None
+    run_count: int
+    step_spread_share: float | None
     efficiency: float
-    ratios: dict[str, float]
+    ratio_by_factor: dict[str, float]
 
     @property
-    def lost_in(self) -> str | None:
-        """The factor that efficiency is lost by most."""
-        name = min(self.ratios, key=self.ratios.__getitem__)
-        return name if 1 - self.efficiency > MIN_LOSS_TO_NAME and self.ratios[name] < 1 else None
+    def main_loss_factor(self) -> str | None:
+        """The factor that efficiency is lost by most; None where little is lost."""
+        name = min(self.ratio_by_factor, key=self.ratio_by_factor.__getitem__)
+        is_much = 1 - self.efficiency > MIN_LOSS_TO_NAME and self.ratio_by_factor[name] < 1
+        return name if is_much else None
 
     @property
     def loss_share(self) -> float:
-        """Share of the loss that `lost_in` accounts for, as logarithms of ratios add up."""
-        name = self.lost_in
-        return log(self.ratios[name]) / log(self.efficiency) if name else 0.0
+        """Share of the loss by `main_loss_factor`, as logarithms of ratios add up; 0 without one."""
+        name = self.main_loss_factor
+        return log(self.ratio_by_factor[name]) / log(self.efficiency) if name else 0.0
 
 
 @dataclass(frozen=True)
 class Curve:
     """Runs of one system by size; `shards`: how many servers, where each number has a curve.
 
-    `growth` is by what power of the number of ranks a rank's useful computation grows: 0 is weak
-    scaling, -1 strong. `clear` is True if it is near one of them.
+    `work_exponent` is by what power of the number of ranks a rank's useful computation grows: 0 is weak
+    scaling, -1 strong; None by servers. `is_kind_clear` is true if it is near one of them.
     """
 
     system: str
@@ -79,8 +82,8 @@ class Curve:
     kind: Kind
     shards: int | None
     rows: tuple[Row, ...]
-    growth: float | None
-    clear: bool
+    work_exponent: float | None
+    is_kind_clear: bool
     forecasts: tuple[Forecast, ...] = ()
 
 
@@ -91,7 +94,7 @@ class Scaling:
     curves: tuple[Curve, ...]
 
     @property
-    def shared_sizes(self) -> list[tuple[int, dict[str, Row]]]:
+    def rows_by_shared_size(self) -> list[tuple[int, dict[str, Row]]]:
         """Sizes at which several systems were run, each with a row by system."""
         rows_by_size: dict[int, dict[str, Row]] = defaultdict(dict)
         for curve in self.curves:
@@ -128,7 +131,7 @@ def curves(
         if _count_sizes(group, by) > 1
     ]
     if not comparable_groups:
-        sizes = fmt.series(sorted({str(getattr(point, by)) for point in points}) or ["no"])
+        sizes = fmt.join_words(sorted({str(getattr(point, by)) for point in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."
@@ -164,8 +167,9 @@ def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int 
     for point in points:
         runs[getattr(point, by)].append(point)
     medians = {size: _find_median_point(runs[size]) for size in sorted(runs)}
-    growth = _fit_growth(list(medians.values())) if by == "workers" else None
-    assumed_kind: Kind = kind or ("strong" if growth is not None and growth < -1 / 2 else "weak")
+    exponent = _fit_work_exponent(list(medians.values())) if by == "workers" else None
+    is_strong = exponent is not None and exponent < -1 / 2
+    assumed_kind: Kind = kind or ("strong" if is_strong else "weak")
     smallest = next(iter(medians.values()))
     return Curve(
         system=smallest.system,
@@ -176,10 +180,10 @@ def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int 
             _make_row(size, point, runs[size], smallest, assumed_kind)
             for size, point in medians.items()
         ),
-        growth=growth,
-        clear=kind is not None
-        or growth is None
-        or abs(growth + 1 / 2) > MIN_DISTANCE_IF_KIND_CLEAR,
+        work_exponent=exponent,
+        is_kind_clear=kind is not None
+        or exponent is None
+        or abs(exponent + 1 / 2) > MIN_DISTANCE_IF_KIND_CLEAR,
     )
 
 
@@ -188,32 +192,35 @@ def _find_median_point(points: Sequence[Point]) -> Point:
     return sorted(points, key=lambda point: point.step_ns)[(len(points) - 1) // 2]
 
 
-def _fit_growth(points: Sequence[Point]) -> float:
+def _fit_work_exponent(points: Sequence[Point]) -> float:
     """Return the power of the number of ranks by which a rank's useful computation grows."""
     log_workers = np.log([point.workers for point in points])
     return float(np.polyfit(log_workers, np.log([point.useful_ns for point in points]), 1)[0])
 
 
 def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
-    """Return the row of a size: of its runs `points`, `point` has the median step."""
+    """Return the row of a size, relative to the `smallest`: `point` has the median step of `points`."""
     size_ratio = point.workers / smallest.workers if kind == "strong" else 1.0
-    ratios = {name: point.factors[name] / smallest.factors[name] for name in FACTORS}
+    shares, smallest_shares = point.share_by_factor, smallest.share_by_factor
+    ratios = {name: shares[name] / smallest_shares[name] for name in FACTORS}
     ratios["computation"] = smallest.useful_ns / (point.useful_ns * size_ratio)
     steps_ns = [run.step_ns for run in points]
     return Row(
         size=size,
         point=point,
-        runs=len(points),
-        spread=(max(steps_ns) - min(steps_ns)) / point.step_ns if len(steps_ns) > 1 else None,
+        run_count=len(points),
+        step_spread_share=(max(steps_ns) - min(steps_ns)) / point.step_ns
+        if len(steps_ns) > 1
+        else None,
         efficiency=smallest.step_ns / (point.step_ns * size_ratio),
-        ratios=ratios,
+        ratio_by_factor=ratios,
     )
 
 
 def _add_forecasts(
     curve: Curve, workers: Sequence[int], replay: Callable[[Point], Replay] | None
 ) -> Curve:
-    """Return a curve with a forecast for each number of workers for which one can be made."""
+    """Return a curve with a forecast for each number of workers, by replay if it has servers."""
     if curve.by != "workers":
         return curve
     points = [row.point for row in curve.rows]
@@ -223,10 +230,10 @@ def _add_forecasts(
     largest_run = replay(largest) if replay and largest.shards and not is_strong else None
     forecasts = []
     for count in workers:
-        forecasted = None
+        by_replay = None
         if largest_run:
-            forecasted = forecast_by_replay(largest_run, largest.workers, largest.step_ns, count)
-        forecasts.append(forecasted or forecast(sizes, count, strong=is_strong))
+            by_replay = forecast_by_replay(largest_run, largest.workers, largest.step_ns, count)
+        forecasts.append(by_replay or forecast(sizes, count, strong=is_strong))
     return replace(curve, forecasts=tuple(filter(None, forecasts)))
 
 
@@ -237,6 +244,6 @@ def _check_forecasts(made_curves: Sequence[Curve], forecast_sizes: Sequence[int]
     size_count = max(len(curve.rows) for curve in made_curves)
     raise InvalidArgument(
         f"Found runs of {size_count} sizes: a forecast for "
-        f"{fmt.series(list(map(str, forecast_sizes)))} workers needs runs of one system with 4 "
+        f"{fmt.join_words(list(map(str, forecast_sizes)))} workers needs runs of one system with 4 "
         "numbers of workers, so that it can be tried on those that are known."
     )

@@ -51,19 +51,19 @@ _GROWTH: Final[dict[str, Callable[[Floats], Floats]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """What was measured at each number of ranks, ascending; times are a step's, nanoseconds.
+    """What was measured at each number of ranks, ascending, [size]; times are a step's, nanoseconds.
 
-    `work_ns` is the mean over ranks, `slowest_ns` that of each step's slowest rank, `step_ns` the
-    whole step; `communication_ns` is the mean transfer time of a rank, `hidden_ns` its overlap with
-    work, and `backprop_ns` the time that it could overlap with.
+    `work_ns` is the mean over ranks, `slowest_work_ns` that of each step's slowest rank, `step_ns` the
+    whole step; `communication_ns` is the mean transfer time of a rank, `hidden_communication_ns` its
+    overlap with work, and `backprop_ns` the time that it could overlap with.
     """
 
     ranks: Floats
     work_ns: Floats
-    slowest_ns: Floats
+    slowest_work_ns: Floats
     step_ns: Floats
     communication_ns: Floats
-    hidden_ns: Floats
+    hidden_communication_ns: Floats
     backprop_ns: Floats
 
     def take_smallest(self, count: int) -> Sizes:
@@ -75,14 +75,15 @@ class Sizes:
 class Forecast:
     """A step on `ranks` ranks, ns, with its 95 % interval, by fitted `sizes` or by a `replay`.
 
-    `slowest_ns` of it is work; None where it was replayed.
+    `slowest_work_ns` of it is work; None where it was replayed. `is_validated` is false for a size far
+    beyond those that forecasts were compared with.
     """
 
     ranks: int
     step_ns: float
-    interval: tuple[float, float]
-    slowest_ns: float | None
-    validated: bool
+    interval_ns: tuple[float, float]
+    slowest_work_ns: float | None
+    is_validated: bool
     method: Literal["sizes", "replay"] = "sizes"
 
 
@@ -94,24 +95,22 @@ def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
     if len(sizes.ranks) < MIN_SIZES_TO_FORECAST:
         return None
     target_ranks = np.array([float(ranks)])
-    slowest_ns = float(_forecast_slowest_work(sizes, target_ranks, strong=strong)[0])
+    slowest_work_ns = float(_forecast_slowest_work(sizes, target_ranks, strong=strong)[0])
     rests_ns, squared_errors = _forecast_rests(sizes, target_ranks, strong=strong)
-    weights = 1 / (squared_errors + MIN_ERROR_OF_FORECAST**2) ** 2
+    weights = 1 / (squared_errors + MIN_ERROR_OF_FORECAST**2) ** 2  # [pair of growths]
     weights /= weights.sum()
     rest_ns = float(weights @ rests_ns)
-    step_ns = slowest_ns + rest_ns
+    step_ns = slowest_work_ns + rest_ns
     doublings = max(float(np.log2(ranks / sizes.ranks[-1])), 1.0)
     squared_error = float(weights @ squared_errors) * doublings**2 + MIN_ERROR_OF_FORECAST**2
     error_ns = float(np.sqrt(weights @ (rests_ns - rest_ns) ** 2 + squared_error * step_ns**2))
+    margin_ns = _DEVIATIONS_OF_95_PERCENT * error_ns
     return Forecast(
         ranks,
         step_ns,
-        (
-            max(step_ns - _DEVIATIONS_OF_95_PERCENT * error_ns, slowest_ns),
-            step_ns + _DEVIATIONS_OF_95_PERCENT * error_ns,
-        ),
-        slowest_ns,
-        validated=ranks <= MAX_FACTOR_VALIDATED * sizes.ranks[-1],
+        interval_ns=(max(step_ns - margin_ns, slowest_work_ns), step_ns + margin_ns),
+        slowest_work_ns=slowest_work_ns,
+        is_validated=ranks <= MAX_FACTOR_VALIDATED * sizes.ranks[-1],
     )
 
 
@@ -128,20 +127,21 @@ def forecast_by_replay(
         return None
     if answer.doubt or replay.identity.doubt or answer.before_ns <= 0:
         return None
+    # The run's step is its job's length over its steps, which a replay's mean step may differ from.
     scale_ratio = known_step_ns / answer.before_ns
-    low, high = sorted(answer.after_interval_ns)
+    low_ns, high_ns = sorted(answer.after_interval_ns)
     return Forecast(
         ranks,
         answer.after_ns * scale_ratio,
-        (low * scale_ratio, high * scale_ratio),
-        None,
-        validated=ranks <= MAX_FACTOR_VALIDATED * known_workers,
+        interval_ns=(low_ns * scale_ratio, high_ns * scale_ratio),
+        slowest_work_ns=None,
+        is_validated=ranks <= MAX_FACTOR_VALIDATED * known_workers,
         method="replay",
     )
 
 
 def expected_largest(counts: Floats) -> Floats:
-    """Return the expected largest of `counts` standard normal numbers."""
+    """Return the expected largest of so many standard normal numbers, for each of `counts`."""
     inverse = NormalDist().inv_cdf
     return np.array([inverse((n - 0.375) / (n + 0.25)) for n in counts.tolist()])
 
@@ -149,9 +149,10 @@ def expected_largest(counts: Floats) -> Floats:
 def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> Floats:
     """Forecast the work of the slowest rank at each target size, ns, [size]."""
     columns = _make_work_columns(sizes.ranks, strong=strong)
+    # Misfits count relative to the work.
     parts_ns = _fit_non_negative(columns / sizes.work_ns[:, None], np.ones(len(sizes.work_ns)))
     work_ns = _make_work_columns(target_ranks, strong=strong) @ parts_ns
-    log_ratios = np.log(np.maximum(sizes.slowest_ns / sizes.work_ns, 1.0))
+    log_ratios = np.log(np.maximum(sizes.slowest_work_ns / sizes.work_ns, 1.0))
     maxima = expected_largest(sizes.ranks)
     squared_sum = float(np.square(maxima).sum())  # not 0: sizes differ
     sigma = max(float(log_ratios @ maxima) / squared_sum, 0.0)
@@ -167,7 +168,8 @@ def _make_work_columns(ranks: Floats, *, strong: bool) -> Floats:
 def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tuple[Floats, Floats]:
     """Forecast the time beyond work by each pair of growths, ns, with its mean squared error, [pair].
 
-    The error is the relative one of each known size, predicted from the smaller sizes.
+    It is that at the first target size; the error is the relative one of steps of known sizes, each
+    predicted from the smaller sizes.
     """
     growths = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
@@ -178,7 +180,7 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
         errors = []
         for count in range(MIN_SIZES_FITTED, len(sizes.ranks)):
             smaller, next_ranks = sizes.take_smallest(count), sizes.ranks[count : count + 1]
-            step_ns = _forecast_step(smaller, next_ranks, pair, strong=strong)[0]
+            (step_ns,) = _forecast_step(smaller, next_ranks, pair, strong=strong)
             errors.append(step_ns / sizes.step_ns[count] - 1)
         rests_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
         squared_errors.append(np.mean(np.square(errors)))
@@ -186,15 +188,15 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
 
 
 def _is_distinct(names: tuple[str, ...]) -> bool:
-    """Return True if a few sizes can separate the growths: a ring's growth is nearly constant."""
+    """Return True if a few sizes can separate growths (names): a ring's growth is nearly constant."""
     return names != ("constant", "ring")
 
 
-_Pair: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+_Pair: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # growths of communication, of the rest
 
 
 def _forecast_step(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
-    """Forecast a step, ns, [size]."""
+    """Forecast a step of each target size, ns, [size]."""
     return _forecast_slowest_work(sizes, target_ranks, strong=strong) + _forecast_rest(
         sizes, target_ranks, pair, strong=strong
     )
@@ -205,31 +207,34 @@ def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: b
 
     `pair` names the growths of communication and of the rest; without the former both are one.
     """
-    communication_names, other_names = pair
-    known_other_ns = sizes.step_ns - sizes.slowest_ns
-    if communication_names:
-        known_other_ns = known_other_ns - (sizes.communication_ns - sizes.hidden_ns)
+    call_names, other_names = pair
+    known_other_ns = sizes.step_ns - sizes.slowest_work_ns  # of the known sizes
+    if call_names:
+        known_other_ns = known_other_ns - (sizes.communication_ns - sizes.hidden_communication_ns)
     other_ns = _extrapolate(sizes, target_ranks, other_names, known_other_ns, shrinks=True)
-    if not communication_names:
+    if not call_names:
         return np.maximum(other_ns, 0.0)
-    call_ns = _extrapolate(sizes, target_ranks, communication_names, sizes.communication_ns)
-    hidden_ns = _forecast_hidden(sizes, target_ranks, call_ns, strong=strong)
-    exposed_ns = call_ns - np.minimum(hidden_ns, call_ns)
+    communication_ns = _extrapolate(sizes, target_ranks, call_names, sizes.communication_ns)
+    hidden_ns = _forecast_hidden(sizes, target_ranks, communication_ns, strong=strong)
+    exposed_ns = communication_ns - np.minimum(hidden_ns, communication_ns)
     return np.asarray(np.maximum(other_ns + exposed_ns, 0.0))
 
 
 def _forecast_hidden(
     sizes: Sizes, target_ranks: Floats, communication_ns: Floats, *, strong: bool
 ) -> Floats:
-    """Forecast the hidden communication, ns: a share of it, limited by the time it can overlap with.
+    """Forecast the hidden communication, ns, [size], of that at target sizes, `communication_ns`.
 
-    Where the share fell on the largest run, that time was used up, so it is known; else it is taken
-    for as large a share of backprop.
+    It is a share of it, limited by the time it can overlap with: with `strong` scaling ranks have ever
+    less of that. Where the share fell on the largest run, that time was used up, so it is known; else it
+    is taken for as large a share of backprop.
     """
-    shares = sizes.hidden_ns / np.maximum(sizes.communication_ns, 1.0)
+    shares = sizes.hidden_communication_ns / np.maximum(sizes.communication_ns, 1.0)
     max_share = float(shares.max())
     is_used_up = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * max_share
-    limit_ns = sizes.hidden_ns[-1] if is_used_up else max_share * sizes.backprop_ns[-1]
+    limit_ns = max_share * sizes.backprop_ns[-1]
+    if is_used_up:
+        limit_ns = sizes.hidden_communication_ns[-1]
     limit_ratio = sizes.ranks[-1] / target_ranks if strong else np.ones_like(target_ranks)
     return np.asarray(np.minimum(max_share * communication_ns, limit_ns * limit_ratio))
 
@@ -242,16 +247,15 @@ def _extrapolate(
     *,
     shrinks: bool = False,
 ) -> Floats:
-    """Fit growths to values of the known sizes, ns, and return their sum at `target_ranks`, ns.
+    """Fit growths (names) to values of the known sizes, ns, and return their sum at target sizes, ns.
 
-    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows.
+    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows. With
+    `shrinks` a constant may also be negative.
     """
     weights = np.sqrt(sizes.ranks / sizes.ranks[-1]) / sizes.step_ns
     columns = _make_growth_columns(sizes.ranks, names, shrinks=shrinks) * weights[:, None]
-    return np.asarray(
-        _make_growth_columns(target_ranks, names, shrinks=shrinks)
-        @ _fit_non_negative(columns, values_ns * weights)
-    )
+    factors = _fit_non_negative(columns, values_ns * weights)  # [part]
+    return np.asarray(_make_growth_columns(target_ranks, names, shrinks=shrinks) @ factors)
 
 
 def _make_growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
@@ -263,7 +267,7 @@ def _make_growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool
 
 
 def _fit_non_negative(columns: Floats, values: Floats) -> Floats:
-    """Fit a sum of columns without a negative part (Lawson & Hanson 1974)."""
+    """Fit a sum of columns to values; return each one's factor, none below 0 (Lawson & Hanson 1974)."""
     from scipy.optimize import nnls  # noqa: PLC0415 - a forecast is seldom asked for
 
     return np.asarray(nnls(columns, values)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model import fmt
-from tracelens.reports.lines import escaped, json_text, markdown_row, named_lines
+from tracelens.reports.lines import escape_markdown, json_text, markdown_row, named_lines
 from tracelens.scaling import messages
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def to_text(scaling: Scaling, /) -> str:
 def to_markdown(scaling: Scaling, /) -> str:
     """Write the same for an issue or a report."""
     facts = [messages.explain_loss(scaling), messages.advice(scaling), messages.scope(scaling)]
-    lines = [f"**TraceLens: {escaped(messages.headline(scaling))}**", ""]
-    lines += [f"- {escaped(fact)}" for fact in (*facts, *messages.cautions(scaling))]
+    lines = [f"**TraceLens: {escape_markdown(messages.headline(scaling))}**", ""]
+    lines += [f"- {escape_markdown(fact)}" for fact in (*facts, *messages.cautions(scaling))]
     for curve in scaling.curves:
         sizes, forecasts = _tables(curve, "markdown")
         lines += ["", f"{messages.title(curve)}:", *_markdown_table(sizes)]
@@ -57,7 +57,7 @@ def to_markdown(scaling: Scaling, /) -> str:
 
 
 def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return a curve's sizes and its forecasts (empty without any), as rows below headings."""
+    """Return tables, headings first, of a curve's sizes and forecasts (else empty), in a form."""
     sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
     size_table = [(curve.by, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]
@@ -91,7 +91,7 @@ def to_json(scaling: Scaling, /) -> str:
                     "workers": size,
                     "step_ns": {name: row.point.step_ns for name, row in rows.items()},
                 }
-                for size, rows in scaling.shared_sizes
+                for size, rows in scaling.rows_by_shared_size
             ],
             "notes": messages.cautions(scaling),
         }
@@ -100,14 +100,17 @@ def to_json(scaling: Scaling, /) -> str:
 
 def _curve_object(curve: Curve) -> dict[str, Any]:
     return {
-        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards", "growth")},
+        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards")},
+        "growth": curve.work_exponent,
         "sizes": [_size_object(row) for row in curve.rows],
         "forecasts": [
             {
                 "workers": forecast.ranks,
                 "step_ns": forecast.step_ns,
-                "interval_ns": list(forecast.interval),
-                **{name: getattr(forecast, name) for name in ("slowest_ns", "validated", "method")},
+                "interval_ns": list(forecast.interval_ns),
+                "slowest_ns": forecast.slowest_work_ns,
+                "validated": forecast.is_validated,
+                "method": forecast.method,
             }
             for forecast in curve.forecasts
         ],
@@ -118,13 +121,15 @@ def _size_object(row: Row) -> dict[str, Any]:
     point = row.point
     return {
         **{name: getattr(point, name) for name in ("name", "workers", "shards", "steps")},
-        "runs": row.runs,
-        "spread": row.spread,
+        "runs": row.run_count,
+        "spread": row.step_spread_share,
         "step_ns": point.step_ns,
         "useful_ns": point.useful_ns,
         "parallel_efficiency": point.efficiency,
-        "factors": dict(point.factors),
-        **{name: getattr(row, name) for name in ("efficiency", "ratios", "lost_in")},
+        "factors": dict(point.share_by_factor),
+        "efficiency": row.efficiency,
+        "ratios": row.ratio_by_factor,
+        "lost_in": row.main_loss_factor,
         "part": row.loss_share,
     }
 

@@ -54,24 +54,24 @@ MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Name the run with the highest throughput, and the smallest one that nearly reaches it."""
-    best_cell = max(cells, key=lambda cell: cell.throughput)
+    best_cell = max(cells, key=lambda cell: cell.samples_per_s)
     near_best = [
         cell
         for cell in cells
-        if cell.throughput >= MIN_SHARE_OF_BEST_THROUGHPUT * best_cell.throughput
+        if cell.samples_per_s >= MIN_SHARE_OF_BEST_THROUGHPUT * best_cell.samples_per_s
     ]
-    smallest = min(near_best, key=lambda cell: (cell.workers + cell.shards, -cell.throughput))
-    throughput = _WRITE["throughput"](best_cell.throughput)
-    text = f"{_label_cell(best_cell, axes)}: {throughput} samples a second"
+    smallest = min(near_best, key=lambda cell: (cell.workers + cell.shards, -cell.samples_per_s))
+    samples_per_s = _WRITE["throughput"](best_cell.samples_per_s)
+    text = f"{_label_cell(best_cell, axes)}: {samples_per_s} samples a second"
     text += f", {fmt.percent(best_cell.efficiency)} parallel efficiency"
     if smallest.workers + smallest.shards < best_cell.workers + best_cell.shards:
-        share = fmt.percent(smallest.throughput / best_cell.throughput)
+        share = fmt.percent(smallest.samples_per_s / best_cell.samples_per_s)
         text += f". {_label_cell(smallest, axes)} does {share} of it"
     return f"{text}."
 
 
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
-    """Write the maps for a terminal; a block shows each number's level between the extremes."""
+    """Write the maps of a measure (a key of `_TITLES`) for a terminal, with a block per number."""
     to_level = _make_level_function(cells, measure)
     lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
     for title, headings, rows in _iterate_maps(cells, axes):
@@ -105,11 +105,12 @@ def to_json(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
         "format": SWEEP_FORMAT,
         "summary": headline(cells, axes),
         "axes": [{"name": axis.name, "values": list(axis.values)} for axis in axes],
-        "runs": [cell.row(axes) for cell in cells],
+        "runs": [cell.make_row(axes) for cell in cells],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
+# Title, headings, and rows: the value of the row's axis, and the cells.
 _Map: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, list["Cell"]]]]
 
 
@@ -147,7 +148,8 @@ def _make_level_function(cells: Sequence[Cell], measure: str) -> Callable[[Cell]
 
 
 def _get_value(cell: Cell, measure: str) -> float:
-    return cell.step_ns if measure == "step" else float(getattr(cell, measure))
+    values = (cell.samples_per_s, cell.efficiency, cell.step_ns)
+    return dict(zip(_TITLES, values, strict=True))[measure]
 
 
 def _write_value(cell: Cell, measure: str) -> str:
@@ -164,7 +166,8 @@ def _write_cell(cell: Cell, measure: str, to_level: Callable[[Cell], float]) -> 
     rgb = [light + (dark - light) * level for light, dark in zip(_LIGHT, _DARK, strict=True)]
     background = ",".join(f"{value:.0f}" for value in rgb)
     text_color = "#fff" if level > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
-    factors = ", ".join(f"{n.replace('_', ' ')} {fmt.percent(cell.factors[n])}" for n in FACTORS)
+    shares = cell.share_by_factor
+    factors = ", ".join(f"{n.replace('_', ' ')} {fmt.percent(shares[n])}" for n in FACTORS)
     tooltip = f"{fmt.duration(cell.step_ns)} a step; {factors}"
     text = escape(_write_value(cell, measure))
     style = f"background:rgb({background});color:{text_color}"

@@ -35,7 +35,7 @@ def headline(scaling: Scaling) -> str:
     """Write the efficiency of the largest size on the curve with most sizes."""
     curve = scaling.curves[0]
     largest = curve.rows[-1]
-    loss = f", lost most in {WORDS[largest.lost_in]}" if largest.lost_in else ""
+    loss = f", lost most in {WORDS[largest.main_loss_factor]}" if largest.main_loss_factor else ""
     efficiency = f"{fmt.percent(largest.efficiency)} efficiency on {_count_ranks(curve, largest)}"
     return f"{title(curve).upper()} · {efficiency}{loss}"
 
@@ -52,7 +52,7 @@ def explain_loss(scaling: Scaling) -> str:
     """State which factor loses most, and its values at the smallest and largest size."""
     curve = scaling.curves[0]
     smallest, largest = curve.rows[0], curve.rows[-1]
-    name = largest.lost_in
+    name = largest.main_loss_factor
     if name is None:
         return f"Hardly anything is lost from {_count_ranks(curve, smallest)} on."
     phrase = f"{fmt.percent(min(largest.loss_share, 1.0))} of the loss: {_MEANS[name]}"
@@ -62,22 +62,22 @@ def explain_loss(scaling: Scaling) -> str:
         )
         return f"{phrase} ({smallest_text} to {largest_text} of computation a step and rank)."
     smallest_text, largest_text = (
-        fmt.percent(row.point.factors[name]) for row in (smallest, largest)
+        fmt.percent(row.point.share_by_factor[name]) for row in (smallest, largest)
     )
     return f"{phrase} ({WORDS[name]} efficiency {smallest_text} to {largest_text})."
 
 
 def advice(scaling: Scaling) -> str:
     """Return one thing to do next."""
-    name = scaling.curves[0].rows[-1].lost_in
+    name = scaling.curves[0].rows[-1].main_loss_factor
     return _NEXT[name] if name else "Measure more workers: where efficiency falls is not seen yet."
 
 
 def scope(scaling: Scaling) -> str:
     """Describe the runs that were compared."""
-    run_count = sum(row.runs for curve in scaling.curves for row in curve.rows)
+    run_count = sum(row.run_count for curve in scaling.curves for row in curve.rows)
     curve = scaling.curves[0]
-    sizes = fmt.series([str(row.size) for row in curve.rows])
+    sizes = fmt.join_words([str(row.size) for row in curve.rows])
     smallest = _count_ranks(curve, curve.rows[0])
     return (
         f"{fmt.count(run_count, 'run')}; {sizes} {_noun(curve)}; efficiency is against {smallest}."
@@ -88,13 +88,13 @@ def cautions(scaling: Scaling) -> list[str]:
     """List the limitations, a sentence for each."""
     sentences = []
     for curve in scaling.curves:
-        if not curve.clear:
+        if not curve.is_kind_clear:
             sentences.append(
                 f"{fmt.capital(title(curve))}: whether ranks keep their work or share it is not clear "
-                f"(it grows as workers to the power {curve.growth:.2f}): say --weak or --strong."
+                f"(it grows as workers to the power {curve.work_exponent:.2f}): say --weak or --strong."
             )
-        if any(row.runs > 1 for row in curve.rows):
-            max_spread = max(row.spread or 0.0 for row in curve.rows)
+        if any(row.run_count > 1 for row in curve.rows):
+            max_spread = max(row.step_spread_share or 0.0 for row in curve.rows)
             sentences.append(
                 f"Of several runs of a size the one with the median step is shown; they differ by up to "
                 f"{fmt.percent(max_spread)}."
@@ -104,7 +104,7 @@ def cautions(scaling: Scaling) -> list[str]:
                 f"{fmt.capital(title(curve))}: forecasts replay the largest run with more workers, as "
                 "tracelens whatif --what ranks=N does."
             )
-        if any(not forecast.validated for forecast in curve.forecasts):
+        if any(not forecast.is_validated for forecast in curve.forecasts):
             sentences.append(
                 f"Forecasts beyond {MAX_FACTOR_VALIDATED} times the largest run were never validated."
             )
@@ -113,8 +113,8 @@ def cautions(scaling: Scaling) -> list[str]:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a size as text, under `HEADINGS`; factors as shares of the smallest run's."""
-    ratios = (fmt.percent(row.ratios[name]) for name in WORDS)
-    lost = WORDS[row.lost_in] if row.lost_in else ""
+    ratios = (fmt.percent(row.ratio_by_factor[name]) for name in WORDS)
+    lost = WORDS[row.main_loss_factor] if row.main_loss_factor else ""
     return fmt.duration(row.point.step_ns), fmt.percent(row.efficiency), *ratios, lost
 
 
@@ -122,20 +122,21 @@ def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
     """Return a forecast as text: step, its interval, efficiency, and whether to trust it."""
     smallest = curve.rows[0]
     growth = forecast.ranks / smallest.size if curve.kind == "strong" else 1.0
-    low, high = map(fmt.duration, forecast.interval)
+    low, high = map(fmt.duration, forecast.interval_ns)
     return (
         fmt.duration(forecast.step_ns),
         f"{low} to {high}",
         fmt.percent(smallest.point.step_ns / (forecast.step_ns * growth)),
-        "" if forecast.validated else "not validated",
+        "" if forecast.is_validated else "not validated",
     )
 
 
 def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
     """Make a table of sizes with several systems: the step of each, and the faster one."""
     systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
-    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if scaling.shared_sizes else []
-    for size, rows_by_system in scaling.shared_sizes:
+    shared_sizes = scaling.rows_by_shared_size
+    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if shared_sizes else []
+    for size, rows_by_system in shared_sizes:
         steps_ns = {name: row.point.step_ns for name, row in rows_by_system.items()}
         fastest, slowest_ns = min(steps_ns, key=steps_ns.__getitem__), max(steps_ns.values())
         times = (

@@ -35,9 +35,10 @@ class Point:
     """A run as one point of a curve; times are of a step, nanoseconds.
 
     `step_ns` is the job's length over its steps, `useful_ns` the useful computation of a rank in it, on
-    average, and `factors` POP's, so that useful / step is their product. `work_ns` is a rank's own work
-    within its steps, on average, and `slowest_ns` that of each step's slowest rank. `communication_ns`
-    is the mean transfer time of a rank; `hidden_ns` is the part of it that overlaps with work.
+    average, and `share_by_factor` POP's factors, so that useful / step is their product. `work_ns` is a
+    rank's own work within its steps, on average, and `slowest_work_ns` that of each step's slowest rank.
+    `communication_ns` is the mean transfer time of a rank; `hidden_communication_ns` is the part of it
+    that overlaps with work, `backprop_ns` a rank's mean backprop.
     """
 
     name: str
@@ -47,11 +48,11 @@ class Point:
     step_ns: float
     useful_ns: float
     work_ns: float
-    slowest_ns: float
+    slowest_work_ns: float
     communication_ns: float
-    hidden_ns: float
+    hidden_communication_ns: float
     backprop_ns: float
-    factors: Mapping[str, float]
+    share_by_factor: Mapping[str, float]
 
     @property
     def system(self) -> str:
@@ -78,7 +79,7 @@ class Point:
         """Measure a run that was just explained; raises as `from_run`."""
         phases = cast("Phases", report.results["phases"])
         times = Times.from_partition(
-            phases.spent, phases.pieces.steps, trace.workers["rank"].to_list()
+            phases.spent_ns, phases.pieces.windows, trace.workers["rank"].to_list()
         )
         overlap = cast("Interleaving", report.results["interleaving"]).by_step
         return cls._from_times(
@@ -89,7 +90,7 @@ class Point:
     def _from_times(
         cls, report: Report, times: Times, name: str, sizes: tuple[int, int], overlap: pl.DataFrame
     ) -> Point:
-        """Measure a run of (workers, servers); `overlap` has a row per step, ns."""
+        """Measure a run of (workers, servers); `overlap` has hidden and exposed transfer by step, ns."""
         efficiency, steps = report.efficiency, report.summary.steps
         if efficiency is None or not steps or not efficiency.pop:
             raise UnusableInput(
@@ -97,7 +98,7 @@ class Point:
                 "('tracelens info' says what there is)."
             )
         step_ns = efficiency.job_ns / steps
-        work_ns = times.time_in(OWN_CATEGORIES)
+        work_ns = times.sum_time_ns(OWN_CATEGORIES)  # [rank, step], nan of absent ranks
         hidden_ns, exposed_ns = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
         workers, shards = sizes
         present_work_ns = work_ns[:, ~np.isnan(work_ns).all(axis=0)]
@@ -109,11 +110,11 @@ class Point:
             step_ns=step_ns,
             useful_ns=efficiency.achieved * step_ns,
             work_ns=float(np.nanmean(present_work_ns, axis=0).mean()),
-            slowest_ns=float(np.nanmax(present_work_ns, axis=0).mean()),
+            slowest_work_ns=float(np.nanmax(present_work_ns, axis=0).mean()),
             communication_ns=hidden_ns + exposed_ns,
-            hidden_ns=hidden_ns,
-            backprop_ns=float(np.nanmean(times.time_in(("backprop",)))),
-            factors=_name_factors(efficiency.pop),
+            hidden_communication_ns=hidden_ns,
+            backprop_ns=float(np.nanmean(times.sum_time_ns(("backprop",)))),
+            share_by_factor=_name_factors(efficiency.pop),
         )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_CELLS_OF_SWEEP: Final = 4096  # combinations: no more are simulated [policy]
 _SHORT: Final = {"workers": "run.workers", "ps": "servers.shards", "shards": "servers.shards"}
 _BATCH: Final = "batch"  # samples of a worker in a step: what it computes grows with them
-_OF_BATCH: Final = ("data_ms", "forward_ms", "backprop_ms")
+_TIMES_OF_BATCH: Final = ("data_ms", "forward_ms", "backprop_ms")
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cell:
-    """A run of a sweep: its values, and what was measured; time in nanoseconds, shares of 1.
+    """A run of a sweep: the value of each axis, and what was measured.
 
-    `throughput` is in samples a second, of all workers.
+    `samples_per_s` is of all workers; `efficiency` and the factors of it are shares of 1.
     """
 
     values: tuple[str, ...]
     workers: int
     shards: int
     step_ns: float
-    throughput: float
+    samples_per_s: float
     efficiency: float
-    factors: dict[str, float]
+    share_by_factor: dict[str, float]
 
-    def row(self, axes: Sequence[Axis]) -> dict[str, Any]:
+    def make_row(self, axes: Sequence[Axis]) -> dict[str, Any]:
         """Return a row of a table: the axes' values, as numbers if possible, and measurements."""
         axis_values: dict[str, Any] = {
             axis.name: _parse_value(value) for axis, value in zip(axes, self.values, strict=True)
@@ -61,9 +61,9 @@ class Cell:
             "workers": self.workers,
             "shards": self.shards,
             "step_ns": self.step_ns,
-            "throughput": self.throughput,
+            "throughput": self.samples_per_s,
             "efficiency": self.efficiency,
-            **self.factors,
+            **self.share_by_factor,
         }
         return axis_values | {
             name: value for name, value in measurements.items() if name not in axis_values
@@ -126,12 +126,12 @@ def make_scenarios(
 
 
 def _set_batch(scenario: Scenario, text: str) -> Scenario:
-    """Change a worker's samples of a step, and with them what it computes."""
+    """Return a scenario with other samples of a worker in a step (a text), and so its compute."""
     samples = _parse_value(text)
     if not isinstance(samples, (int, float)) or not 0 < samples < 1e9:
         raise InvalidArgument(f"found batch = '{text}', expected a number of samples above 0.")
     sample_ratio = samples / scenario.samples
-    times_ms = {name: getattr(scenario, name) * sample_ratio for name in _OF_BATCH}
+    times_ms = {name: getattr(scenario, name) * sample_ratio for name in _TIMES_OF_BATCH}
     return replace(scenario, samples=float(samples), **times_ms)
 
 
@@ -151,15 +151,15 @@ def _measure_cell(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
     values, scenario = cell
     trace = prepare(synthetic.generate(scenario))
     point = Point.from_trace(trace, analyze(trace), ", ".join(values))
-    samples = scenario.samples * point.workers
+    samples_per_step = scenario.samples * point.workers
     return Cell(
         values=values,
         workers=point.workers,
         shards=point.shards,
         step_ns=point.step_ns,
-        throughput=samples / point.step_ns * 1e9,
+        samples_per_s=samples_per_step / point.step_ns * 1e9,
         efficiency=point.efficiency,
-        factors={name: point.factors[name] for name in FACTORS},
+        share_by_factor={name: point.share_by_factor[name] for name in FACTORS},
     )
 
 

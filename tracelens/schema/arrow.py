@@ -53,7 +53,7 @@ _EVENT_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.float64(),
 }
 EVENT_SCHEMA: Final = pa.schema(
-    [pa.field(name, kind, RULES[name].nullable) for name, kind in _EVENT_TYPES.items()]
+    [pa.field(name, kind, RULES[name].is_nullable) for name, kind in _EVENT_TYPES.items()]
 )
 # What is the same in a whole file: the last dictionary of each, which counts, has one value.
 _CONSTANT_FIELDS: Final[list[pa.Field[Any]]] = [
@@ -77,7 +77,7 @@ _SAMPLE_FIELDS: Final[list[pa.Field[Any]]] = [
 SAMPLE_SCHEMA: Final = pa.schema(_SAMPLE_FIELDS)
 
 
-def mapped(path: Path) -> pa.Buffer:
+def map_file(path: Path) -> pa.Buffer:
     """Map a file, for as long as the buffer or a view of it is referenced.
 
     Raises:

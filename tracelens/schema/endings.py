@@ -99,13 +99,13 @@ def _parse(name: str, text: str, at_ns: int) -> Ending:
         if frame is None:
             break
         file = frame[1]
-        frames.append(f"{frame[3]} ({_short(file)}:{frame[2]})")
+        frames.append(f"{frame[3]} ({_shorten_path(file)}:{frame[2]})")
         if user_frame is None and not is_library_file(file):
             user_frame = frames[-1]
-    return Ending(max(at_ns, 0), cause, "", None, user_frame, frames[:MAX_FRAMES])
+    return Ending(max(at_ns, 0), cause, user_frame=user_frame, frames=frames[:MAX_FRAMES])
 
 
-def _short(file: str) -> str:
+def _shorten_path(file: str) -> str:
     """Return a file's path in its library, or its name alone."""
     library = _LIBRARIES.match(file)
     return file[library.end() :] if library else file.rpartition("/")[2]

@@ -47,7 +47,7 @@ _WITHOUT_WAITING: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(o
 
 def limit(name: str) -> int:
     """Return the value of a limit, as `LIMITS` or `raise_limit` set it."""
-    return _raised().get(name, LIMITS[name][0])
+    return _read_raised_limits().get(name, LIMITS[name][0])
 
 
 def raise_limit(name: str, value: int) -> None:
@@ -62,17 +62,17 @@ def raise_limit(name: str, value: int) -> None:
         )
     if value < 1:
         raise InvalidArgument(f"the limit '{name}' is {value}: expected 1 or more.")
-    values = _raised() | {name: value}
+    values = _read_raised_limits() | {name: value}
     os.environ[_VARIABLE] = ",".join(f"{name}={value}" for name, value in values.items())
 
 
-def _raised() -> dict[str, int]:
+def _read_raised_limits() -> dict[str, int]:
     pairs = (pair.partition("=") for pair in os.environ.get(_VARIABLE, "").split(",") if pair)
     return {name: int(value) for name, _, value in pairs if name in LIMITS and value.isdecimal()}
 
 
 def refuse_beyond(name: str, amount: int, subject: str = "it") -> None:
-    """Refuse an amount beyond a limit; `subject` has this amount.
+    """Refuse an amount beyond the limit `name`; `subject` has this amount, in the limit's unit.
 
     Raises:
         NotATrace: it is; the sentence says how to raise the limit.
@@ -92,30 +92,30 @@ def admit(path: Path) -> None:
     Raises:
         NotATrace: it is.
     """
-    reason = containment.reason_of(path)
+    reason = containment.find_reason_left_out(path)
     if reason is not None:
         raise NotATrace(reason)
 
 
-def open_regular(path: Path, name: str = "file") -> io.FileIO:
-    """Open a regular file, unbuffered, that is no larger than a limit.
+def open_regular(path: Path, limit_name: str = "file") -> io.FileIO:
+    """Open a regular file, unbuffered, that is no larger than one of `LIMITS`.
 
     Raises:
         NotATrace: it is no regular file, too large, or left out.
         OSError: the system refused; there may be no such file.
     """
-    file = _regular(path)
+    file = _open_any_size(path)
     try:
         size_bytes = os.fstat(file.fileno()).st_size
-        refuse_beyond(name, size_bytes)
-        containment.prolong(limit("cpu"), size_bytes)
+        refuse_beyond(limit_name, size_bytes)
+        containment.allow_more_cpu(limit("cpu"), size_bytes)
     except BaseException:
         file.close()
         raise
     return file
 
 
-def _regular(path: Path) -> io.FileIO:
+def _open_any_size(path: Path) -> io.FileIO:
     """Open a regular file of any size.
 
     Raises:
@@ -131,37 +131,37 @@ def _regular(path: Path) -> io.FileIO:
     return io.FileIO(descriptor)
 
 
-def passed(path: Path, name: str = "file") -> Path:
+def check_path(path: Path, limit_name: str = "file") -> Path:
     """Return the path of a file that `open_regular` would open, for a library that opens it itself.
 
     Raises:
         NotATrace, OSError: as `open_regular` does.
     """
-    open_regular(path, name).close()
+    open_regular(path, limit_name).close()
     return path
 
 
-def beginning(path: Path, count: int) -> bytes:
+def read_beginning(path: Path, byte_count: int) -> bytes:
     """Return the first bytes of a file, which tell its format; empty if it cannot be opened here.
 
     A file beyond its limit begins as others do: its reader refuses it.
     """
     try:
-        with _regular(path) as file:
-            return file.read(count)
+        with _open_any_size(path) as file:
+            return file.read(byte_count)
     except (OSError, NotATrace):
         return b""
 
 
-def contents(path: Path, name: str = "file") -> bytes:
-    """Read a regular file that is no larger than a limit, also if it grows meanwhile.
+def read_contents(path: Path, limit_name: str = "file") -> bytes:
+    """Read a regular file that is no larger than one of `LIMITS`, also if it grows meanwhile.
 
     Raises:
         NotATrace, OSError: as `open_regular` does.
     """
-    with open_regular(path, name) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = file.read(size)
-        while len(content) < size and (more := file.read(size - len(content))):
+    with open_regular(path, limit_name) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        content = file.read(size_bytes)
+        while len(content) < size_bytes and (more := file.read(size_bytes - len(content))):
             content += more
     return content

@@ -40,18 +40,18 @@ def mark(folder: Path, trace: Path | None = None) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Return True if TraceLens, run by this user, made this very folder."""
-    return _proved(folder) is not None
+    return _read_proved_inode(folder) is not None
 
 
 def belongs_to(folder: Path, trace: Path) -> bool:
     """Return True if TraceLens, run by this user, made a folder for this very trace folder."""
     try:
-        return _proved(folder) == trace.stat().st_ino
+        return _read_proved_inode(folder) == trace.stat().st_ino
     except OSError:
         return False
 
 
-def _proved(folder: Path) -> int | None:
+def _read_proved_inode(folder: Path) -> int | None:
     """Return the inode of the trace that a folder belongs to, 0 if to none; None without proof."""
     try:
         state = os.lstat(folder)

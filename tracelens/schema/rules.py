@@ -27,35 +27,35 @@ NEGATIVE: Final = "negative duration"
 
 
 class Rule(NamedTuple):
-    """What a column may hold: `least` to `most`, or one of some `words`; without, what its type does.
+    """What a column may hold: numbers within bounds, or some words; without both, what its type holds.
 
-    `drops`: what breaks it costs the row. Fractions are `finite`, or null.
+    `drops_row`: what breaks it costs the row. A fraction that `must_be_finite` is so, or null.
     """
 
-    nullable: bool = True
-    least: int | None = None
-    most: int | None = None
-    words: tuple[str, ...] = ()
-    drops: bool = False
-    finite: bool = False
+    is_nullable: bool = True
+    minimum: int | None = None
+    maximum: int | None = None
+    allowed_words: tuple[str, ...] = ()
+    drops_row: bool = False
+    must_be_finite: bool = False
 
 
-_COUNT: Final = Rule(least=0)
+_COUNT: Final = Rule(minimum=0)
 RULES: Final[dict[str, Rule]] = {
-    "start_ns": Rule(nullable=False, least=0, most=LATEST_NS, drops=True),
-    "duration_ns": Rule(least=0, most=LONGEST_NS, drops=True),  # null = still open
-    "type": Rule(nullable=False, words=EVENT_TYPES, drops=True),
-    "kind": Rule(nullable=False),
+    "start_ns": Rule(is_nullable=False, minimum=0, maximum=LATEST_NS, drops_row=True),
+    "duration_ns": Rule(minimum=0, maximum=LONGEST_NS, drops_row=True),  # null = still open
+    "type": Rule(is_nullable=False, allowed_words=EVENT_TYPES, drops_row=True),
+    "kind": Rule(is_nullable=False),
     "op": Rule(),
-    "name": Rule(nullable=False),
-    "status": Rule(nullable=False, words=STATUSES, drops=True),
-    "thread": Rule(nullable=False, least=0),
-    "depth": Rule(nullable=False, least=0),
-    "step": Rule(nullable=False, least=-1),  # -1 = outside
+    "name": Rule(is_nullable=False),
+    "status": Rule(is_nullable=False, allowed_words=STATUSES, drops_row=True),
+    "thread": Rule(is_nullable=False, minimum=0),
+    "depth": Rule(is_nullable=False, minimum=0),
+    "step": Rule(is_nullable=False, minimum=-1),  # -1 = outside
     "micro_step": _COUNT,
     "communicator": _COUNT,  # and one that the side tables describe
     "seq": _COUNT,
-    "bytes": Rule(least=0, most=LARGEST_CALL),
+    "bytes": Rule(minimum=0, maximum=LARGEST_CALL),
     "algorithm": Rule(),
     "bucket": _COUNT,
     "peer": _COUNT,
@@ -64,10 +64,10 @@ RULES: Final[dict[str, Rule]] = {
     "queue_depth": _COUNT,
     "request": _COUNT,
     # Both are null where one breaks its rule: half of a time is none.
-    "device_start_ns": Rule(least=0, most=LATEST_NS),
-    "device_duration_ns": Rule(least=0, most=LONGEST_NS),
+    "device_start_ns": Rule(minimum=0, maximum=LATEST_NS),
+    "device_duration_ns": Rule(minimum=0, maximum=LONGEST_NS),
     "stream": _COUNT,
-    "value": Rule(finite=True),
+    "value": Rule(must_be_finite=True),
 }
 
 
@@ -76,7 +76,7 @@ def missing_reason(column: str) -> str:
     return f"no {column}"
 
 
-def out_of_range(column: str) -> str:
+def out_of_range_reason(column: str) -> str:
     """Return the reason of rows with a value that cannot be."""
     return f"{column} out of range"
 
@@ -86,12 +86,12 @@ def unknown_word_reason(column: str) -> str:
     return f"unknown {column}"
 
 
-def unreadable(column: str) -> str:
+def unreadable_reason(column: str) -> str:
     """Return the reason of rows of a table with a cell of another type."""
     return f"{column} unreadable"
 
 
-def far(column: str) -> str:
+def far_reason(column: str) -> str:
     """Return the reason of rows a year or more from the median of their process."""
     return f"{column} a year from the others"
 

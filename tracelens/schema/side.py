@@ -187,14 +187,23 @@ class Past:
     longest: int
 
 
-def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
-    """Sum up steps, each with its number, begin and end, ns; empty if no step has a number."""
+def summarize_steps(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
+    """Sum up steps (number, begin, end; ns) in one row; no row if no step has a number of 0 or more."""
     lengths = [(end - start, step) for step, start, end in steps if end >= start and step >= 0]
     if not lengths:
         return []
     numbers = [step for _, step in lengths]
-    total_ns, (longest_ns, longest) = sum(length_ns for length_ns, _ in lengths), max(lengths)
-    return [Past(min(numbers), max(numbers), len(lengths), total_ns, longest_ns, longest)]
+    longest_ns, longest_step = max(lengths)
+    return [
+        Past(
+            first=min(numbers),
+            last=max(numbers),
+            steps=len(lengths),
+            total_ns=sum(length_ns for length_ns, _ in lengths),
+            longest_ns=longest_ns,
+            longest=longest_step,
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -261,7 +270,7 @@ class SideTables:
             return cls(
                 process=_build(Process, packed["process"]),
                 threads=tuple(_build(Thread, row) for row in packed["threads"]),
-                communicators=_communicators(metadata[COMMUNICATORS_KEY])
+                communicators=_parse_communicators(metadata[COMMUNICATORS_KEY])
                 if COMMUNICATORS_KEY in metadata
                 else tuple(_build(Communicator, row) for row in packed["communicators"]),
                 clocks=tuple(_build(ClockReading, row) for row in packed["clocks"]),
@@ -332,7 +341,7 @@ def _checksum(metadata: dict[bytes, bytes]) -> bytes:
 
 
 @lru_cache(_FEW)
-def _communicators(text: bytes) -> tuple[Communicator, ...]:
+def _parse_communicators(text: bytes) -> tuple[Communicator, ...]:
     return tuple(_build(Communicator, row) for row in loads(text))
 
 
@@ -348,17 +357,17 @@ _ROWS: Final[dict[str, type[SideRow]]] = {
 }
 
 
-def to_line(table: str, row: SideRow) -> bytes:
-    """One line of the side file; `table` is a field of `SideTables`."""
+def format_line(table: str, row: SideRow) -> bytes:
+    """Return one line of the side file; `table` is a field of `SideTables`."""
     return dumps({"table": table, **asdict(row)}).encode() + b"\n"
 
 
-def dropped_line(reason: str, count: int) -> bytes:
+def format_dropped_line(reason: str, count: int) -> bytes:
     """Return the line: `count` events were lost so far for `reason` (the last of a reason counts)."""
     return dumps({"table": "dropped", "reason": reason, "count": count}).encode() + b"\n"
 
 
-def from_lines(lines: Iterable[bytes]) -> SideTables:
+def parse_lines(lines: Iterable[bytes]) -> SideTables:
     """Read a side file; a last line cut off by a full disk is left out.
 
     Raises:
@@ -407,7 +416,7 @@ def check_version(version: object) -> None:
 
 
 def _build(cls: type[Any], row: dict[str, Any]) -> Any:
-    """Build a row from JSON; fields that a later minor version added are ignored."""
+    """Build a row (`cls`) from JSON; fields that a later minor version added are ignored."""
     fields = cls.__annotations__
     if row.keys() <= fields.keys():
         return cls(**row)

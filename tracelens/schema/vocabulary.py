@@ -108,7 +108,7 @@ SAMPLES_FOLDER: Final = "samples"  # of call stacks
 _STEM: Final = r"(?P<role>worker|ps)-(?P<rank>\d{5,})-(?P<pid>\d+)"
 
 
-def stem(role: str, rank: int, pid: int) -> str:
+def make_stem(role: str, rank: int, pid: int) -> str:
     """Name a process's files, without suffix: ``worker-00003-41237``."""
     return f"{role}-{rank:05d}-{pid}"
 

@@ -11,7 +11,7 @@ from typing import Final
 ALGORITHMS: Final = ("ring", "tree", "recursive_doubling", "rabenseifner", "ps")
 
 
-def transfer(algorithm: str, ranks: int) -> tuple[int, float]:
+def count_messages_and_payloads(algorithm: str, ranks: int) -> tuple[int, float]:
     """Return the number of consecutive messages, and how many times the payload crosses a link.
 
     Args:

@@ -40,14 +40,15 @@ class Ring:
         self._scenario = scenario
         self._link_slowdown = durations.draw_link_slowdowns(scenario)
         self._hop_count = max(2 * (scenario.ranks - 1), 1)
-        message_shape = (scenario.steps, scenario.ranks, scenario.buckets, self._hop_count)
-        self._begin_ns, self._end_ns = (np.zeros(message_shape, np.int64) for _ in range(2))
+        # When each rank is in the call of each hop, [step, rank, bucket, hop].
+        call_shape = (scenario.steps, scenario.ranks, scenario.buckets, self._hop_count)
+        self._begin_ns, self._end_ns = (np.zeros(call_shape, np.int64) for _ in range(2))
 
     def replay(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
         """Play the reductions of one step; return when each rank leaves each, ns, [rank, bucket].
 
-        `enter_ns` is [rank, bucket], `transfer_ns` [bucket], the ranks' exit delays `skew_ns`
-        [bucket, rank].
+        `enter_ns` is when ranks come, [rank, bucket], `transfer_ns` a reduction's usual time, [bucket],
+        `skew_ns` the ranks' exit delays, [bucket, rank]. In a hop rank i sends to i + 1.
         """
         leave_ns = np.empty_like(enter_ns)
         is_blocking = not self._scenario.overlap
@@ -79,29 +80,29 @@ class Ring:
                     times[..., bucket, hop] for times in (self._begin_ns, self._end_ns)
                 )
                 for op, peer in (("send", right_rank), ("recv", left_rank)):
-                    sheet.spans(begin_ns, end_ns, op=op, peer=peer, **columns)
+                    sheet.add_spans(begin_ns, end_ns, op=op, peer=peer, **columns)
 
 
 @dataclass(frozen=True, eq=False)
 class ComputeTimes:
-    """Durations of a worker's own work, [step, rank]."""
+    """Durations of a worker's own work, ns, [step, rank]."""
 
-    data: Ints
-    forward: Ints
-    backprop: Ints
-    update: Ints
-    checkpoint: Ints
-    gc: Ints
+    data_ns: Ints
+    forward_ns: Ints
+    backprop_ns: Ints
+    update_ns: Ints
+    checkpoint_ns: Ints
+    gc_ns: Ints
 
 
 def draw_compute_times(scenario: Scenario) -> ComputeTimes:
     """Draw all compute times of a scenario; an absent rank has none, and delays no other."""
-    is_present = membership.present(scenario)
+    is_present = membership.find_presence(scenario)
     names = ("data", "forward", "backprop", "update")
     means_ms = {name: getattr(scenario, f"{name}_ms") for name in names}
     means_ms |= {"checkpoint": 0.0, "gc": 0.0}
     times_ns = {name: durations.draw_phase(scenario, name, ms) for name, ms in means_ms.items()}
-    return ComputeTimes(**{name: ns * is_present for name, ns in times_ns.items()})
+    return ComputeTimes(**{f"{name}_ns": ns * is_present for name, ns in times_ns.items()})
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
@@ -123,21 +124,24 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     for step in range(scenario.steps):
         start_ns[step] = now_ns
         forward_end_ns[step] = (
-            now_ns + compute.data[step] + compute.forward[step] + compute.gc[step]
+            now_ns + compute.data_ns[step] + compute.forward_ns[step] + compute.gc_ns[step]
         )
-        backprop_end_ns[step] = forward_end_ns[step] + compute.backprop[step]
-        backprop_ns = forward_end_ns[step], backprop_end_ns[step]
+        backprop_end_ns[step] = forward_end_ns[step] + compute.backprop_ns[step]
         step_pauses = [(share, pause_ns[step]) for share, pause_ns in pauses]
         enter_ns[step], leave_ns[step] = reduce_buckets(
-            *backprop_ns, step_pauses, transfer_ns[step], skew_ns[step]
+            forward_end_ns[step],
+            backprop_end_ns[step],
+            step_pauses,
+            transfer_ns[step],
+            skew_ns[step],
         )
         if ring:
             leave_ns[step] = ring.replay(step, enter_ns[step], transfer_ns[step], skew_ns[step])
             if not scenario.overlap:
                 enter_ns[step, :, 1:] = leave_ns[step, :, :-1]
         reduced_ns[step] = np.maximum(leave_ns[step].max(axis=-1), backprop_end_ns[step])
-        update_ns = compute.update[step] + compute.checkpoint[step] + _sum_update_gaps_ns(scenario)
-        now_ns = end_ns[step] = reduced_ns[step] + update_ns
+        update_ns = compute.update_ns[step] + _sum_update_gaps_ns(scenario)
+        now_ns = end_ns[step] = reduced_ns[step] + update_ns + compute.checkpoint_ns[step]
     record_compute(scenario, sheet, compute, start_ns, reduced_ns)
     record_step(scenario, sheet, start_ns, end_ns)
     _record_reductions(scenario, sheet, enter_ns, leave_ns)
@@ -145,7 +149,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         ring.record(sheet, _make_reduction_columns(scenario))
     if scenario.overlap:
         columns = make_span_columns(scenario) | {"name": "wait_reductions", "kind": "wait"}
-        sheet.spans(backprop_end_ns, reduced_ns, **columns)
+        sheet.add_spans(backprop_end_ns, reduced_ns, **columns)
 
 
 def _compute_progress(scenario: Scenario) -> Ints:
@@ -171,15 +175,16 @@ def _reduce_overlapped(
 ) -> tuple[Ints, Ints]:
     """Reduce buckets while backprop runs from `begin_ns` to `end_ns`, [rank].
 
-    Returns when each rank enters and leaves each bucket, ns, [rank, bucket]. A pause is a share of
-    backprop before it and its length, [rank]; the exit delays `skew_ns` are [bucket, rank].
+    Returns when each rank enters and leaves each bucket, ns, [rank, bucket]. A pause is the share of
+    backprop before it, and its length, ns, [rank]. A bucket takes `transfer_ns` on the network,
+    [bucket]; ranks leave it after `skew_ns`, [bucket, rank]. `progress` is that of `_compute_progress`.
     """
     compute_ns = end_ns - begin_ns - sum(pause_ns for _, pause_ns in step_pauses)
     enter_ns = begin_ns[:, None] + compute_ns[:, None] * progress[:-1] // progress[-1]
     for share, pause_ns in step_pauses:
         enter_ns += pause_ns[:, None] * (progress[:-1] > share * progress[-1])
     leave_ns = np.empty_like(enter_ns)
-    network_free_ns = np.int64(0)
+    network_free_ns = np.int64(0)  # the network reduces one bucket after the other
     for bucket, bucket_transfer_ns in enumerate(transfer_ns):
         network_free_ns = max(enter_ns[:, bucket].max(), network_free_ns) + bucket_transfer_ns
         leave_ns[:, bucket] = network_free_ns + skew_ns[bucket]
@@ -204,7 +209,7 @@ def _sum_update_gaps_ns(scenario: Scenario) -> int:
 
 
 def make_span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
-    """Return the columns that all spans of workers share: process, rank, role, step, thread, depth."""
+    """Return columns of workers' spans, [step, rank]; `depth` is in how many spans they are nested."""
     rank = np.arange(scenario.ranks)
     return {
         "process": rank,
@@ -218,8 +223,9 @@ def make_span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
 
 def record_step(scenario: Scenario, sheet: Sheet, start_ns: Ints, end_ns: Ints) -> None:
     """Add the step spans and the samples that each step worked on."""
-    sheet.spans(start_ns, end_ns, name="step", kind="step", **make_span_columns(scenario, 0))
-    sheet.counters(end_ns, scenario.samples, name="samples", **make_span_columns(scenario))
+    step_columns = make_span_columns(scenario, depth=0)
+    sheet.add_spans(start_ns, end_ns, name="step", kind="step", **step_columns)
+    sheet.add_counters(end_ns, scenario.samples, name="samples", **make_span_columns(scenario))
 
 
 def record_compute(
@@ -231,62 +237,61 @@ def record_compute(
 ) -> None:
     """Add the spans of own work, which begins at `start_ns`; arrays are [step, rank].
 
-    `update_begin_ns` is null where the parameter servers update.
+    `update_begin_ns` is None where the parameter servers update.
     """
     columns = make_span_columns(scenario)
-    data_end_ns = start_ns + compute.data
-    forward_end_ns = data_end_ns + compute.forward + compute.gc
-    backprop_end_ns = forward_end_ns + compute.backprop
-    sheet.spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
-    sheet.spans(data_end_ns, forward_end_ns, name="forward", kind="forward", **columns)
-    sheet.spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
-    record_lasting_spans(
-        sheet, data_end_ns, compute.gc, name="gc", kind="gc", **make_span_columns(scenario, 2)
-    )
+    data_end_ns = start_ns + compute.data_ns
+    forward_end_ns = data_end_ns + compute.forward_ns + compute.gc_ns
+    backprop_end_ns = forward_end_ns + compute.backprop_ns
+    sheet.add_spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
+    sheet.add_spans(data_end_ns, forward_end_ns, name="forward", kind="forward", **columns)
+    sheet.add_spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
+    inner_columns = make_span_columns(scenario, depth=2)
+    record_positive_spans(sheet, data_end_ns, compute.gc_ns, name="gc", kind="gc", **inner_columns)
     if scenario.layers > 1:
-        _record_layers(scenario, sheet, data_end_ns + compute.gc, compute.forward, "forward")
-        _record_layers(scenario, sheet, forward_end_ns, compute.backprop, "backprop")
+        _record_layers(scenario, sheet, data_end_ns + compute.gc_ns, compute.forward_ns, "forward")
+        _record_layers(scenario, sheet, forward_end_ns, compute.backprop_ns, "backprop")
     if update_begin_ns is None:
         return
     gap_ns = round(scenario.update_gap_ms * MILLISECOND)
     for layer in range(scenario.layers):
-        begin_ns = update_begin_ns + compute.update * layer // scenario.layers
-        end_ns = update_begin_ns + compute.update * (layer + 1) // scenario.layers
+        begin_ns = update_begin_ns + compute.update_ns * layer // scenario.layers
+        end_ns = update_begin_ns + compute.update_ns * (layer + 1) // scenario.layers
         name = f"update.{layer}" if scenario.layers > 1 else "update"
         bucket = layer if scenario.layers > 1 else None
-        gaps_ns = gap_ns * layer
-        sheet.spans(
+        gaps_ns = gap_ns * layer  # before this layer's update
+        sheet.add_spans(
             begin_ns + gaps_ns, end_ns + gaps_ns, name=name, kind="update", bucket=bucket, **columns
         )
-    update_end_ns = update_begin_ns + compute.update + _sum_update_gaps_ns(scenario)
-    record_lasting_spans(
-        sheet, update_end_ns, compute.checkpoint, name="checkpoint", kind="checkpoint", **columns
+    update_end_ns = update_begin_ns + compute.update_ns + _sum_update_gaps_ns(scenario)
+    record_positive_spans(
+        sheet, update_end_ns, compute.checkpoint_ns, name="checkpoint", kind="checkpoint", **columns
     )
 
 
 def _record_layers(
     scenario: Scenario, sheet: Sheet, start_ns: Ints, duration_ns: Ints, kind: str
 ) -> None:
-    """Add a span per layer to a phase of one kind; backprop begins with the last layer."""
+    """Add a span per layer to a phase of one kind, [step, rank]; backprop begins with the last layer."""
+    columns = make_span_columns(scenario, depth=2)
     for position in range(scenario.layers):
         begin_ns = start_ns + duration_ns * position // scenario.layers
         end_ns = start_ns + duration_ns * (position + 1) // scenario.layers
         layer = position if kind == "forward" else scenario.layers - 1 - position
-        sheet.spans(
-            begin_ns, end_ns, name=f"{kind}.{layer}", kind=kind, **make_span_columns(scenario, 2)
-        )
+        sheet.add_spans(begin_ns, end_ns, name=f"{kind}.{layer}", kind=kind, **columns)
 
 
-def record_lasting_spans(sheet: Sheet, start_ns: Ints, duration_ns: Ints, **columns: Any) -> None:
-    """Add the spans of [step, rank] that have a duration."""
+def record_positive_spans(sheet: Sheet, start_ns: Ints, duration_ns: Ints, **columns: Any) -> None:
+    """Add the spans of [step, rank] that have a duration, with these columns."""
     steps, ranks = np.nonzero(duration_ns)
     if len(steps):
         begins_ns, positive_ns = start_ns[steps, ranks], duration_ns[steps, ranks]
         position = {"process": ranks, "rank": ranks, "step": steps}
-        sheet.spans(begins_ns, begins_ns + positive_ns, **(columns | position))
+        sheet.add_spans(begins_ns, begins_ns + positive_ns, **(columns | position))
 
 
 def _make_reduction_columns(scenario: Scenario) -> dict[str, Any]:
+    """Return the columns of reductions: on a track of their own beside backprop."""
     own_track = {"thread": REDUCTION_TRACK, "depth": 0} if scenario.overlap else {}
     return make_span_columns(scenario) | own_track
 
@@ -296,13 +301,13 @@ def _record_reductions(scenario: Scenario, sheet: Sheet, enter_ns: Ints, leave_n
     columns = _make_reduction_columns(scenario)
     steps = np.arange(scenario.steps)[:, None]
     for bucket in range(scenario.buckets):
-        sheet.spans(
+        sheet.add_spans(
             enter_ns[..., bucket],
             leave_ns[..., bucket],
             name="allreduce",
             kind="reduction",
             op="allreduce",
-            communicator=membership.communicator_of_steps(scenario),
+            communicator=membership.find_communicators(scenario),
             seq=steps * scenario.buckets + bucket,
             bucket=bucket,
             bytes=scenario.bytes_of_buckets[bucket],

@@ -21,19 +21,19 @@ ROUND_TRIP_NS: Final = 50_000
 _READINGS: Final = 11
 
 
-def host_of(scenario: Scenario, process: int) -> int:
-    """Return the host of a process (workers by rank, then shards)."""
+def find_host(scenario: Scenario, process: int) -> int:
+    """Return the number of the host of a process (workers by rank, then shards)."""
     if process < scenario.ranks:
         return process // scenario.ranks_per_host
-    return scenario.worker_hosts + process - scenario.ranks
+    return scenario.worker_host_count + process - scenario.ranks
 
 
-def clock_of(scenario: Scenario, process: int) -> Clock:
+def find_clock(scenario: Scenario, process: int) -> Clock:
     """Return the clock of a process; the true one where the scenario names none."""
-    return scenario.clocks[host_of(scenario, process)] if scenario.clocks else Clock()
+    return scenario.clocks[find_host(scenario, process)] if scenario.clocks else Clock()
 
 
-def to_local(clock: Clock, true_ns: Ints) -> Ints:
+def to_clock_times_ns(clock: Clock, true_ns: Ints) -> Ints:
     """Convert true times to those of a clock, ns."""
     since_origin_ns = true_ns - ORIGIN_NS
     drift_ns = np.rint(since_origin_ns * (clock.drift_ppm * 1e-6)).astype(np.int64)
@@ -45,9 +45,10 @@ def move_to_host_clock(scenario: Scenario, process: int, events: pl.DataFrame) -
     """Move the events of a process from true time onto its host's clock."""
     if not scenario.clocks:
         return events
-    clock = clock_of(scenario, process)
+    clock = find_clock(scenario, process)
     return events.with_columns(
-        pl.Series(name, to_local(clock, events[name].to_numpy())) for name in ("start_ns", "end_ns")
+        pl.Series(name, to_clock_times_ns(clock, events[name].to_numpy()))
+        for name in ("start_ns", "end_ns")
     )
 
 
@@ -55,12 +56,12 @@ def make_readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
     """Return the clock readings of all processes up to true time `last_ns`, one row each."""
     true_ns = make_reading_times(last_ns)
     wall_errors_ns = durations.make_random(scenario, "wall").normal(
-        0.0, scenario.wall_error_ms * MILLISECOND, scenario.hosts
+        0.0, scenario.wall_error_ms * MILLISECOND, scenario.host_count
     )
     rows: list[dict[str, Any]] = []
     for process, clock in _list_clocks(scenario):
-        wall_ns = true_ns - ORIGIN_NS + WALL_NS + int(wall_errors_ns[host_of(scenario, process)])
-        local_ns = to_local(clock, true_ns)
+        wall_ns = true_ns - ORIGIN_NS + WALL_NS + int(wall_errors_ns[find_host(scenario, process)])
+        local_ns = to_clock_times_ns(clock, true_ns)
         rows += [
             _make_row(process, "local", at_ns, PAIR_WINDOW_NS, wall_ns=int(wall_at_ns))
             for at_ns, wall_at_ns in zip(local_ns, wall_ns, strict=True)
@@ -78,12 +79,13 @@ def _measure_ping_pongs(scenario: Scenario, true_ns: Ints) -> list[dict[str, Any
     if not scenario.ping_pong:
         return []
     random = durations.make_random(scenario, "ping_pong")
-    reference_clock, ends_ns = clock_of(scenario, 0), true_ns[[0, -1]]
+    reference_clock, ends_ns = find_clock(scenario, 0), true_ns[[0, -1]]
     rows = []
     for process, clock in _list_clocks(scenario)[1:]:
-        local_ns = to_local(clock, ends_ns)
+        local_ns = to_clock_times_ns(clock, ends_ns)
         error_ns = random.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
-        offsets_ns = local_ns - to_local(reference_clock, ends_ns) + error_ns.astype(np.int64)
+        reference_ns = to_clock_times_ns(reference_clock, ends_ns)
+        offsets_ns = local_ns - reference_ns + error_ns.astype(np.int64)
         rows += [
             _make_row(process, "ping_pong", at_ns, ROUND_TRIP_NS, peer=0, offset_ns=int(offset_ns))
             for at_ns, offset_ns in zip(local_ns, offsets_ns, strict=True)
@@ -107,4 +109,4 @@ def _make_row(
 
 def _list_clocks(scenario: Scenario) -> list[tuple[int, Clock]]:
     processes = range(scenario.ranks + scenario.shards)
-    return [(process, clock_of(scenario, process)) for process in processes]
+    return [(process, find_clock(scenario, process)) for process in processes]

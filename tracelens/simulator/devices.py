@@ -37,7 +37,7 @@ def queue_on_devices(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
     queue_begins = steps.join(data_ends.agg(queue_begin_ns=pl.col("end_ns").max()), on=_STEP_KEY)
     rows = events.join(queue_begins, on=_STEP_KEY, how="left", maintain_order="left")
     kind = pl.col("kind").cast(pl.String)
-    runs_on_device = kind.is_in(_QUEUED) & (pl.col("depth") < 2)
+    runs_on_device = kind.is_in(_QUEUED) & (pl.col("depth") < 2)  # deeper ones are their layers
     is_queued = ~kind.is_in(["step", "data"])
     stream = pl.when(kind == "reduction").then(REDUCTIONS).otherwise(COMPUTE)
     device_rows = rows.with_columns(
@@ -79,7 +79,7 @@ def make_anchors(scenario: Scenario, last_ns: int) -> pl.DataFrame:
         read_after_begin_ns = random.integers(0, WINDOW_NS, len(true_ns))
         # The device's clock is set to the middle of the first window.
         read_after_begin_ns[0] = WINDOW_NS // 2
-        local_ns = clocks.to_local(clocks.clock_of(scenario, process), true_ns)
+        local_ns = clocks.to_clock_times_ns(clocks.find_clock(scenario, process), true_ns)
         middles_ns = local_ns - read_after_begin_ns + WINDOW_NS // 2
         rows += [
             {
@@ -96,13 +96,13 @@ def make_anchors(scenario: Scenario, last_ns: int) -> pl.DataFrame:
 
 
 def _to_queued_ns(scenario: Scenario, column: str) -> pl.Expr:
-    """Return when the host queues what the device does at the time in a column, ns."""
+    """Return when the host queues the work at a column's time: in `launch_share` of its time."""
     since_begin_ns = (pl.col(column) - pl.col("queue_begin_ns")) * scenario.launch_share
     return pl.col("queue_begin_ns") + since_begin_ns.round().cast(pl.Int64)
 
 
 def _make_waits(scenario: Scenario, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return a span per step in which the host waits for its device until the step ends."""
+    """Return a row per step (a span): the host waits for its device from when all is queued."""
     return steps.with_columns(
         start_ns=_to_queued_ns(scenario, "end_ns"),
         name=pl.lit("synchronize", EVENT_COLUMNS["name"]),
@@ -112,21 +112,22 @@ def _make_waits(scenario: Scenario, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 class _DeviceClock:
-    """A device's clock: called with true times, it returns what it shows then, ns."""
+    """A clock that shows `shown_ns` at the true `origin_ns`; called with true times, ns."""
 
-    def __init__(self, origin: int, set_to: int, drift_ppm: float) -> None:
-        self._origin = origin
-        self._set_to = set_to
+    def __init__(self, origin_ns: int, shown_ns: int, drift_ppm: float) -> None:
+        self._origin_ns = origin_ns
+        self._shown_ns = shown_ns
         self._drift = drift_ppm * 1e-6
 
     def __call__(self, true_ns: Ints) -> Ints:
-        since = true_ns - self._origin
-        return np.asarray(self._set_to + since + np.rint(since * self._drift).astype(np.int64))
+        since_ns = true_ns - self._origin_ns
+        drift_ns = np.rint(since_ns * self._drift).astype(np.int64)
+        return np.asarray(self._shown_ns + since_ns + drift_ns)
 
 
 def _make_device_clock(scenario: Scenario, process: int) -> _DeviceClock:
     """Return the clock of a worker's device, set to its host's at the origin."""
     random = durations.make_random(scenario, "device_clock")
     drift_ppm = float(random.uniform(-1, 1, scenario.ranks)[process]) * scenario.device_drift_ppm
-    local_ns = clocks.to_local(clocks.clock_of(scenario, process), np.array([ORIGIN_NS]))
+    local_ns = clocks.to_clock_times_ns(clocks.find_clock(scenario, process), np.array([ORIGIN_NS]))
     return _DeviceClock(ORIGIN_NS, int(local_ns[0]), drift_ppm)

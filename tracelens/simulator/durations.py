@@ -31,7 +31,7 @@ def make_random(scenario: Scenario, name: str) -> np.random.Generator:
 
 
 def draw_phase(scenario: Scenario, phase: str, mean_ms: float) -> Ints:
-    """Draw the durations of a worker's phase with its faults, ns, [step, rank]."""
+    """Draw the durations of a worker's phase of `mean_ms`, with its faults, ns, [step, rank]."""
     shape = (scenario.steps, scenario.ranks)
     rank_deviations = make_random(scenario, "spread").standard_normal(scenario.ranks)
     step_deviations = make_random(scenario, "common").standard_normal((scenario.steps, 1))
@@ -49,11 +49,11 @@ def draw_pauses(scenario: Scenario) -> list[tuple[float, Ints]]:
     """Return each pause: the share of backprop (0..1) before it; its length, ns, [step, rank]."""
     drawn_pauses = []
     for fault in scenario.faults:
-        if fault.at is not None:
+        if fault.pause_share is not None:
             pause_only = replace(scenario, faults=(replace(fault, factor=1.0),))
             zeros_ms = np.zeros((scenario.steps, scenario.ranks))
             pause_ms = _plant_faults(pause_only, "backprop", zeros_ms, list(range(scenario.ranks)))
-            drawn_pauses.append((fault.at, _to_ns(pause_ms)))
+            drawn_pauses.append((fault.pause_share, _to_ns(pause_ms)))
     return drawn_pauses
 
 
@@ -63,25 +63,22 @@ def draw_transfers(scenario: Scenario) -> Ints:
     nbytes = np.array(scenario.bytes_of_buckets, np.float64)
     means_ms = scenario.message_ms + scenario.transfer_ms * nbytes / max(float(nbytes.mean()), 1.0)
     transfer_ms = means_ms * np.exp(scenario.noise * _draw_noise(scenario, "reduction", shape))
-    transfer_ms = _plant_faults(scenario, "reduction", transfer_ms, None)
-    if not scenario.hops:
+    transfer_ms = _plant_faults(scenario, "reduction", transfer_ms, ranks=None)
+    if not scenario.hops:  # the slowest link sets the pace of all
         transfer_ms = transfer_ms * draw_link_slowdowns(scenario).max(axis=1, keepdims=True)
     return _to_ns(transfer_ms)
 
 
 def draw_link_slowdowns(scenario: Scenario) -> Floats:
     """Draw the factor by which each rank's link is slower than usual, [step, rank]."""
-    shape = (scenario.steps, scenario.ranks)
-    slowdowns = (
-        np.exp(scenario.noise * _draw_noise(scenario, "link", shape))
-        if scenario.hops
-        else np.ones(shape)
-    )
+    slowdowns = np.ones((scenario.steps, scenario.ranks))
+    if scenario.hops:  # only these are slow by themselves; else the whole reduction is
+        slowdowns = np.exp(scenario.noise * _draw_noise(scenario, "link", slowdowns.shape))
     return _plant_faults(scenario, "link", slowdowns, list(range(scenario.ranks)))
 
 
 def draw_services(scenario: Scenario) -> Ints:
-    """Draw the time in which a shard aggregates one worker's push, ns, [step, shard]."""
+    """Draw the time in which a shard aggregates one worker's pushes of a step, ns, [step, shard]."""
     mean_ms = np.array(scenario.bytes_of_shards) / (scenario.aggregate_gbytes_per_s * 1e6)
     shape = (scenario.steps, scenario.shards)
     service_ms = mean_ms * np.exp(scenario.noise * _draw_noise(scenario, "aggregate", shape))
@@ -112,9 +109,10 @@ def _draw_noise(scenario: Scenario, purpose: str, shape: tuple[int, int]) -> Flo
 
 
 def _plant_faults(scenario: Scenario, phase: str, base: Floats, ranks: list[int] | None) -> Floats:
-    """Apply the faults of a phase in place to durations or factors, [step, rank or shard].
+    """Apply the faults of a phase in place to `base`, durations in ms or factors, and return it.
 
-    `ranks` are those (or the shards) of the columns, null where the columns are of all.
+    `base` is [step, rank or shard]; `ranks` are those (or the shards) of its columns, None where all
+    ranks share each column, as of buckets.
     """
     for fault in scenario.faults:
         if fault.phase == phase:
@@ -133,7 +131,7 @@ def _find_columns(fault: Fault, ranks: list[int] | None, column_count: int) -> l
 
 
 def _find_steps(fault: Fault, step_count: int) -> tuple[Indices, Floats]:
-    """Return the steps that a fault touches, and its factor in each of them."""
+    """Return the steps that a fault touches, and its factor in each of them, both [touched step]."""
     first, last = fault.steps or (0, step_count - 1)
     affected_steps = np.arange(max(first, 0), min(last, step_count - 1) + 1, fault.every)
     if not fault.ramp:

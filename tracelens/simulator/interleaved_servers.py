@@ -17,7 +17,7 @@ import numpy as np
 from tracelens.simulator.allreduce import (
     draw_compute_times,
     make_span_columns,
-    record_lasting_spans,
+    record_positive_spans,
     record_step,
 )
 from tracelens.simulator.parameter_server import Exchange
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time.
 
-    Times are [step, rank], of pieces [rank, piece]; shares are [variable].
+    Times are ns, [step, rank], of pieces [rank, piece]; shares of compute are [variable].
     """
     compute, exchange = draw_compute_times(scenario), Exchange(scenario)
     shape = (scenario.steps, scenario.ranks)
@@ -46,13 +46,14 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     for step in range(scenario.steps):
         start_ns[step] = now_ns
         arrive_ns = np.maximum.reduceat(exchange.pull(step, now_ns), first_pieces, axis=1)
-        begin_ns = now_ns + compute.data[step] + compute.gc[step]
+        begin_ns = now_ns + compute.data_ns[step] + compute.gc_ns[step]
         waits_ns[:, step], forward_end_ns[step] = _run_forward(
-            begin_ns, arrive_ns, compute.forward[step], work_shares
+            begin_ns, arrive_ns, compute.forward_ns[step], work_shares
         )
-        backward_ns = np.rint(compute.backprop[step][:, None] * done_shares).astype(np.int64)
+        backward_ns = np.rint(compute.backprop_ns[step][:, None] * done_shares).astype(np.int64)
         gradients_ns = forward_end_ns[step][:, None] + backward_ns
-        backprop_end_ns[step] = forward_end_ns[step] + compute.backprop[step]
+        backprop_end_ns[step] = forward_end_ns[step] + compute.backprop_ns[step]
+        # When all workers know that everything is applied.
         token_ns = exchange.push(step, gradients_ns[:, variable_of_piece])
         now_ns = end_ns[step] = np.maximum(backprop_end_ns[step], token_ns)
     _record_phases(scenario, sheet, compute, (start_ns, forward_end_ns, backprop_end_ns, end_ns))
@@ -62,7 +63,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 
 def _list_variables(scenario: Scenario) -> tuple[Floats, Indices, Indices]:
-    """Return each variable's share of compute and first piece (index); each piece's variable."""
+    """Return the share of compute and the first piece of each variable; the variable of each piece."""
     numbers = np.array([piece.variable for piece in scenario.pieces], np.intp)
     variables, first_pieces, variable_of_piece = np.unique(
         numbers, return_index=True, return_inverse=True
@@ -98,12 +99,13 @@ def _record_phases(
     """Add the workers' phases; times are begin, forward end, backprop end, end, [step, rank]."""
     start_ns, forward_end_ns, backprop_end_ns, end_ns = step_times_ns
     columns = make_span_columns(scenario)
-    data_end_ns = start_ns + compute.data
-    sheet.spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
-    record_lasting_spans(sheet, data_end_ns, compute.gc, name="gc", kind="gc", **columns)
-    sheet.spans(data_end_ns + compute.gc, forward_end_ns, name="forward", kind="forward", **columns)
-    sheet.spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
-    sheet.spans(backprop_end_ns, end_ns, name="wait_token", kind="wait", **columns)
+    data_end_ns = start_ns + compute.data_ns
+    forward_ns = data_end_ns + compute.gc_ns, forward_end_ns  # begin, end
+    sheet.add_spans(start_ns, data_end_ns, name="next_batch", kind="data", **columns)
+    record_positive_spans(sheet, data_end_ns, compute.gc_ns, name="gc", kind="gc", **columns)
+    sheet.add_spans(*forward_ns, name="forward", kind="forward", **columns)
+    sheet.add_spans(forward_end_ns, backprop_end_ns, name="backprop", kind="backprop", **columns)
+    sheet.add_spans(backprop_end_ns, end_ns, name="wait_token", kind="wait", **columns)
 
 
 def _record_waits(sheet: Sheet, scenario: Scenario, waits_ns: Ints) -> None:
@@ -111,5 +113,6 @@ def _record_waits(sheet: Sheet, scenario: Scenario, waits_ns: Ints) -> None:
     begin_ns, end_ns = waits_ns
     steps, ranks, _ = position = np.nonzero(end_ns > begin_ns)
     if len(steps):
-        columns = make_span_columns(scenario, 2) | {"process": ranks, "rank": ranks, "step": steps}
-        sheet.spans(begin_ns[position], end_ns[position], name="wait_pull", kind="wait", **columns)
+        columns = make_span_columns(scenario, depth=2) | {"process": ranks, "rank": ranks}
+        columns |= {"step": steps, "name": "wait_pull", "kind": "wait"}
+        sheet.add_spans(begin_ns[position], end_ns[position], **columns)

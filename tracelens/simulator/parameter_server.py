@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # When a push is sent, arrives at its shard, is received, is added up (begin, end), is known to be;
 # its queue depth; when a pull is sent, arrives, is answered (begin, end), and has its answer.
 _TIMES: Final = (
-    *("push", "arrive", "received", "serve", "served", "push_end", "depth"),
-    *("pull", "asked", "reply", "replied", "pull_end"),
+    *("push", "push_arrival", "receive_end", "aggregate_begin", "aggregate_end", "push_end"),
+    *("queue_depth", "pull", "pull_arrival", "reply_begin", "reply_end", "pull_end"),
 )
 
 
@@ -43,62 +43,60 @@ class Exchange:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         request_shape = (scenario.steps, scenario.ranks, len(scenario.pieces))
-        # By name, ns ("depth" is a count), [step, rank, piece].
+        # By name, ns ("queue_depth" is a count), [step, rank, piece].
         self._times = {name: np.zeros(request_shape, np.int64) for name in _TIMES}
         self._applied_ns = np.zeros((scenario.steps, scenario.shards, 2), np.int64)  # begin, end
         shards = sorted({piece.shard for piece in scenario.pieces})
         # Of each shard the indices of its pieces, and their bytes.
-        self._pieces_by_shard = {shard: scenario.pieces_of(shard) for shard in shards}
+        self._pieces_by_shard = {shard: scenario.find_pieces(shard) for shard in shards}
         self._latency_ns = round(scenario.latency_us * 1_000)
         self._service_ns = durations.draw_services(scenario)
         self._ns_per_byte = durations.draw_ns_per_byte(scenario)
         self._free_ns = dict.fromkeys(shards, np.int64(ORIGIN_NS))  # a shard serves from then on
 
     def push(self, step: int, ready_ns: Ints) -> np.int64:
-        """Push pieces that are ready at `ready_ns`, [rank, piece].
+        """Push pieces that are ready at `ready_ns`, [rank, piece], in a step (an index).
 
         Returns when all workers know that everything is applied, ns.
         """
         times = self._select_times(step)
-        times["push"][:], times["arrive"][:] = ready_ns, ready_ns + self._latency_ns
+        times["push"][:], times["push_arrival"][:] = ready_ns, ready_ns + self._latency_ns
         for shard, (pieces, nbytes) in self._pieces_by_shard.items():
-            arrive_ns, wire_ns = (
-                times["arrive"][:, pieces],
-                self._compute_wire_ns(step, shard, nbytes),
-            )
+            arrive_ns = times["push_arrival"][:, pieces]
+            wire_ns = self._compute_wire_ns(step, shard, nbytes)
             exact_work_ns = self._service_ns[step, shard] * nbytes / max(int(nbytes.sum()), 1)
             work_ns = np.rint(exact_work_ns).astype(np.int64)
             received_ns = _compute_receive_ns(self._scenario, arrive_ns, wire_ns)
             begin_ns, end_ns, depth = _serve_in_order(received_ns, work_ns, self._free_ns[shard])
-            times["received"][:, pieces] = received_ns
-            times["serve"][:, pieces], times["served"][:, pieces] = begin_ns, end_ns
-            times["depth"][:, pieces] = depth
+            times["receive_end"][:, pieces] = received_ns
+            times["aggregate_begin"][:, pieces] = begin_ns
+            times["aggregate_end"][:, pieces] = end_ns
+            times["queue_depth"][:, pieces] = depth
             self._free_ns[shard] = end_ns.max() + round(self._scenario.apply_ms * MILLISECOND)
             self._applied_ns[step, shard] = end_ns.max(), self._free_ns[shard]
-        times["push_end"][:] = times["served"] + self._latency_ns
+        times["push_end"][:] = times["aggregate_end"] + self._latency_ns
         return np.int64(self._applied_ns[step, :, 1].max() + self._latency_ns)
 
     def pull(self, step: int, now_ns: Ints) -> Ints:
         """Ask for all pieces at `now_ns`, [rank]; return when each arrives, ns, [rank, piece]."""
         times, beside_compute = self._select_times(step), self._scenario.beside_compute
-        times["pull"][:], times["asked"][:] = now_ns[:, None], now_ns[:, None] + self._latency_ns
+        times["pull"][:] = now_ns[:, None]
+        times["pull_arrival"][:] = times["pull"] + self._latency_ns
         for shard, (pieces, nbytes) in self._pieces_by_shard.items():
-            asked_ns, wire_ns = (
-                times["asked"][:, pieces],
-                self._compute_wire_ns(step, shard, nbytes),
-            )
+            asked_ns = times["pull_arrival"][:, pieces]
+            wire_ns = self._compute_wire_ns(step, shard, nbytes)
             if beside_compute and self._scenario.shared_links:
                 begin_ns, end_ns = self._share_link(asked_ns, wire_ns)
             else:
                 begin_ns, end_ns, _ = _serve_in_order(asked_ns, wire_ns, self._free_ns[shard])
-            times["reply"][:, pieces], times["replied"][:, pieces] = begin_ns, end_ns
+            times["reply_begin"][:, pieces], times["reply_end"][:, pieces] = begin_ns, end_ns
             if not beside_compute:
                 self._free_ns[shard] = end_ns.max()
-        times["pull_end"][:] = times["replied"] + self._latency_ns
+        times["pull_end"][:] = times["reply_end"] + self._latency_ns
         return times["pull_end"]
 
     def compute_push_ends(self, step: int) -> Ints:
-        """Return when each worker knows that its pushes were added up, ns, [rank]."""
+        """Return when each worker knows that its pushes of a step were added up, ns, [rank]."""
         return np.asarray(self._times["push_end"][step].max(axis=1))
 
     def _share_link(self, asked_ns: Ints, wire_ns: Ints) -> tuple[Ints, Ints]:
@@ -113,9 +111,11 @@ class Exchange:
         return np.concatenate([asked_ns[:, :1], end_ns[:, :-1]], axis=1), end_ns
 
     def _select_times(self, step: int) -> dict[str, Ints]:
+        """Return the times of a step by name, ns, [rank, piece], to be written into."""
         return {name: array[step] for name, array in self._times.items()}
 
     def _compute_wire_ns(self, step: int, shard: int, nbytes: Ints) -> Ints:
+        """Return the time of each piece alone on a shard's link, ns, [piece]."""
         message_ns = self._scenario.message_ms * MILLISECOND
         wire_ns = np.rint(message_ns + nbytes * self._ns_per_byte[step, shard])
         return np.asarray(wire_ns.astype(np.int64))
@@ -132,16 +132,17 @@ class Exchange:
             op: _make_request_ids(scenario, is_pull=op == "pull") for op in ("push", "pull")
         }
         ranks, steps = np.arange(scenario.ranks)[:, None], np.arange(scenario.steps)[:, None, None]
-        columns = make_span_columns(scenario, 0) | {"process": ranks, "rank": ranks, "step": steps}
-        columns |= {"thread": 1 + shards, "shard": shards, "kind": "ps"}
+        # Arrays broadcast to [step, rank, piece].
+        columns = make_span_columns(scenario, depth=0) | {"process": ranks, "rank": ranks}
+        columns |= {"step": steps, "thread": 1 + shards, "shard": shards, "kind": "ps"}
         columns |= {"bytes": nbytes, "key": keys, "peer": shards}
         for op in ("pull", "push") if scenario.beside_compute else ("push", "pull"):
             begin_ns, end_ns = times[op], times[f"{op}_end"]
             if not scenario.beside_compute:
                 wait = {"name": f"wait_{op}", "kind": "wait"} | make_span_columns(scenario)
-                sheet.spans(begin_ns[..., 0], end_ns.max(axis=-1), **wait)
+                sheet.add_spans(begin_ns[..., 0], end_ns.max(axis=-1), **wait)
             columns |= {"name": op, "op": op, "request": request_ids[op]}
-            sheet.spans(begin_ns, end_ns, **columns)
+            sheet.add_spans(begin_ns, end_ns, **columns)
         for shard, (pieces, shard_bytes) in self._pieces_by_shard.items():
             columns = _make_shard_columns(scenario, shard) | {"step": steps, "peer": ranks}
             columns |= {"bytes": shard_bytes, "key": None if keys is None else keys[pieces]}
@@ -153,33 +154,35 @@ class Exchange:
     def _record_shard(
         self, sheet: Sheet, shard: int, push_columns: dict[str, Any], pull_columns: dict[str, Any]
     ) -> None:
-        """Add the spans of a shard; its pushes and pulls have these columns."""
+        """Add the spans of a shard, at its `_TIMES`; its pushes and pulls have these columns."""
         pieces, _ = self._pieces_by_shard[shard]
         times = {name: array[..., pieces] for name, array in self._times.items()}
         receive = {"thread": 1, "op": "receive", "name": "receive"}
-        aggregate = {"queue_depth": times["depth"], "op": "aggregate", "name": "aggregate"}
-        sheet.spans(times["arrive"], times["received"], **(push_columns | receive))
-        sheet.spans(times["asked"], times["asked"], **(pull_columns | receive | {"bytes": 0}))
-        sheet.spans(times["serve"], times["served"], **(push_columns | aggregate))
+        aggregate = {"queue_depth": times["queue_depth"], "op": "aggregate", "name": "aggregate"}
+        sheet.add_spans(times["push_arrival"], times["receive_end"], **(push_columns | receive))
+        ask_columns = pull_columns | receive | {"bytes": 0}
+        sheet.add_spans(times["pull_arrival"], times["pull_arrival"], **ask_columns)
+        begin_ns, end_ns = times["aggregate_begin"], times["aggregate_end"]
+        sheet.add_spans(begin_ns, end_ns, **(push_columns | aggregate))
         reply = {"op": "reply", "name": "reply"}
-        sheet.spans(times["reply"], times["replied"], **(pull_columns | reply))
+        sheet.add_spans(times["reply_begin"], times["reply_end"], **(pull_columns | reply))
         begin_ns, end_ns = self._applied_ns[:, shard].T
         apply_columns = {"step": np.arange(self._scenario.steps), "peer": None, "op": "apply"}
         columns = _make_shard_columns(self._scenario, shard) | apply_columns | {"name": "apply"}
-        sheet.spans(begin_ns, end_ns, **columns)
+        sheet.add_spans(begin_ns, end_ns, **columns)
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time."""
     compute, exchange = draw_compute_times(scenario), Exchange(scenario)
-    compute_ns = compute.data + compute.forward + compute.gc + compute.backprop
+    compute_ns = compute.data_ns + compute.forward_ns + compute.gc_ns + compute.backprop_ns
     start_ns, end_ns = (np.zeros((scenario.steps, scenario.ranks), np.int64) for _ in range(2))
     now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
     for step in range(scenario.steps):
         start_ns[step] = now_ns
         exchange.push(step, (now_ns + compute_ns[step])[:, None])
         now_ns = end_ns[step] = exchange.pull(step, exchange.compute_push_ends(step)).max(axis=1)
-    record_compute(scenario, sheet, compute, start_ns, None)
+    record_compute(scenario, sheet, compute, start_ns, update_begin_ns=None)
     record_step(scenario, sheet, start_ns, end_ns)
     exchange.record(sheet)
 
@@ -259,7 +262,8 @@ def _make_request_ids(scenario: Scenario, *, is_pull: bool) -> Ints:
     ranks = np.arange(scenario.ranks)[None, :, None]
     piece_count = len(scenario.pieces)
     numbers = (2 * steps + is_pull) * piece_count + np.arange(piece_count) + 1
-    return np.asarray(numbers + ranks * request_id(1, 0))
+    ids_per_rank = request_id(1, 0)  # the upper bits of an id are its rank
+    return np.asarray(numbers + ranks * ids_per_rank)
 
 
 def _make_shard_columns(scenario: Scenario, shard: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
-from tracelens.placement import STRATEGIES, Piece, loads
+from tracelens.placement import STRATEGIES, Piece, sum_shard_bytes
 
 if TYPE_CHECKING:
     from tracelens.arrays import Indices, Ints
@@ -35,12 +35,12 @@ MILLISECOND: Final = 1_000_000
 class Fault:
     """One planted slowdown: `phase` of `ranks` lasts `factor` times as long, plus `extra_ms`.
 
-    `ranks` empty = all; for the phases ``aggregate`` and ``wire`` (its link) they are
-    shards. `steps` is (first, last),
-    inclusive, null = all. For ``link`` they are the senders: in a ring each sends to the next, and the
-    slowest link sets the pace of all. `every` = n hits only each n-th of them; `ramp` lets the factor
-    grow linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`. With `at`,
-    `extra_ms` of ``backprop`` are a pause once this share of it is done, else they spread over it.
+    `ranks` empty = all; for the phases ``aggregate`` and ``wire`` (its link) they are shards. `steps`
+    is (first, last), inclusive, null = all. For ``link`` they are the senders: in a ring each sends to
+    the next, and the slowest link sets the pace of all. `every` = n hits only each n-th of them; `ramp`
+    lets the factor grow linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use
+    `extra_ms`. With a `pause_share`, `extra_ms` of ``backprop`` are a pause once this share of it (0 to
+    1) is done, else they spread over it.
     """
 
     phase: FaultPhase
@@ -50,7 +50,7 @@ class Fault:
     extra_ms: float = 0.0
     every: int = 1
     ramp: bool = False
-    at: float | None = None
+    pause_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -160,19 +160,23 @@ class Scenario:
                 f"each at most 1, found {self.bucket_ready}."
             )
         self._check_servers()
-        if any(not self._may_pause(fault) for fault in self.faults if fault.at is not None):
+        if not all(map(self._may_pause, self.faults)):
             raise InvalidArgument(
                 "A fault pauses at a share from 0 to 1 of backprop, beside which buckets are reduced: "
                 "expected phase = 'backprop', overlap, and no shards."
             )
-        if self.clocks and len(self.clocks) != self.hosts:
+        if self.clocks and len(self.clocks) != self.host_count:
             raise InvalidArgument(
-                f"A scenario with {self.hosts} hosts needs as many clocks, found {len(self.clocks)}."
+                f"A scenario with {self.host_count} hosts needs as many clocks, "
+                f"found {len(self.clocks)}."
             )
 
     def _may_pause(self, fault: Fault) -> bool:
-        inside = fault.at is not None and 0 <= fault.at <= 1
-        return inside and fault.phase == "backprop" and self.overlap and not self.shards
+        """Return True if a fault's pause, if any, can be simulated: in backprop, with overlap."""
+        if fault.pause_share is None:
+            return True
+        is_overlapped = self.overlap and not self.shards
+        return 0 <= fault.pause_share <= 1 and fault.phase == "backprop" and is_overlapped
 
     def _check_servers(self) -> None:
         """Refuse shards that fit to nothing else."""
@@ -202,14 +206,14 @@ class Scenario:
             raise InvalidArgument("A scenario has either devices or shards, found both.")
 
     @property
-    def worker_hosts(self) -> int:
-        """Hosts that run workers."""
+    def worker_host_count(self) -> int:
+        """The number of hosts that run workers."""
         return ceil(self.ranks / self.ranks_per_host)
 
     @property
-    def hosts(self) -> int:
-        """All hosts; every shard has its own."""
-        return self.worker_hosts + self.shards
+    def host_count(self) -> int:
+        """The number of hosts; every shard has its own."""
+        return self.worker_host_count + self.shards
 
     @property
     def bytes_of_buckets(self) -> tuple[int, ...]:
@@ -221,10 +225,11 @@ class Scenario:
         """What a worker pushes in a step, and whereto; without variables one piece a shard."""
         if self.variables:
             return STRATEGIES[self.placement](self.variables, self.shards)
-        return [Piece(row, 0, size, row) for row, size in enumerate(self.bytes_of_shards)]
+        sizes_bytes = enumerate(self.bytes_of_shards)
+        return [Piece(variable=i, offset=0, nbytes=nbytes, shard=i) for i, nbytes in sizes_bytes]
 
-    def pieces_of(self, shard: int) -> tuple[Indices, Ints]:
-        """Return the pieces of a shard: their places in `pieces`, and their bytes."""
+    def find_pieces(self, shard: int) -> tuple[Indices, Ints]:
+        """Return the pieces of a shard: their indices in `pieces`, and their bytes, both [piece]."""
         piece_indices = [index for index, piece in enumerate(self.pieces) if piece.shard == shard]
         piece_bytes = [self.pieces[index].nbytes for index in piece_indices]
         return np.array(piece_indices, np.intp), np.array(piece_bytes, np.int64)
@@ -233,9 +238,9 @@ class Scenario:
     def bytes_of_shards(self) -> tuple[int, ...]:
         """Bytes of gradient that each shard receives from each worker in a step."""
         if self.variables:
-            return tuple(loads(self.pieces, self.shards))
-        even = (sum(self.bytes_of_buckets) // max(self.shards, 1),) * self.shards
-        return self.shard_bytes or even
+            return tuple(sum_shard_bytes(self.pieces, self.shards))
+        even_bytes = (sum(self.bytes_of_buckets) // max(self.shards, 1),) * self.shards
+        return self.shard_bytes or even_bytes
 
 
 def random_clocks(

@@ -16,7 +16,7 @@ from tracelens.model.fmt import shown_name
 from tracelens.placement import STRATEGIES
 from tracelens.schema.gate import limit
 from tracelens.schema.rules import LONGEST_NS
-from tracelens.simulator.algorithms import ALGORITHMS, transfer
+from tracelens.simulator.algorithms import ALGORITHMS, count_messages_and_payloads
 from tracelens.simulator.scenario import Fault, FaultPhase, Scenario
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 PRESETS: Final = ("resnet50", "hepcnn", "alexnet", "nt3")
 SOURCES: Final = ("published (abstract)", "derived", "assumed")
-_PLACE: Final = Path(__file__).with_name("presets")
+_PRESET_FOLDER: Final = Path(__file__).with_name("presets")
 
-# What each entry of a file is: table, name, the scenario's name for it, type, and the least it may be.
+# What an entry of a file is: the scenario's name for it, its type, and the least it may be (None = any).
 _Entry = tuple[str, type, float | None]
 ENTRIES: Final[dict[str, dict[str, _Entry]]] = {
     "run": {
@@ -79,7 +79,7 @@ _FAULT: Final[dict[str, _Entry]] = {
     "extra_ms": ("extra_ms", float, 0),
     "every": ("every", int, 1),
     "ramp": ("ramp", bool, None),
-    "at": ("at", float, 0),
+    "at": ("pause_share", float, 0),
 }
 _TYPES: Final = {
     int: "a whole number",
@@ -88,9 +88,9 @@ _TYPES: Final = {
     bool: "true or false",
     list: "a list of numbers",
 }
-_MOST: Final = {"noise": 1.0, "spread": 1.0, "common": 1.0, "correlation": 0.999}  # of a share
-_LARGEST: Final = 1e15  # of any other number
-_WHOLE: Final = ("variables", "buckets", "ranks", "steps")  # lists whose numbers are whole
+_MAX_SHARES: Final = {"noise": 1.0, "spread": 1.0, "common": 1.0, "correlation": 0.999}
+_MAX_NUMBER: Final = 1e15  # of any other entry
+_WHOLE_LISTS: Final = ("variables", "buckets", "ranks", "steps")  # lists whose numbers are whole
 
 
 def load(path: Path, changes: Iterable[str] = ()) -> Scenario:
@@ -108,26 +108,26 @@ def load(path: Path, changes: Iterable[str] = ()) -> Scenario:
     document = _read(path)
     preset_name = document.pop("preset", None)
     if preset_name is not None:
-        document = _merge(preset(preset_name), document)
+        document = _merge(load_preset(preset_name), document)
     for change in changes:
         document = _merge(document, _parse_change(change))
-    return scenario(document)
+    return make_scenario(document)
 
 
-def preset(name: Any) -> dict[str, Any]:
-    """Load the file of a preset."""
+def load_preset(name: Any) -> dict[str, Any]:
+    """Load the tables of a preset's file."""
     if name not in PRESETS:
         raise InvalidArgument(f"There is no preset '{name}'; presets are {', '.join(PRESETS)}.")
-    return tomllib.loads((_PLACE / f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((_PRESET_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def sources(name: str) -> dict[str, str]:
+def read_sources(name: str) -> dict[str, str]:
     """Return the source of each number of a preset, by TABLE.NAME."""
-    sources_by_entry: dict[str, str] = preset(name)["sources"]
+    sources_by_entry: dict[str, str] = load_preset(name)["sources"]
     return sources_by_entry
 
 
-def scenario(document: Mapping[str, Any]) -> Scenario:
+def make_scenario(document: Mapping[str, Any]) -> Scenario:
     """Make a scenario from the tables of a file."""
     tables = {key: value for key, value in document.items() if key not in {"title", "sources"}}
     faults = tables.pop("fault", [])
@@ -141,11 +141,11 @@ def scenario(document: Mapping[str, Any]) -> Scenario:
             raise InvalidArgument(f"Found '{table}' as a value: expected a table, [{table}].")
     if "servers" in tables and "allreduce" in tables:
         raise InvalidArgument("Found [servers] and [allreduce]: a scenario has one of them.")
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # arguments of `Scenario`
     for table, entries in tables.items():
         values |= _parse_entries(table, entries, ENTRIES[table])
-    values.pop("", None)
-    if "message_ms" in values:
+    values.pop("", None)  # the algorithm, which only `_derive_transfers` needs
+    if "message_ms" in values:  # it was read in microseconds
         values["message_ms"] /= 1e3
     if "servers" in tables:
         values = {"shards": 1, "shared_links": True, "beside_compute": True} | values
@@ -187,6 +187,7 @@ def _refuse_endless(run: Scenario) -> None:
 
 
 def _check_placement(values: Mapping[str, Any]) -> None:
+    """Refuse arguments of `Scenario` that place variables in no known way, or none at all."""
     name = values.get("placement", "round_robin")
     if name not in STRATEGIES:
         known = ", ".join(STRATEGIES)
@@ -213,12 +214,13 @@ def _derive_transfers(entries: Mapping[str, Any], values: Mapping[str, Any]) -> 
     defaults = Scenario()
     latency_us = values.get("latency_us", defaults.latency_us) + 1e3 * values.get("message_ms", 0.0)
     gbytes_per_s = values.get("link_gbytes_per_s", defaults.link_gbytes_per_s)
-    message_count, crossings = transfer(name, values.get("ranks", defaults.ranks))
+    rank_count = values.get("ranks", defaults.ranks)
+    message_count, payload_count = count_messages_and_payloads(name, rank_count)
     mean_bytes = sum(bucket_bytes) / len(bucket_bytes)
     return {
         "buckets": len(bucket_bytes),
         "bucket_sizes": tuple(bucket_bytes),
-        "transfer_ms": crossings * mean_bytes / gbytes_per_s / 1e6,
+        "transfer_ms": payload_count * mean_bytes / gbytes_per_s / 1e6,
         "message_ms": message_count * latency_us / 1e3,
     }
 
@@ -249,32 +251,35 @@ def _parse_entries(
 
 
 def _check_value(name: str, value: Any, entry: _Entry) -> Any:
-    """Check the value of the entry TABLE.NAME, and return it; lists become tuples."""
+    """Check the value of the entry `name`, as TABLE.NAME, and return it; lists become tuples."""
     _, kind, min_value = entry
-    allowed: Any = (int, float) if kind is float else kind
-    if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
+    allowed_types: Any = (int, float) if kind is float else kind
+    if not isinstance(value, allowed_types) or (kind is not bool and isinstance(value, bool)):
         raise InvalidArgument(f"Found {name} = {value!r}: expected {_TYPES[kind]}.")
-    max_value = _MOST.get(name.rpartition(".")[2], _LARGEST)
+    max_value = _MAX_SHARES.get(name.rpartition(".")[2], _MAX_NUMBER)
     if min_value is not None and not min_value <= value <= max_value:
         raise InvalidArgument(
             f"Found {name} = {value:.6g}: expected at least {min_value:g} and at most {max_value:g}."
         )
     if kind is not list:
         return value
-    is_whole = name.rpartition(".")[2] in _WHOLE
-    numbers: Any = int if is_whole else (int, float)
+    is_whole = name.rpartition(".")[2] in _WHOLE_LISTS
+    number_types: Any = int if is_whole else (int, float)
     if not value or not all(
-        isinstance(number, numbers) and not isinstance(number, bool) and 0 <= number <= _LARGEST
+        isinstance(number, number_types)
+        and not isinstance(number, bool)
+        and 0 <= number <= _MAX_NUMBER
         for number in value
     ):
         noun = "whole numbers" if is_whole else "numbers"
         raise InvalidArgument(
-            f"Found {name} = {value!r:.60}: expected a list of {noun} from 0 to {_LARGEST:g}."
+            f"Found {name} = {value!r:.60}: expected a list of {noun} from 0 to {_MAX_NUMBER:g}."
         )
     return tuple(value)
 
 
 def _check_names(where: str, entries: Mapping[str, Any], known_entries: Mapping[str, Any]) -> None:
+    """Refuse entries of an unknown name; `where` names the table in the sentence."""
     for key in entries:
         if key not in known_entries:
             close = get_close_matches(str(key), known_entries, 1)
@@ -284,8 +289,9 @@ def _check_names(where: str, entries: Mapping[str, Any], known_entries: Mapping[
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Read the tables of a scenario's file, or those of the preset that `path` names."""
     if str(path) in PRESETS and not path.exists():
-        return preset(str(path))
+        return load_preset(str(path))
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -316,9 +322,9 @@ def _parse_change(change: str) -> dict[str, Any]:
 
 def _merge(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with the changes' tables put over its own; lists and values as wholes."""
-    result = dict(document)
+    merged = dict(document)
     for name, value in changes.items():
-        base_value = result.get(name)
+        base_value = merged.get(name)
         are_tables = isinstance(base_value, dict) and isinstance(value, dict)
-        result[name] = {**base_value, **value} if are_tables and base_value is not None else value
-    return result
+        merged[name] = {**base_value, **value} if are_tables and base_value is not None else value
+    return merged

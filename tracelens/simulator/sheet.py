@@ -31,52 +31,54 @@ class Sheet:
         """When the last span ends."""
         return max(int(block.arrays["end_ns"].max()) for block in self._blocks)
 
-    def spans(self, start_ns: Ints, end_ns: Ints, **columns: Any) -> None:
+    def add_spans(self, start_ns: Ints, end_ns: Ints, **columns: Any) -> None:
         """Add spans; words (kind, name, op, role) are plain strings."""
-        arrays = {"start_ns": start_ns, "end_ns": end_ns}
-        self._add(arrays, {"type": "span", "status": "closed"} | columns)
+        times_ns = {"start_ns": start_ns, "end_ns": end_ns}
+        self._add_block(times_ns, {"type": "span", "status": "closed"} | columns)
 
-    def counters(self, at_ns: Ints, value: float, **columns: Any) -> None:
-        """Add counter readings."""
-        arrays = {"start_ns": at_ns, "end_ns": at_ns}
-        words = {"type": "counter", "status": "closed", "value": value, "kind": "step"}
-        self._add(arrays, words | columns)
+    def add_counters(self, at_ns: Ints, value: float, **columns: Any) -> None:
+        """Add readings of a counter, all of one value."""
+        times_ns = {"start_ns": at_ns, "end_ns": at_ns}
+        constants = {"type": "counter", "status": "closed", "value": value, "kind": "step"}
+        self._add_block(times_ns, constants | columns)
 
-    def frame(self, process: int) -> pl.DataFrame:
+    def make_events(self, process: int) -> pl.DataFrame:
         """Return the events of one process in the columns of a trace, sorted by begin."""
         blocks = (block for block in self._blocks if block.has_process(process))
-        process_blocks = [block.take_process(process) for block in blocks]
-        row_counts = [len(block["start_ns"]) for block in process_blocks]
+        block_columns = [block.take_process(process) for block in blocks]
+        row_counts = [len(columns["start_ns"]) for columns in block_columns]
         columns = {
-            name: _make_column(dtype, [block.get(name) for block in process_blocks], row_counts)
+            name: _make_column(dtype, [columns.get(name) for columns in block_columns], row_counts)
             for name, dtype in EVENT_COLUMNS.items()
         }
         return pl.DataFrame(columns).sort("start_ns", "depth", maintain_order=True)
 
-    def _add(self, arrays: dict[str, Ints], columns: dict[str, Any]) -> None:
-        """Add a block; columns are arrays, or values that all its rows share."""
-        values = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
+    def _add_block(self, times_ns: dict[str, Ints], columns: dict[str, Any]) -> None:
+        """Add a block; columns are arrays, or values that all its rows share (None = left out)."""
+        values = {"thread": 0, "depth": 0, "step": -1} | times_ns | columns
         per_event = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         constants = {
             name: value
             for name, value in values.items()
             if name not in per_event and value is not None
         }
-        self._blocks.append(_Block(arrays["start_ns"].shape, per_event, constants))
+        self._blocks.append(_Block(times_ns["start_ns"].shape, per_event, constants))
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Arrays that broadcast to `shape`, and what is the same in all rows."""
+    """The columns of a block by name: arrays that broadcast to `shape`, and what all rows share."""
 
     shape: tuple[int, ...]
     arrays: dict[str, Array]
-    words: dict[str, Any]
+    constants: dict[str, Any]
 
     def has_process(self, process: int) -> bool:
         """Return True if a row belongs to a process."""
         owner = self.arrays.get("process")
-        return self.words["process"] == process if owner is None else bool((owner == process).any())
+        if owner is None:
+            return bool(self.constants["process"] == process)
+        return bool((owner == process).any())
 
     def take_process(self, process: int) -> dict[str, Any]:
         """Return the rows of one process: by column an array, or what is the same in all rows."""
@@ -85,7 +87,7 @@ class _Block:
             name: np.broadcast_to(values, self.shape)[cells].ravel()
             for name, values in self.arrays.items()
         }
-        return flat | self.words
+        return flat | self.constants
 
     def _find_cells(self, process: int) -> tuple[Any, ...]:
         """Return the cells of one process; of a block by step and rank its columns, at no cost.
@@ -102,10 +104,10 @@ def _make_column(dtype: pl.DataType, values: list[Any], row_counts: list[int]) -
     """Join the values of several blocks, each an array or one value for all rows, into a column."""
     if not any(isinstance(value, np.ndarray) for value in values):
         return pl.Series(values, dtype=dtype)[np.repeat(np.arange(len(values)), row_counts)]
-    series = [
+    block_series = [
         pl.Series(value, dtype=dtype)
         if isinstance(value, np.ndarray)
         else pl.Series([value], dtype=dtype).new_from_index(0, length)
         for value, length in zip(values, row_counts, strict=True)
     ]
-    return pl.concat(series)
+    return pl.concat(block_series)

@@ -13,7 +13,7 @@ import polars as pl
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, PROCESS_COLUMNS, THREAD_COLUMNS, Trace
 from tracelens.readers.native.recorded import write_process
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
-from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import TRACE_SUFFIX, make_stem
 from tracelens.simulator import (
     allreduce,
     clocks,
@@ -22,7 +22,7 @@ from tracelens.simulator import (
     membership,
     parameter_server,
 )
-from tracelens.simulator.clocks import host_of
+from tracelens.simulator.clocks import find_host
 from tracelens.simulator.scenario import ORIGIN_NS, Clock, Fault, Scenario, random_clocks
 from tracelens.simulator.sheet import Sheet
 
@@ -71,7 +71,7 @@ def write(scenario: Scenario, folder: Path) -> None:
     readings = _make_readings(scenario, sheet).partition_by("process", as_dict=True)
     for row in range(_count_processes(scenario)):
         process = _make_process(scenario, row)
-        name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        name = make_stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         side = _make_side(scenario, row, readings[row,])
         write_process(folder / name, _make_events(scenario, sheet, row), side)
 
@@ -89,7 +89,7 @@ def _count_processes(scenario: Scenario) -> int:
 
 def _make_events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
     """Make the events of one process, on its own clock."""
-    events = membership.events_while_present(scenario, process, sheet.frame(process))
+    events = membership.drop_absent_events(scenario, process, sheet.make_events(process))
     if not scenario.on_device:
         return clocks.move_to_host_clock(scenario, process, events)
     events = devices.queue_on_devices(scenario, events)
@@ -109,7 +109,7 @@ def _make_readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
 def _make_process(scenario: Scenario, process: int) -> Process:
     """Return the identity of a process: workers by rank, then shards."""
     is_worker = process < scenario.ranks
-    host = host_of(scenario, process)
+    host = find_host(scenario, process)
     return Process(
         role="worker" if is_worker else "ps",
         rank=process if is_worker else process - scenario.ranks,
@@ -130,7 +130,7 @@ def _make_processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
     for index in range(_count_processes(scenario)):
         process = _make_process(scenario, index)
         row = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
-        file_name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        file_name = make_stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
         flags = {"main": True, "child": False, "complete": True, "dropped": 0}
         rows.append(row | flags | {"process": index, "file": file_name})
     counts_and_times = events.group_by("process").agg(
@@ -145,7 +145,7 @@ def _make_processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
 def _make_communicators(scenario: Scenario) -> pl.DataFrame:
     rows = [
         {"communicator": epoch.uid, "name": "world", "ranks": list(epoch.ranks)}
-        for epoch in membership.epochs(scenario)
+        for epoch in membership.list_epochs(scenario)
     ]
     return pl.DataFrame([] if scenario.shards else rows, schema=COMMUNICATOR_COLUMNS)
 
@@ -189,7 +189,7 @@ def _make_side(scenario: Scenario, process: int, readings: pl.DataFrame) -> Side
     """Return the side tables of a process's file; `readings` are of its clock, one row each."""
     worlds = tuple(
         Communicator(number, epoch.uid, "world", list(epoch.ranks))
-        for number, epoch in enumerate(membership.epochs(scenario))
+        for number, epoch in enumerate(membership.list_epochs(scenario))
         if process in epoch.ranks
     )
     return SideTables(

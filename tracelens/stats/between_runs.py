@@ -33,47 +33,47 @@ MAX_P_VALUE_OF_CHANGE: Final = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The median (or mean) of a run's steps, and `samples` of it, resampled; none of a short run."""
+    """The median (or mean) of a run's steps, and resamples of it, [sample]; empty of a short run."""
 
     value: float
-    samples: Floats
+    resampled_values: Floats
 
     @property
     def variance(self) -> float:
         """Measure how uncertain the value is within its run."""
-        return float(self.samples.var(ddof=1)) if len(self.samples) else 0.0
+        return float(self.resampled_values.var(ddof=1)) if len(self.resampled_values) else 0.0
 
 
 @dataclass(frozen=True)
 class Change:
     """How much `after` is beyond `before`, the mean of the baselines, with a 95 % interval.
 
-    `more` and `less` are the probabilities that equal runs differ so far upwards, or downwards; these
-    and the interval are null where neither several baselines nor enough steps tell. `between` is the
-    standard deviation of the baselines, null of one.
+    Equal runs differ so far upwards with probability `p_of_increase`, downwards with `p_of_decrease`;
+    these and the interval are null where neither several baselines nor enough steps tell.
+    `deviation_of_baselines` is their standard deviation, null of one.
     """
 
     before: float
     after: float
-    low: float | None
-    high: float | None
-    more: float | None
-    less: float | None
-    between: float | None
+    low: float | None = None
+    high: float | None = None
+    p_of_increase: float | None = None
+    p_of_decrease: float | None = None
+    deviation_of_baselines: float | None = None
 
     @property
-    def delta(self) -> float:
+    def difference(self) -> float:
         """Return the difference, in the unit of the values."""
         return self.after - self.before
 
     @property
-    def either(self) -> float | None:
+    def p_of_difference(self) -> float | None:
         """Return the probability that equal runs differ so far, in either direction."""
-        if self.more is None or self.less is None:
+        if self.p_of_increase is None or self.p_of_decrease is None:
             return None
-        return min(1.0, 2 * min(self.more, self.less))
+        return min(1.0, 2 * min(self.p_of_increase, self.p_of_decrease))
 
-    def share(self, value: float | None) -> float | None:
+    def as_share(self, value: float | None) -> float | None:
         """Return a difference as a share of `before`; null where there was nothing before."""
         return None if value is None or not self.before else value / self.before
 
@@ -119,9 +119,9 @@ def measure_change(baselines: Sequence[Level], new: Level, usual_size: float) ->
         ) / freedom
     error = np.sqrt(variance * (1 + 1 / run_count) + max(0.0, new.variance - variance_within))
     delta = new.value - baseline
-    half_width = _quantile(freedom) * float(error)
+    half_width = _find_t_quantile(freedom) * float(error)
     low = max(delta - half_width, min(delta, -baseline))  # no value is negative
-    more, less = _tails(delta, float(error), freedom)
+    more, less = _find_tail_probabilities(delta, float(error), freedom)
     return Change(
         baseline, new.value, low, delta + half_width, more, less, float(np.sqrt(variance_between))
     )
@@ -146,22 +146,26 @@ def is_rare(probability: float | None) -> bool:
 
 
 def _compare_two(baseline: Level, new: Level) -> Change:
-    if not len(baseline.samples) or not len(new.samples):
-        return Change(baseline.value, new.value, None, None, None, None, None)
-    low, high = np.percentile(new.samples - baseline.samples, (2.5, 97.5))
+    """Compare a run with a single baseline: only the noise within both is known."""
+    if not len(baseline.resampled_values) or not len(new.resampled_values):
+        return Change(baseline.value, new.value)
+    low, high = np.percentile(new.resampled_values - baseline.resampled_values, (2.5, 97.5))
     error = float(np.sqrt(baseline.variance + new.variance))
-    more, less = _tails(new.value - baseline.value, error, np.inf)
-    return Change(baseline.value, new.value, float(low), float(high), more, less, None)
+    more, less = _find_tail_probabilities(new.value - baseline.value, error, np.inf)
+    return Change(baseline.value, new.value, float(low), float(high), more, less)
 
 
-def _tails(delta: float, error: float, freedom: float) -> tuple[float, float]:
-    """Return the probabilities of a difference at least so far up, and so far down."""
+def _find_tail_probabilities(delta: float, error: float, freedom: float) -> tuple[float, float]:
+    """Return the probabilities of a difference at least so far up, and so far down, by Student's t.
+
+    `error` is the standard error of `delta`, and `freedom` its degrees of freedom.
+    """
     if not error:
         return float(delta <= 0), float(delta >= 0)
     return tuple(student_tail(np.array([delta, -delta]) / error, freedom).tolist())
 
 
-def _quantile(freedom: float) -> float:
+def _find_t_quantile(freedom: float) -> float:
     from scipy import special  # noqa: PLC0415 - few runs are compared
 
     return float(special.stdtrit(freedom, 0.975))

@@ -47,13 +47,14 @@ MIN_BLOCKS_OF_RISE: Final = 3  # blocks: a line through fewer is no drift [calib
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """Runs of rows at the upper level (first and last, inclusive); `effect` is the delay of every row.
+    """Runs of rows at the upper level (first and last, inclusive), and the delay that they explain.
 
-    It is 0 outside. `cost` is the sum of squares that it leaves, and what its edges cost.
+    `delay`, [row], is 0 outside of runs, in the unit of the series. `cost` is the sum of the squares
+    that it leaves, and what its edges cost.
     """
 
     runs: tuple[tuple[int, int], ...]
-    effect: Floats
+    delay: Floats
     pattern: Pattern
     cost: float = 0.0
 
@@ -70,20 +71,20 @@ class Course:
     @property
     def is_upper(self) -> Flags:
         """Which rows are at the upper level."""
-        return mark_runs(self.runs, len(self.effect))
+        return mark_runs(self.runs, len(self.delay))
 
     @property
-    def stalls(self) -> bool:
-        """Whether most of the delay is in several short runs."""
+    def has_mostly_stalls(self) -> bool:
+        """Whether most of the delayed rows are in several runs that are short as stalls are."""
         lengths = np.array([last - first + 1 for first, last in self.runs])
         return len(lengths) > 1 and bool(
             lengths[lengths < MIN_STEPS_IF_NO_STALL].sum() > lengths.sum() / 2
         )
 
     @property
-    def level(self) -> float:
-        """Mean delay inside."""
-        return float(self.effect[self.is_upper].mean())
+    def mean_delay(self) -> float:
+        """The mean delay of the rows in runs, in the unit of the series."""
+        return float(self.delay[self.is_upper].mean())
 
 
 def mark_runs(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
@@ -111,7 +112,7 @@ def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False)
     """
     if scattered:
         short_course = _fit_two_levels(residuals, is_inside, shortest=0)
-        if short_course.stalls:
+        if short_course.has_mostly_stalls:
             return short_course
     best_course = _prefer_rising(
         residuals, _fit_two_levels(residuals, is_inside), MAX_DEVIATION_RATIO_IF_DRIFTING
@@ -147,9 +148,9 @@ def _find_upper_rows(residuals: Floats) -> Flags:
 
 def _prefer_rising(residuals: Floats, flat: Course, max_ratio: float) -> Course:
     rising = _fit_rise(residuals, flat.last_row)
-    if rising is not None and _deviation(residuals, rising) < max_ratio * _deviation(
-        residuals, flat
-    ):
+    if rising is not None and _measure_deviation_from(
+        residuals, rising
+    ) < max_ratio * _measure_deviation_from(residuals, flat):
         return rising
     return flat
 
@@ -318,6 +319,6 @@ def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
     return Course(((best_begin, last_row),), effect, "drifting", cost)
 
 
-def _deviation(residuals: Floats, fitted: Course) -> float:
+def _measure_deviation_from(residuals: Floats, fitted: Course) -> float:
     edges = block_edges(len(residuals))
-    return float(np.abs(block_medians((residuals - fitted.effect)[:, None], edges)).sum())
+    return float(np.abs(block_medians((residuals - fitted.delay)[:, None], edges)).sum())

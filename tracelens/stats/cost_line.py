@@ -31,18 +31,18 @@ MIN_ERROR_IN_WEIGHTS: Final = 1e-3  # share of a time: a smaller error weighs no
 class CostModel:
     """`latency_ns` + bytes x `ns_per_byte`, each with its 95 % interval.
 
-    `misfit` is the median relative error of a size; `smallest` and `largest` bound what was seen.
+    `relative_error` is the median over the sizes, which lie from `smallest_bytes` to `largest_bytes`.
     """
 
     latency_ns: float
     ns_per_byte: float
     latency_interval: tuple[float, float]
     ns_per_byte_interval: tuple[float, float]
-    deviation: float
-    smallest: int
-    largest: int
+    relative_error: float
+    smallest_bytes: int
+    largest_bytes: int
 
-    def predicted(self, nbytes: float) -> float:
+    def predict_ns(self, nbytes: float) -> float:
         """Predict the duration of a call by its bytes, ns."""
         return self.latency_ns + nbytes * self.ns_per_byte
 
@@ -71,9 +71,9 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
         ns_per_byte=float(ns_per_byte),
         latency_interval=_quantile_interval(float(latency_ns), sampled_latencies),
         ns_per_byte_interval=_quantile_interval(float(ns_per_byte), sampled_slopes),
-        deviation=float(np.median(errors_ns / np.maximum(medians_ns, 1))),
-        smallest=int(nbytes.min()),
-        largest=int(nbytes.max()),
+        relative_error=float(np.median(errors_ns / np.maximum(medians_ns, 1))),
+        smallest_bytes=int(nbytes.min()),
+        largest_bytes=int(nbytes.max()),
     )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# bins: a tenfold duration has as many [policy; one decision in log_histogram, _count]
+# bins: a tenfold duration has as many [policy; one decision in log_histogram, _count_by_bin]
 BINS_PER_DECADE: Final = 20
 # bins: a duration so close below the next bin is in it, since logarithms are rounded [policy]
 ROUNDING_OF_BINS: Final = 1e-9
@@ -26,7 +26,7 @@ def log_histogram(
     edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
     longest_row = pl.col("most").arg_max()
     return (
-        pl.concat([_count(rows, value_column, by_column, kept_columns) for rows in frames])
+        pl.concat([_count_by_bin(rows, value_column, by_column, kept_columns) for rows in frames])
         .group_by(by_column, "bin")
         .agg(pl.col("count").sum(), *(pl.col(name).get(longest_row) for name in kept_columns))
         .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
@@ -35,7 +35,7 @@ def log_histogram(
     )
 
 
-def _count(
+def _count_by_bin(
     durations: pl.DataFrame, value_column: str, by_column: str, kept_columns: Sequence[str]
 ) -> pl.DataFrame:
     """Count durations, a row each, in column `value_column`, ns, by bin and word; keep the longest."""

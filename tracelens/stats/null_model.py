@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
 
 # of a step: equal ranks differ by this standard deviation, permanently [calibrate; one decision in
-# NullModel.from_peers, NullModel.scale]
+# NullModel.from_peers, NullModel.measure_scale]
 SPREAD_OF_EQUAL_RANKS: Final = 0.003
 # times: the permanent difference of equal ranks is this much larger than its changes [calibrate]
 RATIO_OF_SPREAD_TO_ITS_CHANGES: Final = 3
@@ -67,15 +67,15 @@ def median_of_others(values: Floats) -> Floats:
 class NullModel:
     """The noise of a rank against its peers, and the permanent variance between ranks.
 
-    `wider` is by what a rank's variance against all `ranks` peers differs from that of a peer against
-    the other ones.
+    Variances are of shares of a step. `variance_ratio` is that of a rank's variance against all peers to
+    that of a peer against the other ones. All is learnt from `block_count` blocks of steps.
     """
 
     noise: Noise
-    spread: float
-    wider: float
-    blocks: int
-    ranks: int
+    spread_variance: float
+    variance_ratio: float
+    block_count: int
+    peer_count: int
 
     @classmethod
     def from_peers(cls, peers: Floats) -> NullModel:
@@ -83,41 +83,47 @@ class NullModel:
         blocks, ranks = peers.shape
         variance_ratio = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
         noise = Noise.from_blocks(peers, variance_ratio)
-        observed = variance_ratio * _variance(peers.mean(axis=0)) - noise.variance(blocks)
+        observed = variance_ratio * _measure_variance(peers.mean(axis=0)) - noise.variance_of_mean(
+            blocks
+        )
         return cls(noise, max(observed, SPREAD_OF_EQUAL_RANKS**2), variance_ratio, blocks, ranks)
 
-    def lasting(self, length: int) -> float:
+    def predict_lasting_share(self, length: int) -> float:
         """Predict the share of a rank's mean outside of a window that is in it, too.
 
         That is the best linear prediction from noise outside and spread between ranks (Henderson 1975):
         all if ranks differ permanently, nothing if they hardly do.
         """
-        if length > MAX_SHARE_OF_RUN_WITH_OUTSIDE * self.blocks:
+        if length > MAX_SHARE_OF_RUN_WITH_OUTSIDE * self.block_count:
             return 0.0
-        return self.spread / (self.spread + self.noise.variance(self.blocks - length))
+        return self.spread_variance / (
+            self.spread_variance + self.noise.variance_of_mean(self.block_count - length)
+        )
 
-    def scale(self, length: int, means: Floats) -> tuple[float, float]:
+    def measure_scale(self, length: int, means: Floats) -> tuple[float, float]:
         """Return the standard deviation of means over `length` blocks, and its degrees of freedom.
 
         `means` are those of the peers over all such windows, [window, rank].
         """
-        lasting_share = self.lasting(length)
-        outside_variance = self.noise.variance(self.blocks - length) if lasting_share else 0.0
-        noise_variance = self.noise.variance(length) + lasting_share**2 * outside_variance
+        lasting_share = self.predict_lasting_share(length)
+        outside_variance = (
+            self.noise.variance_of_mean(self.block_count - length) if lasting_share else 0.0
+        )
+        noise_variance = self.noise.variance_of_mean(length) + lasting_share**2 * outside_variance
         # What equal ranks differ by for good changes with time, but by a fraction of it.
         changing_share = (1 - lasting_share) ** 2 + (
             lasting_share / RATIO_OF_SPREAD_TO_ITS_CHANGES
         ) ** 2
         spread_variance = SPREAD_OF_EQUAL_RANKS**2 * changing_share
-        block_count = (self.ranks - 1) * self.blocks
+        block_count = (self.peer_count - 1) * self.block_count
         noise_freedom = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * block_count
         noise = noise_variance, min(noise_freedom, MAX_FREEDOM_OF_NOISE)
-        observed_variance = self.wider * _variance(means)
+        observed_variance = self.variance_ratio * _measure_variance(means)
         spread_freedom = min(
             FREEDOM_OF_SPREAD_PER_WINDOW * block_count / length, MAX_FREEDOM_OF_SPREAD
         )
         if observed_variance < noise_variance + spread_variance:
-            prior_freedom = _freedom(noise, (spread_variance, FREEDOM_OF_SPREAD_PRIOR))
+            prior_freedom = _combine_freedoms(noise, (spread_variance, FREEDOM_OF_SPREAD_PRIOR))
             sum_of_squares = spread_freedom * observed_variance + prior_freedom * (
                 noise_variance + spread_variance
             )
@@ -128,10 +134,10 @@ class NullModel:
         sum_of_squares += FREEDOM_OF_SPREAD_PRIOR * spread_variance
         spread_variance = sum_of_squares / total_freedom
         deviation = float(np.sqrt(noise_variance + spread_variance))
-        return deviation, _freedom(noise, (spread_variance, total_freedom))
+        return deviation, _combine_freedoms(noise, (spread_variance, total_freedom))
 
 
-def _variance(values: Floats) -> float:
+def _measure_variance(values: Floats) -> float:
     """Return a robust variance of values around 0."""
     limit = Z_SCORE_TO_CLIP_MEANS * measure_deviation(values)
     clipped = float(np.mean(np.clip(values, -limit, limit) ** 2))
@@ -151,18 +157,18 @@ def _variance_of_median(count: int) -> float:
     return _MEDIANS[count] if count < len(_MEDIANS) else np.pi / 2 / (count + np.pi / 2 - 1)
 
 
-def _freedom(*parts: tuple[float, float]) -> float:
-    """Return the degrees of freedom of a sum of variances, each with its own."""
-    total = sum(variance for variance, _ in parts)
-    return total**2 / sum(variance**2 / freedom for variance, freedom in parts)
+def _combine_freedoms(*terms: tuple[float, float]) -> float:
+    """Return the degrees of freedom of a sum of variances, given as (variance, degrees of freedom)."""
+    total = sum(variance for variance, _ in terms)
+    return total**2 / sum(variance**2 / freedom for variance, freedom in terms)
 
 
 @dataclass(frozen=True)
 class Noise:
     """How blocks of a rank vary: as an AR(1) process, whose neighbours are alike."""
 
-    level: float  # variance
-    alike: float  # correlation
+    block_variance: float  # variance of a block, of shares of a step
+    correlation: float  # correlation of neighbouring blocks, 0 to 1
 
     @classmethod
     def from_blocks(cls, blocks: Floats, variance_ratio: float = 1.0) -> Noise:
@@ -184,8 +190,8 @@ class Noise:
         level = variance_ratio * max(variance - covariance, 0.0) / (1 - correlation)
         return cls(level, correlation)
 
-    def variance(self, length: int) -> float:
-        """Return the variance of the mean of `count` blocks."""
+    def variance_of_mean(self, length: int) -> float:
+        """Return the variance of the mean of `length` blocks that follow each other."""
         distance = np.arange(1, length)
-        inflation = 1 + 2 * float(((1 - distance / length) * self.alike**distance).sum())
-        return self.level * inflation / length
+        inflation = 1 + 2 * float(((1 - distance / length) * self.correlation**distance).sum())
+        return self.block_variance * inflation / length

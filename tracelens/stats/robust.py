@@ -30,7 +30,7 @@ MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory fo
 
 
 def measure_deviation(values: Floats) -> float:
-    """Return the robust standard deviation of values from zero; nan of none, and where one is nan."""
+    """Return the robust standard deviation of values from zero; nan without values, or if one is nan."""
     distances = np.abs(values).ravel()
     if not len(distances):
         return float("nan")
@@ -46,11 +46,14 @@ def measure_step_deviation(values: Floats) -> float:
     return measure_deviation(np.diff(values)) / 2**0.5 if len(values) > 1 else 0.0
 
 
-def block_edges(steps: int) -> Ints:
-    """Find where blocks of steps begin, and the end; a remainder belongs to the last block."""
-    size = max(MIN_STEPS_OF_BLOCK, steps // MAX_BLOCKS_OF_RUN)
-    edges = np.arange(0, max(steps - size, 0) + 1, size)
-    return np.append(edges, steps)
+def block_edges(step_count: int) -> Ints:
+    """Return the row at which each block of steps begins, and the end, [block + 1].
+
+    A remainder that fills no block belongs to the last one.
+    """
+    size = max(MIN_STEPS_OF_BLOCK, step_count // MAX_BLOCKS_OF_RUN)
+    begins = np.arange(0, max(step_count - size, 0) + 1, size)
+    return np.append(begins, step_count)
 
 
 def medians(values: Floats, axis: int) -> Floats:

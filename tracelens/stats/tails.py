@@ -35,7 +35,7 @@ def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
 
 
 def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) -> Floats:
-    """Return P(X >= k) for a binomial X, of counts that need not be whole."""
+    """Return P(X >= k) for a binomial X of `trials` with a success `rate`; counts need not be whole."""
     k, trials, rate = (np.asarray(values, float) for values in (k, trials, rate))
     is_inside = (k >= 1) & (k <= trials)
     bounded_k = np.where(is_inside, k, 1)
@@ -44,7 +44,7 @@ def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) 
 
 
 def rank_sum_tail(values: Ints, other_values: Ints) -> float:
-    """Return the probability that some values are so large among others (Mann & Whitney 1947).
+    """Return the probability of such large values among others by chance (Mann & Whitney 1947).
 
     The normal approximation, without a correction for ties.
     """

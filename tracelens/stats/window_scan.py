@@ -41,7 +41,7 @@ MAX_RESIDUALS_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once
 # of a step: a smaller delay of one rank among many is not reported [calibrate]
 MIN_DELAY_AMONG_MANY_RANKS: Final = 0.015
 # of a step: a smaller delay of one of two ranks is not reported [calibrate; one decision in
-# min_effect, _scan_second_of_pair]
+# choose_min_effect, _scan_second_of_pair]
 MIN_DELAY_OF_TWO_RANKS: Final = 0.10
 # ranks: among more, a rank hardly moves the peers' median, and counts as a peer [calibrate]
 MAX_RANKS_JUDGED_ONE_BY_ONE: Final = 16
@@ -82,25 +82,31 @@ MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [p
 
 
 class Windows(NamedTuple):
-    """Windows of steps (rows), inclusive, and how far each rank is beyond what it is compared with."""
+    """Windows of steps, `first_rows` to `last_rows` (rows, [window]), and what is measured in each.
 
-    first: Ints
-    last: Ints
-    mean: Floats  # [window, rank]
-    middle: Floats  # halfway between that and the mean: who is above is late
-    scale: Floats  # what is normal
-    p: Floats
+    All else is [window, rank]; all but `p_value` are shares of a step.
+    """
+
+    first_rows: Ints
+    last_rows: Ints
+    residual: Floats  # mean residual of the rank, beyond what it is compared with
+    delayed_level: Floats  # halfway from that to the rank's mean: a step above it is delayed
+    standard_error: Floats  # standard error of the residual by chance
+    p_value: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The least likely window of every rank; `mean` is the excess in it, `scale` what is normal."""
+    """The least likely window of every rank, `first_row` to `last_row` (rows); all [rank].
 
-    p: Floats
-    mean: Floats
-    scale: Floats
-    first: Ints
-    last: Ints
+    `residual` is the mean residual in it, `standard_error` that of it by chance; shares of a step.
+    """
+
+    p_value: Floats
+    residual: Floats
+    standard_error: Floats
+    first_row: Ints
+    last_row: Ints
 
 
 def measure_peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
@@ -124,10 +130,10 @@ def _peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
     return residuals if np.isfinite(residuals).all() else np.nan_to_num(residuals, nan=0.0)
 
 
-def min_effect(ranks: int) -> float:
-    """Return the smallest excess worth reporting, as a share of the step: more for few ranks."""
+def choose_min_effect(rank_count: int) -> float:
+    """Return the smallest delay worth reporting, as a share of the step: more for few ranks."""
     more_of_pair = MIN_DELAY_OF_TWO_RANKS - MIN_DELAY_AMONG_MANY_RANKS
-    return MIN_DELAY_AMONG_MANY_RANKS + more_of_pair * (2 / ranks) ** 2
+    return MIN_DELAY_AMONG_MANY_RANKS + more_of_pair * (2 / rank_count) ** 2
 
 
 def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
@@ -143,11 +149,11 @@ def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
     window_rows, p_values = zip(*rows_and_p_values, strict=True)
     rows = np.array(window_rows)
     return Scan(
-        p=np.array(p_values),
-        mean=windows.mean[rows, ranks],
-        scale=windows.scale[rows, ranks],
-        first=windows.first[rows],
-        last=windows.last[rows],
+        p_value=np.array(p_values),
+        residual=windows.residual[rows, ranks],
+        standard_error=windows.standard_error[rows, ranks],
+        first_row=windows.first_rows[rows],
+        last_row=windows.last_rows[rows],
     )
 
 
@@ -203,14 +209,16 @@ def _judge_length(
     """
     ranks, peers, peer_median = sums
     stride = max(1, length // 4)
-    first_blocks = np.arange(0, null_model.blocks - length + 1, stride)
-    lasting_share = null_model.lasting(length)
-    residual = ranks.residuals(length, stride, lasting_share)
-    scale, freedom = null_model.scale(length, peers.residuals(length, stride, lasting_share))
+    first_blocks = np.arange(0, null_model.block_count - length + 1, stride)
+    lasting_share = null_model.predict_lasting_share(length)
+    residual = ranks.residuals_of_windows(length, stride, lasting_share)
+    scale, freedom = null_model.measure_scale(
+        length, peers.residuals_of_windows(length, stride, lasting_share)
+    )
     level = ranks.window_means(length, stride) + peer_median.window_means(length, stride)
     whole_run_share = SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN
-    tried_windows = 2 * null_model.blocks / length * (length_count - 1) / (1 - whole_run_share)
-    if length == null_model.blocks:
+    tried_windows = 2 * null_model.block_count / length * (length_count - 1) / (1 - whole_run_share)
+    if length == null_model.block_count:
         tried_windows = 1 / whole_run_share
     p = np.ones_like(residual)
     is_far = residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale
@@ -223,9 +231,9 @@ def _judge_length(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Sums of blocks up to each, [block, rank], so that every window's mean costs the same."""
+    """Sums of the blocks before each, [block + 1, rank], so that every window's mean costs the same."""
 
-    upto: Floats
+    sums_before: Floats
 
     @classmethod
     def from_blocks(cls, blocks: Floats) -> _Sums:
@@ -233,13 +241,20 @@ class _Sums:
 
     def window_means(self, length: int, stride: int) -> Floats:
         """Return the means of windows of `length` blocks, one from every `stride` on, [window, rank]."""
-        return np.asarray((self.upto[length::stride] - self.upto[:-length:stride]) / length)
+        return np.asarray(
+            (self.sums_before[length::stride] - self.sums_before[:-length:stride]) / length
+        )
 
-    def residuals(self, length: int, stride: int, lasting: float) -> Floats:
-        """Return by how much those means are above what the blocks outside of each window predict."""
+    def residuals_of_windows(self, length: int, stride: int, lasting: float) -> Floats:
+        """Return by how much those means are above what the blocks outside predict, [window, rank].
+
+        That is `lasting`, a share, of the mean outside of the window.
+        """
         means = self.window_means(length, stride)
-        blocks_outside = max(len(self.upto) - 1 - length, 1)
-        return np.asarray(means - lasting * (self.upto[-1] - means * length) / blocks_outside)
+        blocks_outside = max(len(self.sums_before) - 1 - length, 1)
+        return np.asarray(
+            means - lasting * (self.sums_before[-1] - means * length) / blocks_outside
+        )
 
 
 def _list_lengths(count: int) -> list[int]:
@@ -253,23 +268,25 @@ class _Steps:
     """All steps, [step, rank], and who are the peers."""
 
     residuals: Floats
-    peers: Flags
+    is_peer: Flags
 
     @cached_property
-    def pooled(self) -> Floats:
+    def residuals_of_peers(self) -> Floats:
         """The steps of all peers."""
-        return self.residuals if self.peers.all() else self.residuals[:, self.peers]
+        return self.residuals if self.is_peer.all() else self.residuals[:, self.is_peer]
 
     def count_above(self, rank: int, level: float) -> tuple[int, int]:
         """Return in how many steps the peers of a rank are above `level`, and of how many."""
-        rank_steps = self.residuals[:, rank] if self.peers[rank] else self.residuals[:0, rank]
-        count = np.count_nonzero(self.pooled > level) - np.count_nonzero(rank_steps > level)
-        return int(count), self.pooled.size - len(rank_steps)
+        rank_steps = self.residuals[:, rank] if self.is_peer[rank] else self.residuals[:0, rank]
+        count = np.count_nonzero(self.residuals_of_peers > level) - np.count_nonzero(
+            rank_steps > level
+        )
+        return int(count), self.residuals_of_peers.size - len(rank_steps)
 
 
 def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return the row and the p-value of a rank's least likely window, by its blocks and its steps."""
-    p = windows.p[:, rank]
+    p = windows.p_value[:, rank]
     if p.min() >= MAX_P_VALUE_OF_WINDOW:
         return np.argmin(p), 1.0
     by_p_value = np.argsort(p, kind="stable")
@@ -277,9 +294,9 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
     for row in by_p_value:
         if p[row] >= min(least_p, MAX_P_VALUE_OF_WINDOW):
             break
-        first_step, last_step = int(windows.first[row]), int(windows.last[row])
-        sign_p = _sign_tail(
-            steps, rank, slice(first_step, last_step + 1), windows.middle[row, rank]
+        first_step, last_step = int(windows.first_rows[row]), int(windows.last_rows[row])
+        sign_p = _find_sign_probability(
+            steps, rank, slice(first_step, last_step + 1), windows.delayed_level[row, rank]
         )
         tried_windows = 2 * len(steps.residuals) / (last_step + 1 - first_step)
         combined_p = max(float(p[row]), sign_p * tried_windows)
@@ -288,7 +305,7 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
     return best_row, least_p
 
 
-def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
+def _find_sign_probability(steps: _Steps, rank: int, window: slice, level: float) -> float:
     """Return the probability of that many steps of a rank above a level in a window (rows).
 
     The usual rate is that of the rank outside of the window, or of its peers. A few neighbours count as
@@ -330,25 +347,27 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first_steps, last_steps)
 
 
-def min_window_of_pair(steps: int) -> int:
-    """Measure how long two ranks must differ; shorter, any third program may be the cause."""
-    share = int(MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR * steps)
-    return min(MIN_STEPS_OF_WINDOW_OF_PAIR, max(share, 1))
+def min_window_of_pair(step_count: int) -> int:
+    """Return for how many steps two ranks must differ; shorter, any third program may be the cause."""
+    step_share = int(MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR * step_count)
+    return min(MIN_STEPS_OF_WINDOW_OF_PAIR, max(step_share, 1))
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect (share of a step), first and last row where the second rank is latest."""
     whole_run = (0, len(difference) - 1)
     fitted_course = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
-    residual = _clip_spikes(difference - fitted_course.effect)
-    difference = fitted_course.effect + residual
+    residual = _clip_spikes(difference - fitted_course.delay)
+    difference = fitted_course.delay + residual
     steps_of_block = max(_find_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
     first_blocks, last_blocks = _list_windows_of_pair(
         len(difference) // steps_of_block, -(-min_window_of_pair(len(difference)) // steps_of_block)
     )
     if not len(first_blocks):
         return 1.0, 0.0, *whole_run
-    (scores,) = _score(_block_means(difference, steps_of_block)[None, :], first_blocks, last_blocks)
+    (scores,) = _score_windows(
+        _average_blocks(difference, steps_of_block)[None, :], first_blocks, last_blocks
+    )
     best_window = int(np.argmax(scores))
     first_row, last_row = (
         int(first_blocks[best_window]) * steps_of_block,
@@ -359,7 +378,7 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
     share_delayed = np.mean(window_difference > effect / 2)
     if effect < MIN_DELAY_OF_TWO_RANKS or share_delayed < MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR:
         return 1.0, effect, first_row, last_row
-    residual_means = _block_means(residual, steps_of_block)
+    residual_means = _average_blocks(residual, steps_of_block)
     null_scores = _draw_null_scores(residual_means, first_blocks, last_blocks, seed)
     higher_count = np.count_nonzero(FACTOR_OF_NULL_SCORES * null_scores >= scores[best_window])
     return (1 + higher_count) / (1 + len(null_scores)), effect, first_row, last_row
@@ -389,7 +408,7 @@ def _count_alike_steps(rho: float) -> int:
     return round((1 + rho) / (1 - rho))
 
 
-def _block_means(values: Floats, size: int) -> Floats:
+def _average_blocks(values: Floats, size: int) -> Floats:
     count = len(values) // size
     return np.asarray(values[: count * size].reshape(count, size).mean(axis=1))
 
@@ -408,8 +427,11 @@ def _list_windows_of_pair(count: int, min_length: int) -> tuple[Ints, Ints]:
     return first_blocks, last_blocks
 
 
-def _score(blocks: Floats, first: Ints, last: Ints) -> Floats:
-    """Return sum / sqrt(length) of every window, [sample, window]."""
+def _score_windows(blocks: Floats, first: Ints, last: Ints) -> Floats:
+    """Return sum / sqrt(length) of every window, [sample, window]; `blocks` is [sample, block].
+
+    `first` and `last` are the windows' first and last blocks, inclusive.
+    """
     sums = np.concatenate([np.zeros((len(blocks), 1)), np.cumsum(blocks, axis=1)], axis=1)
     return np.asarray((sums[:, last + 1] - sums[:, first]) / np.sqrt(last - first + 1))
 
@@ -419,4 +441,6 @@ def _draw_null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Flo
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first) // MAX_SCORES_AT_ONCE
     batches = np.array_split(signs * blocks, part_count)
-    return np.concatenate([np.abs(_score(part, first, last)).max(axis=1) for part in batches])
+    return np.concatenate(
+        [np.abs(_score_windows(part, first, last)).max(axis=1) for part in batches]
+    )

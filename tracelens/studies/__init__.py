@@ -39,14 +39,9 @@ def study(name: str, runs: Mapping[str, Trace] | None = None) -> Study:
     """
     module = cast("_Module", import_module(f"{__name__}.{name}"))
     paper_study, runs = module.study(), runs or {}
-    sections_of_runs = {run: module.ask(trace) for run, trace in runs.items()}
-    if len(sections_of_runs) > 1:
-        sections_of_runs = {
-            run: _name_run(section, run) for run, section in sections_of_runs.items()
-        }
-    return replace(paper_study, sections=(*paper_study.sections, *sections_of_runs.values()))
-
-
-def _name_run(section: Section, run: str) -> Section:
-    """Name the run that a section is about."""
-    return replace(section, question=f"{section.question} ({run})")
+    sections = [*paper_study.sections]
+    for run, trace in runs.items():
+        section = module.ask(trace)
+        name = f" ({run})" if len(runs) > 1 else ""
+        sections.append(replace(section, question=f"{section.question}{name}"))
+    return replace(paper_study, sections=tuple(sections))

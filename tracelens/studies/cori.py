@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.load import prepare
 from tracelens.model import fmt
-from tracelens.placement import STRATEGIES, loads
+from tracelens.placement import STRATEGIES, sum_shard_bytes
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.studies.figures import Figure, Section, Study, Tag
-from tracelens.studies.traces import Served, measure_served
+from tracelens.studies.traces import ServerLoad, measure_server_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
 # efficiency: models are fitted to that of 512 workers with 64 servers [Mathuriya et al. 2017; one
-# decision in _Model._fitted, _ask_explained, _make_congested]
+# decision in _Model._fit_communication, _ask_explained, _make_congested]
 _FITTED_EFFICIENCY: Final = 0.23
 # share of the fullest server's work: transfers are overlapped if as much is hidden [chosen]
 MIN_SHARE_HIDDEN_IF_OVERLAPPED: Final = 0.5
@@ -41,30 +41,31 @@ _HEP_WORKERS: Final = 256  # workers: HEP-CNN's largest run has as many [Mathuri
 
 @dataclass(frozen=True)
 class _Model:
-    """How a step follows from compute and cost, both s; `cost` says how that grows, per byte."""
+    """How the time of a step follows from those of compute and of communication.
 
-    cost: Callable[[int], float]
-    step: Callable[[float, float], float]
+    `weigh_workers` says how communication grows with workers, for each byte of the fullest server.
+    """
 
-    def efficiency(self, size: tuple[int, float], fitted_size: tuple[int, float]) -> float:
-        """Return the efficiency at a size if the fitted one reaches 23 %.
+    weigh_workers: Callable[[int], float]
+    combine_times: Callable[[float, float], float]
 
-        A size is the number of workers, and the bytes of the fullest server.
-        """
-        (workers, nbytes), (fitted_workers, fitted_bytes) = size, fitted_size
-        cost_ratio = self.cost(workers) * nbytes / (self.cost(fitted_workers) * fitted_bytes)
-        return 1 / self.step(1.0, self._fitted() * cost_ratio)
+    def find_efficiency(self, size: tuple[int, float], fitted_size: tuple[int, float]) -> float:
+        """Return the efficiency at (workers, bytes of the fullest server), if fitted to 23 %."""
+        sizes = (size, fitted_size)
+        cost, fitted_cost = (self.weigh_workers(workers) * nbytes for workers, nbytes in sizes)
+        return 1 / self.combine_times(1.0, self._fit_communication() * (cost / fitted_cost))
 
-    def _fitted(self) -> float:
-        """Return the cost, as a multiple of compute, that makes 23 % of the fitted size."""
-        step_ratio = 1 / _FITTED_EFFICIENCY
-        return step_ratio if self.step(1.0, step_ratio) == step_ratio else step_ratio - 1
+    def _fit_communication(self) -> float:
+        """Return the communication, as a multiple of compute, that makes 23 % of the fitted size."""
+        step_ratio = 1 / _FITTED_EFFICIENCY  # of a step to its compute
+        is_hidden = self.combine_times(1.0, step_ratio) == step_ratio
+        return step_ratio if is_hidden else step_ratio - 1
 
 
 MODELS: Final = {
-    "additive": _Model(lambda workers: workers, lambda tc, cost: tc + cost),
+    "additive": _Model(lambda workers: workers, lambda compute, transfer: compute + transfer),
     "overlap": _Model(lambda workers: workers, max),
-    "incast": _Model(lambda workers: workers**2, lambda tc, cost: tc + cost),
+    "incast": _Model(lambda workers: workers**2, lambda compute, transfer: compute + transfer),
 }
 
 
@@ -87,11 +88,11 @@ def ask(trace: Trace) -> Section:
     Raises:
         UnusableInput: it has no such servers.
     """
-    measured = measure_served(trace)
+    server_load = measure_server_load(trace)
     return Section(
         "Overlap or incast in the run given?",
-        _make_figures(_GIVEN, measured, "measured"),
-        f"{fmt.capital(_name_cause(measured.hidden_share))}.",
+        _make_figures(_GIVEN, server_load, tag="measured"),
+        f"{fmt.capital(_name_cause(server_load.hidden_share))}.",
     )
 
 
@@ -105,31 +106,28 @@ _SOURCES: Final = (
 
 def _make_resnet() -> Scenario:
     """Return a single step without noise: the other models have none."""
-    preset = scenario_file.scenario(scenario_file.preset("resnet50"))
+    preset = scenario_file.make_scenario(scenario_file.load_preset("resnet50"))
     return replace(preset, steps=1, noise=0.0, spread=0.0)
 
 
 def _find_fullest_bytes(scenario: Scenario, shards: int, strategy: str = "round_robin") -> float:
-    return float(max(loads(STRATEGIES[strategy](scenario.variables, shards), shards)))
+    """Return the bytes of the fullest of some servers, with variables placed by a strategy."""
+    return float(max(sum_shard_bytes(STRATEGIES[strategy](scenario.variables, shards), shards)))
 
 
 def _ask_placement(resnet: Scenario) -> Section:
-    """Derive how uneven servers are: bytes of the fullest one over the mean."""
+    """Derive how uneven servers are: bytes of the fullest one over the mean, for 32 and 64 of them."""
     total_bytes = sum(resnet.variables)
     figures = []
     for shards in (32, 64):
         fullest_bytes = _find_fullest_bytes(resnet, shards)
+        ratio = fullest_bytes * shards / total_bytes
         figures += [
-            Figure(
-                f"most / mean bytes, {shards} servers",
-                fullest_bytes * shards / total_bytes,
-                "x",
-                "derived",
-            ),
+            Figure(f"most / mean bytes, {shards} servers", ratio, "x", "derived"),
             Figure(f"effective servers of {shards}", total_bytes / fullest_bytes, "", "derived"),
         ]
-    imbalance = _find_fullest_bytes(resnet, 64, "greedy") * 64 / total_bytes
-    figures.append(Figure("most / mean bytes, 64 servers, greedy", imbalance, "x", "derived"))
+    greedy_ratio = _find_fullest_bytes(resnet, shards=64, strategy="greedy") * 64 / total_bytes
+    figures.append(Figure("most / mean bytes, 64 servers, greedy", greedy_ratio, "x", "derived"))
     largest_bytes = max(resnet.variables)
     return Section(
         "How uneven are the servers?",
@@ -152,10 +150,10 @@ def _ask_efficiencies(resnet: Scenario) -> Section:
             figures.append(
                 Figure(
                     f"efficiency {workers}/{shards}, {name}",
-                    model.efficiency((workers, nbytes), fitted_size),
+                    model.find_efficiency((workers, nbytes), fitted_size),
                     "%",
                     "consistency check" if workers == fitted_workers else "assumed",
-                    _PUBLISHED[workers, shards],
+                    published=_PUBLISHED[workers, shards],
                 )
             )
     for (workers, shards), published in _PUBLISHED.items():
@@ -165,7 +163,7 @@ def _ask_efficiencies(resnet: Scenario) -> Section:
                 _simulate_efficiency(resnet, workers, shards),
                 "%",
                 "consistency check" if workers == fitted_workers else "simulated",
-                published,
+                published=published,
             )
         )
     return Section(
@@ -179,7 +177,7 @@ def _ask_efficiencies(resnet: Scenario) -> Section:
 def _simulate_efficiency(
     resnet: Scenario, workers: int, shards: int, placement: str = "round_robin"
 ) -> float:
-    """Simulate a run, and return its compute time over its length."""
+    """Simulate a run of one step, and return its compute time over its length."""
     run = replace(resnet, ranks=workers, shards=shards, placement=placement)
     compute_ms = run.data_ms + run.forward_ms + run.backprop_ms
     return compute_ms * 1e6 / synthetic.duration_ns(run)
@@ -187,26 +185,22 @@ def _simulate_efficiency(
 
 def _ask_explained(resnet: Scenario) -> Section:
     """Compute the efficiency with even servers and the share of the loss by uneven ones, by model."""
-    total_bytes, fullest_bytes = sum(resnet.variables), _find_fullest_bytes(resnet, 64)
-    fitted_size = (512, fullest_bytes)
-    loss = 1 - _FITTED_EFFICIENCY
-    efficiencies = {
-        name: model.efficiency((512, total_bytes / 64), fitted_size)
-        for name, model in MODELS.items()
+    fitted_size = (512, _find_fullest_bytes(resnet, shards=64))
+    even_size = (512, sum(resnet.variables) / 64)
+    loss_share = 1 - _FITTED_EFFICIENCY
+    efficiency_by_model = {
+        name: model.find_efficiency(even_size, fitted_size) for name, model in MODELS.items()
     }
-    efficiencies["event"] = _simulate_efficiency(resnet, 512, 64, "chunked")
+    event_efficiency = _simulate_efficiency(resnet, workers=512, shards=64, placement="chunked")
+    efficiency_by_model["event"] = event_efficiency
     figures = []
-    for name, efficiency in efficiencies.items():
+    for name, efficiency in efficiency_by_model.items():
         tag: Tag = "simulated" if name == "event" else "assumed"
         placement = "32 KiB chunks" if name == "event" else "even servers"
+        placement_share = (efficiency - _FITTED_EFFICIENCY) / loss_share
         figures += [
             Figure(f"efficiency 512/64 with {placement}, {name}", efficiency, "%", tag),
-            Figure(
-                f"of the loss by placement, {name}",
-                (efficiency - _FITTED_EFFICIENCY) / loss,
-                "%",
-                tag,
-            ),
+            Figure(f"of the loss by placement, {name}", placement_share, "%", tag),
         ]
     return Section(
         "How much of the loss is placement?",
@@ -217,28 +211,17 @@ def _ask_explained(resnet: Scenario) -> Section:
 
 def _ask_hep_cnn() -> Section:
     """Compute HEP-CNN's efficiency with one server, with and without overlap."""
-    scenario = scenario_file.scenario(scenario_file.preset("hepcnn"))
+    scenario = scenario_file.make_scenario(scenario_file.load_preset("hepcnn"))
     compute_s = (scenario.data_ms + scenario.forward_ms + scenario.backprop_ms) / 1e3
     transfer_s = 2 * _HEP_WORKERS * sum(scenario.variables) / (scenario.link_gbytes_per_s * 1e9)
-    figures = (
-        Figure(
-            "HEP-CNN efficiency 256/1, overlap",
-            compute_s / max(compute_s, transfer_s),
-            "%",
-            "assumed",
-            "> 80 %",
-        ),
-        Figure(
-            "HEP-CNN efficiency 256/1, additive",
-            compute_s / (compute_s + transfer_s),
-            "%",
-            "assumed",
-            "> 80 %",
-        ),
-    )
+    step_by_model = {"overlap": max(compute_s, transfer_s), "additive": compute_s + transfer_s}
+    figures = []
+    for model, step_s in step_by_model.items():
+        name = f"HEP-CNN efficiency 256/1, {model}"
+        figures.append(Figure(name, compute_s / step_s, "%", "assumed", published="> 80 %"))
     return Section(
         "Does HEP-CNN agree?",
-        figures,
+        tuple(figures),
         "Its one server is busy for longer than a step computes: over 80 % needs overlap.",
     )
 
@@ -250,14 +233,15 @@ def _ask_overlap(resnet: Scenario) -> Section:
         "a run with overlap": prepare(synthetic.generate(smaller)),
         "a run with incast": prepare(synthetic.generate(_make_congested(smaller))),
     }
-    measured_by_name = {name: measure_served(trace) for name, trace in runs.items()}
+    load_by_run = {name: measure_server_load(trace) for name, trace in runs.items()}
     figures = [
         figure
-        for name, measured in measured_by_name.items()
-        for figure in _make_figures(name, measured, "simulated")
+        for name, server_load in load_by_run.items()
+        for figure in _make_figures(name, server_load, tag="simulated")
     ]
     verdicts = [
-        f"{name}: {_name_cause(figure.hidden_share)}" for name, figure in measured_by_name.items()
+        f"{name}: {_name_cause(server_load.hidden_share)}"
+        for name, server_load in load_by_run.items()
     ]
     return Section(
         "Overlap or incast? What a trace says",
@@ -267,10 +251,10 @@ def _ask_overlap(resnet: Scenario) -> Section:
     )
 
 
-def _make_figures(name: str, measured: Served, tag: Tag) -> tuple[Figure, ...]:
+def _make_figures(run: str, server_load: ServerLoad, tag: Tag) -> tuple[Figure, ...]:
     return (
-        Figure(f"fullest server at work, {name}", measured.busy_share, "%", tag),
-        Figure(f"of that beside compute, {name}", measured.hidden_share, "%", tag),
+        Figure(f"fullest server at work, {run}", server_load.busy_share, "%", tag),
+        Figure(f"of that beside compute, {run}", server_load.hidden_share, "%", tag),
     )
 
 
@@ -288,5 +272,5 @@ def _make_congested(resnet: Scenario) -> Scenario:
     Replies do not collide in the simulator, so that pushes alone take what both would.
     """
     exposed_s = (1 / _FITTED_EFFICIENCY - 1) * (resnet.forward_ms + resnet.backprop_ms) / 1e3
-    bandwidth = 512**2 * _find_fullest_bytes(resnet, 64) / exposed_s
-    return replace(resnet, beside_compute=False, incast=1.0, link_gbytes_per_s=bandwidth / 1e9)
+    bytes_per_s = 512**2 * _find_fullest_bytes(resnet, shards=64) / exposed_s
+    return replace(resnet, beside_compute=False, incast=1.0, link_gbytes_per_s=bytes_per_s / 1e9)

@@ -40,7 +40,8 @@ _SOURCES: Final = (
     "A tree's level is taken to cost what serving one worker does: assumed.",
     "The paper's own text was not read beyond its abstract.",
 )
-_PARTS: Final = {
+# What workers do for the exchange, by operation.
+_EXCHANGE_PARTS: Final = {
     "turn_wait": "waiting for the turn",
     "weights_down": "weights down under way",
     "weights_up": "weights up under way",
@@ -55,16 +56,11 @@ def study() -> Study:
 def _ask_tree() -> Section:
     """Compute the speedup by a tree instead of turns, in units of an original iteration."""
     compute_share = 1 - _ORIGINAL_COMMUNICATION
-    figures = [
-        Figure(
-            f"Sync 1 over the original, {workers} workers",
-            workers / (compute_share + log2(workers) * _ORIGINAL_COMMUNICATION),
-            "x",
-            "assumed",
-            "3.7 x",
-        )
-        for workers in _WORKERS
-    ]
+    figures = []
+    for workers in _WORKERS:
+        speedup = workers / (compute_share + log2(workers) * _ORIGINAL_COMMUNICATION)
+        name = f"Sync 1 over the original, {workers} workers"
+        figures.append(Figure(name, speedup, "x", "assumed", published="3.7 x"))
     return Section(
         "Does a tree instead of turns explain the first step?",
         tuple(figures),
@@ -74,9 +70,11 @@ def _ask_tree() -> Section:
 
 def _ask_totals() -> Section:
     """Derive the time of iterations from the published shares and speedups."""
-    total_speedups = list(accumulate(_SPEEDUPS, mul))
+    # Times are in units of an original iteration.
+    total_speedups = list(accumulate(_SPEEDUPS, mul))  # over the original
     sync3_iteration = 1 / total_speedups[-1]
     sync3_compute = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
+    compute_ratio = sync3_compute / (1 - _ORIGINAL_COMMUNICATION)
     names = ("Sync 1", "Sync 2", "Sync 3")
     figures = [
         *(
@@ -85,22 +83,14 @@ def _ask_totals() -> Section:
         ),
         Figure("Sync 3, communicating", sync3_iteration * _SYNC3_COMMUNICATION, "", "derived"),
         Figure("Sync 3, computing", sync3_compute, "", "derived"),
-        Figure(
-            "computing, Sync 3 / original",
-            sync3_compute / (1 - _ORIGINAL_COMMUNICATION),
-            "x",
-            "derived",
-        ),
-        Figure(
-            "communication of the original",
-            _ORIGINAL_COMMUNICATION,
-            "%",
-            "consistency check",
-            "87 %",
-        ),
-        Figure("communication of Sync 3", _SYNC3_COMMUNICATION, "%", "consistency check", "14 %"),
-        Figure("speedup of Sync 3", total_speedups[-1], "x", "consistency check", "5.3 x"),
+        Figure("computing, Sync 3 / original", compute_ratio, "x", "derived"),
     ]
+    for name, value, unit, published in (
+        ("communication of the original", _ORIGINAL_COMMUNICATION, "%", "87 %"),
+        ("communication of Sync 3", _SYNC3_COMMUNICATION, "%", "14 %"),
+        ("speedup of Sync 3", total_speedups[-1], "x", "5.3 x"),
+    ):
+        figures.append(Figure(name, value, unit, "consistency check", published=published))
     return Section(
         "Do 87 %, 14 % and 5.3 x fit together?",
         tuple(figures),
@@ -123,19 +113,19 @@ def ask(trace: Trace) -> Section:
         .collect()
     )
     partition = phases.run(trace)
-    iteration_ns = partition.spent.sum(axis=1)
+    iteration_ns = partition.spent_ns.sum(axis=1)  # of each step of a worker
     total_ns = int(iteration_ns.sum())
     share_by_op = {op: ns / total_ns for op, ns in exchange_times.iter_rows()} if total_ns else {}
-    if not share_by_op.keys() & _PARTS.keys():
+    if not share_by_op.keys() & _EXCHANGE_PARTS.keys():
         raise UnusableInput(
             "This run exchanges no weights with a centre: expected one of the EASGD family, such as of "
             "mpi_easgd.py."
         )
     figures = [
         Figure(f"{name}, of the steps", share_by_op.get(op, 0.0), "%", "measured")
-        for op, name in _PARTS.items()
+        for op, name in _EXCHANGE_PARTS.items()
     ]
-    exposed_share = 1 - int(partition.sum_time(*OWN_CATEGORIES).sum()) / total_ns
+    exposed_share = 1 - int(partition.sum_ns_by_window(*OWN_CATEGORIES).sum()) / total_ns
     figures += [
         Figure("communication not hidden, of the steps", exposed_share, "%", "measured"),
         Figure("iteration", float(iteration_ns.mean()) / MILLISECOND, "ms", "measured"),

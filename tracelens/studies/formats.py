@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
-from tracelens.reports.lines import COLUMNS, json_text, wrapped
+from tracelens.reports.lines import COLUMNS, json_text, wrap_sentence
 from tracelens.studies.figures import TAGS
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def to_text(study: Study) -> str:
         lines += ["", section.question]
         for name, value, published, tag in rows:
             numbers = f"{value:>{value_width}}  {published:{paper_width}}  {tag}".rstrip()
-            name_width = COLUMNS - value_width - paper_width - tag_width - 6
+            name_width = COLUMNS - value_width - paper_width - tag_width - 6  # gaps of two
             *name_lines, last_line = textwrap.wrap(name, name_width) or [""]
             lines += [*name_lines, f"{last_line:{min(longest_name, name_width)}}  {numbers}"]
-        lines += wrapped(f"-> {section.answer}", indent="   ")
-    lines += ["", *(line for tag in study.tags for line in wrapped(f"{tag}: {TAGS[tag]}"))]
-    lines += [line for source in study.sources for line in wrapped(f"- {source}")]
+        lines += wrap_sentence(f"-> {section.answer}", indent="   ")
+    lines += ["", *(line for tag in study.tags for line in wrap_sentence(f"{tag}: {TAGS[tag]}"))]
+    lines += [line for source in study.sources for line in wrap_sentence(f"- {source}")]
     return "\n".join(lines) + "\n"
 
 
@@ -65,6 +65,7 @@ FORMATS: Final[dict[str, Callable[[Study], str]]] = {
 
 
 def _cells(figure: Figure) -> tuple[str, str, str, str]:
+    """Return a row of the table, under `_HEADINGS`: name, value, what the paper says, tag."""
     return figure.name, _write_value(figure), figure.published or "", figure.tag
 
 
@@ -72,4 +73,5 @@ def _write_value(figure: Figure) -> str:
     if figure.unit == "%":
         return fmt.percent(figure.value, 1)
     whole_digits = len(str(int(abs(figure.value)))) if abs(figure.value) >= 1 else 0
-    return f"{figure.value:,.{max(DIGITS_SHOWN - whole_digits, 0)}f} {figure.unit}".rstrip()
+    decimals = max(DIGITS_SHOWN - whole_digits, 0)
+    return f"{figure.value:,.{decimals}f} {figure.unit}".rstrip()

@@ -22,7 +22,7 @@ from tracelens.errors import UnusableInput
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.simulator import scenario_file, synthetic
-from tracelens.simulator.scenario import MILLISECOND, Fault, Scenario
+from tracelens.simulator.scenario import MILLISECOND, Fault, FaultPhase, Scenario
 from tracelens.studies.figures import Figure, Section, Study
 from tracelens.verdicts.whatif import whatif
 
@@ -57,34 +57,33 @@ class Case:
 
     system: str
     pause_ms: float
-    at: float | None  # share of backprop that is done then; null: before backprop
+    pause_share: float | None  # share of backprop that is done then; None: before backprop
 
     @property
     def name(self) -> str:
-        """Name the system, the length of the pause and its place."""
-        where = "before backprop" if self.at is None else f"after {self.at:.0%}"
+        """The system, the length of the pause, and when it is."""
+        where = "before backprop" if self.pause_share is None else f"after {self.pause_share:.0%}"
         return f"{self.system}, {self.pause_ms:.0f} ms {where}"
 
     @property
     def fault(self) -> Fault:
-        """What the simulator plants."""
-        if self.at is None:
-            return Fault("forward", (_PAUSED_RANK,), extra_ms=self.pause_ms)
-        return Fault("backprop", (_PAUSED_RANK,), extra_ms=self.pause_ms, at=self.at)
+        """The fault that the simulator plants."""
+        phase: FaultPhase = "forward" if self.pause_share is None else "backprop"
+        return Fault(phase, (_PAUSED_RANK,), extra_ms=self.pause_ms, pause_share=self.pause_share)
 
 
 _FAST, _SLOW = "ResNet-50 at 2 GB/s", "ResNet-50 at 0.2 GB/s"
 _NT3, _NT3_SLOW = "NT3 at 2 GB/s", "NT3 at 0.6 GB/s"
 CASES: Final = (
-    Case(_FAST, 200, 0.6),
-    Case(_SLOW, 200, None),
-    Case(_SLOW, 200, 0.3),
-    Case(_SLOW, 350, 0.9),
-    Case(_SLOW, 400, 0.3),
-    Case(_SLOW, 500, 0.3),
-    Case(_SLOW, 800, 0.3),
-    Case(_NT3, 300, 0.3),
-    Case(_NT3_SLOW, 300, 0.3),
+    Case(_FAST, pause_ms=200, pause_share=0.6),
+    Case(_SLOW, pause_ms=200, pause_share=None),
+    Case(_SLOW, pause_ms=200, pause_share=0.3),
+    Case(_SLOW, pause_ms=350, pause_share=0.9),
+    Case(_SLOW, pause_ms=400, pause_share=0.3),
+    Case(_SLOW, pause_ms=500, pause_share=0.3),
+    Case(_SLOW, pause_ms=800, pause_share=0.3),
+    Case(_NT3, pause_ms=300, pause_share=0.3),
+    Case(_NT3_SLOW, pause_ms=300, pause_share=0.3),
 )
 
 
@@ -105,17 +104,17 @@ def study() -> Study:
 
 
 def _make_resnet50(gbytes_per_s: float) -> Scenario:
-    """Return ResNet-50 whose buckets join neighbours in backprop's order, as Horovod does."""
-    model = scenario_file.scenario(scenario_file.preset("resnet50"))
+    """Return ResNet-50; a bucket holds gradients made in one window of `_FUSION_MS`, as of Horovod."""
+    model = scenario_file.make_scenario(scenario_file.load_preset("resnet50"))
     work_sums = np.cumsum(model.work[::-1])
     exact_windows = work_sums / work_sums[-1] * (_BACKPROP_MS / _FUSION_MS)  # [variable]
-    windows = np.ceil(exact_windows).astype(np.int64)
+    windows = np.ceil(exact_windows).astype(np.int64)  # the number of each variable's window
     first_variables = np.flatnonzero(np.diff(windows, prepend=-1))
     bucket_bytes = np.add.reduceat(model.variables[::-1], first_variables).tolist()
     bucket_ends = np.append(work_sums[first_variables[1:] - 1], work_sums[-1])
     ready_shares = (bucket_ends / work_sums[-1]).tolist()
     compute = {"data_ms": 0.0, "forward_ms": 330.0, "backprop_ms": _BACKPROP_MS, "update_ms": 4.0}
-    return scenario_file.scenario(
+    return scenario_file.make_scenario(
         {
             "run": {"workers": 64, "workers_per_host": 1, "steps": 6},
             "compute": compute | {"noise": 0.005},
@@ -126,11 +125,11 @@ def _make_resnet50(gbytes_per_s: float) -> Scenario:
 
 
 def _make_nt3(gbytes_per_s: float) -> Scenario:
-    scenario = scenario_file.preset("nt3")
-    scenario["run"]["steps"] = 6
-    scenario["compute"]["noise"] = 0.005
-    scenario["network"]["gbytes_per_s"] = gbytes_per_s
-    return scenario_file.scenario(scenario)
+    tables = scenario_file.load_preset("nt3")
+    tables["run"]["steps"] = 6
+    tables["compute"]["noise"] = 0.005
+    tables["network"]["gbytes_per_s"] = gbytes_per_s
+    return scenario_file.make_scenario(tables)
 
 
 def _sum_compute_ms(system: Scenario) -> float:
@@ -139,6 +138,7 @@ def _sum_compute_ms(system: Scenario) -> float:
 
 def _simulate_reductions(system: Scenario) -> Floats:
     """Return when each bucket is reduced in a step without noise, ms from its begin, [bucket]."""
+    # Without noise all ranks do the same, so that one is enough.
     quiet_system = replace(system, ranks=1, steps=1, noise=0.0, spread=0.0, exit_skew_us=0.0)
     spans = prepare(synthetic.generate(quiet_system)).spans
     first_begin = spans.select(pl.col("start_ns").min())
@@ -148,7 +148,7 @@ def _simulate_reductions(system: Scenario) -> Floats:
 
 
 def _ask_hidden(systems: dict[str, Scenario]) -> Section:
-    """Simulate steps, and the time that reductions take after backprop."""
+    """Simulate the length of steps, and the time that reductions take after backprop, by system."""
     figures: list[Figure] = []
     for name, system in systems.items():
         compute_ms = _sum_compute_ms(system)
@@ -170,13 +170,13 @@ def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
     for case in CASES:
         quiet_system = systems[case.system]
         paused_system = replace(quiet_system, faults=(case.fault,))
-        lost_ns = synthetic.duration_ns(paused_system) - synthetic.duration_ns(quiet_system)
-        pause_ns = case.pause_ms * MILLISECOND
+        total_lost_ns = synthetic.duration_ns(paused_system) - synthetic.duration_ns(quiet_system)
+        pause_ns = case.pause_ms * MILLISECOND  # of each step
         (answer,) = whatif(
             prepare(synthetic.generate(paused_system)), f"rank:{_PAUSED_RANK}=median"
         ).answers
         share_by_trace = 1 - (answer.before_ns - answer.after_ns) / pause_ns
-        absorbed_share = 1 - lost_ns / quiet_system.steps / pause_ns
+        absorbed_share = 1 - total_lost_ns / quiet_system.steps / pause_ns
         figures += [
             Figure(case.name, absorbed_share, "%", "simulated"),
             Figure(f"{case.name}, by trace", share_by_trace, "%", "simulated"),
@@ -191,24 +191,22 @@ def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
 
 
 def _ask_gaps(systems: dict[str, Scenario]) -> Section:
-    """Measure the gaps between updates, each made as soon as its bucket is reduced."""
+    """Measure the gaps between updates, each made as soon as its bucket is reduced, by system."""
     figures: list[Figure] = []
     for name, system in systems.items():
-        reduced_ms = _simulate_reductions(system)
+        reduced_ms = _simulate_reductions(system)  # [bucket], as the times of updates
         bucket_bytes = np.array(system.bytes_of_buckets, np.float64)
         updates_ms = system.update_ms * bucket_bytes / bucket_bytes.sum()
         begin_ms, end_ms = _schedule_updates(reduced_ms, updates_ms)
         compute_ms = _sum_compute_ms(system)
         step_ms = max(compute_ms, float(end_ms[-1]))
+        # The last gap reaches from a step's last update to the first one of the next step.
         gaps_ms = np.append(begin_ms[1:] - end_ms[:-1], step_ms - end_ms[-1] + begin_ms[0])
+        longest_ms, gap_share = float(gaps_ms[:-1].max()), float(gaps_ms.sum()) / step_ms
         figures += [
             Figure(f"first update of a step, {name}", float(begin_ms[0]), "ms", "simulated"),
-            Figure(
-                f"longest gap within a step, {name}", float(gaps_ms[:-1].max()), "ms", "simulated"
-            ),
-            Figure(
-                f"all gaps, of the step, {name}", float(gaps_ms.sum()) / step_ms, "%", "simulated"
-            ),
+            Figure(f"longest gap within a step, {name}", longest_ms, "ms", "simulated"),
+            Figure(f"all gaps, of the step, {name}", gap_share, "%", "simulated"),
         ]
     return Section(
         "How long are the gaps between weight updates?",
@@ -236,18 +234,20 @@ def ask(trace: Trace) -> Section:
     """
     phases = accounting.run(trace)
     results = interleaving.run(Facts(trace, phases))
-    hidden_shares = results.overlap["overlap"].drop_nulls()
+    hidden_shares = results.overlap["overlap"].drop_nulls()  # of communication, by rank
     if hidden_shares.is_empty():
         raise UnusableInput(
             "This run has no reductions: expected one whose ranks record them "
             "('tracelens info' says what there is)."
         )
     mean_share = float(hidden_shares.to_numpy().mean())
-    figures = [_make_figure("communication hidden beside compute", mean_share, "%")]
+    figures = [_make_measured_figure("communication hidden beside compute", mean_share, "%")]
     gaps_ns = results.gaps.filter("within")["gap_ns"].to_numpy()
     if len(gaps_ns):
         longest_ms = float(gaps_ns.max()) / MILLISECOND
-        figures.append(_make_figure("longest gap between updates of a step", longest_ms, "ms"))
+        figures.append(
+            _make_measured_figure("longest gap between updates of a step", longest_ms, "ms")
+        )
     return Section(
         "What of the run given?",
         (*figures, *_ask_straggler(trace, phases)),
@@ -257,21 +257,22 @@ def ask(trace: Trace) -> Section:
 
 def _ask_straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
     """Yield the extra work of the slowest rank in a step, and the share of it that costs nothing."""
-    own_ns = phases.by_worker(phases.sum_time(*OWN_CATEGORIES)) / len(phases.steps)  # [rank]
-    slowest = int(own_ns.argmax())
-    if len(own_ns) < 2:
+    total_work_ns = phases.sum_by_worker(phases.sum_ns_by_window(*OWN_CATEGORIES))
+    work_ns = total_work_ns / len(phases.steps)  # [worker]
+    slowest = int(work_ns.argmax())
+    if len(work_ns) < 2:
         return
-    delay_ns = float(own_ns[slowest] - np.median(np.delete(own_ns, slowest)))
-    if delay_ns < own_ns[slowest] * MIN_SHARE_DELAYED_TO_REPORT:
+    delay_ns = float(work_ns[slowest] - np.median(np.delete(work_ns, slowest)))
+    if delay_ns < work_ns[slowest] * MIN_SHARE_DELAYED_TO_REPORT:
         return
-    ranks = dict(trace.workers.select("process", "rank").iter_rows())
-    rank = ranks[phases.pieces.processes[slowest]]
+    rank_by_process = dict(trace.workers.select("process", "rank").iter_rows())
+    rank = rank_by_process[phases.pieces.processes[slowest]]
     (answer,) = whatif(trace, f"rank:{rank}=median", phases=phases).answers
     absorbed_share = 1 - (answer.before_ns - answer.after_ns) / delay_ns
     delay_ms = delay_ns / MILLISECOND
-    yield _make_figure(f"rank {rank} works longer than others, in a step", delay_ms, "ms")
-    yield _make_figure("absorbed of that", min(max(absorbed_share, 0.0), 1.0), "%")
+    yield _make_measured_figure(f"rank {rank} works longer than others, in a step", delay_ms, "ms")
+    yield _make_measured_figure("absorbed of that", min(max(absorbed_share, 0.0), 1.0), "%")
 
 
-def _make_figure(name: str, value: float, unit: str) -> Figure:
-    return Figure(name, value, unit, "measured")
+def _make_measured_figure(name: str, value: float, unit: str) -> Figure:
+    return Figure(name, value, unit, tag="measured")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 PAPER: Final = "Luo et al. 2018, arXiv:1801.09805 and arXiv:1805.07891"
+# How many times the gradients' bytes go over the busiest link each way, by the number of workers.
 ARRANGEMENTS: Final[dict[str, Callable[[int], float]]] = {
     "one server of its own": float,
     "one server beside a worker": lambda workers: float(workers - 1),
@@ -44,20 +45,19 @@ _CHUNKS: Final = f"placement=chunked:{CHUNK_BYTES // 1024}KiB"
 
 def study() -> Study:
     """Compute and simulate."""
-    alexnet = scenario_file.scenario(scenario_file.preset("alexnet"))
-    nbytes, workers = float(sum(alexnet.variables)), alexnet.ranks
+    alexnet = scenario_file.make_scenario(scenario_file.load_preset("alexnet"))
+    gradient_bytes, workers = float(sum(alexnet.variables)), alexnet.ranks
     compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms
     bytes_per_ms = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
-    one_way_ms = nbytes / bytes_per_ms
+    one_way_ms = gradient_bytes / bytes_per_ms
+    best_ms = max(compute_ms, one_way_ms)  # of a step
     quiet_system = replace(alexnet, steps=3, noise=0.0, spread=0.0)
     sections = (
-        _ask_arrangements(nbytes, workers, compute_ms, bytes_per_ms),
+        _ask_arrangements(gradient_bytes, workers, compute_ms, bytes_per_ms),
         Section(
             "How long is a step at best?",
             (
-                Figure(
-                    "step, pipelined, full duplex", max(compute_ms, one_way_ms), "ms", "assumed"
-                ),
+                Figure("step, pipelined, full duplex", best_ms, "ms", "assumed"),
                 Figure("step, push then pull", compute_ms + 2 * one_way_ms, "ms", "assumed"),
                 Figure(
                     "step, simulated: chunks, all servers done before the next step",
@@ -74,12 +74,12 @@ def study() -> Study:
 
 
 def _ask_arrangements(
-    nbytes: float, workers: int, compute_ms: float, bytes_per_ms: float
+    gradient_bytes: float, workers: int, compute_ms: float, bytes_per_ms: float
 ) -> Section:
-    """Compute the load of the busiest link for each arrangement of servers."""
+    """Compute the load of the busiest link in a step for each arrangement of servers."""
     figures = []
     for name, count_payloads in ARRANGEMENTS.items():
-        link_bytes = count_payloads(workers) * nbytes
+        link_bytes = count_payloads(workers) * gradient_bytes
         gbits_per_s = link_bytes * 8 / compute_ms / 1e6
         figures += [
             Figure(f"busiest link each way, {name}", link_bytes / 1e6, "MB", "assumed"),
@@ -94,15 +94,15 @@ def _ask_arrangements(
 
 
 def _ask_speedups(compute_ms: float, one_way_ms: float) -> Section:
-    """Derive the link share of other software from the published speedup."""
+    """Derive other software's share of the link from the published speedup over the best step."""
     best_ms = max(compute_ms, one_way_ms)
     figures = []
     for name, (speedup, published) in _SPEEDUPS.items():
         link_share = 2 * one_way_ms / (speedup * best_ms - compute_ms)
-        checked_speedup = (compute_ms + 2 * one_way_ms / link_share) / best_ms
+        same_speedup = (compute_ms + 2 * one_way_ms / link_share) / best_ms
         figures += [
             Figure(f"share of the link that software reaches, {name}", link_share, "%", "assumed"),
-            Figure(f"speedup, {name}", checked_speedup, "x", "consistency check", published),
+            Figure(f"speedup, {name}", same_speedup, "x", "consistency check", published=published),
         ]
     overlap_speedup = (compute_ms + 2 * one_way_ms) / best_ms
     figures.append(Figure("speedup by overlap alone", overlap_speedup, "x", "assumed"))
@@ -127,7 +127,7 @@ def ask(trace: Trace) -> Section:
             f"and variables of several sizes. {error}"
         ) from None
     (answer,) = answers.answers
-    low_ms, high_ms = (end_ns / MILLISECOND for end_ns in answer.after_interval_ns)
+    low_ms, high_ms = (bound_ns / MILLISECOND for bound_ns in answer.after_interval_ns)
     figures = (
         Figure("step of the run given", answer.before_ns / MILLISECOND, "ms", "measured"),
         Figure("step with chunks, replayed", answer.after_ns / MILLISECOND, "ms", "measured"),

@@ -11,7 +11,7 @@ import polars as pl
 from tracelens.accounting import phases
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.servers.utilisation import served_requests
+from tracelens.analyses.servers.utilisation import list_services
 from tracelens.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerLoad:
     """Shares of the time of a run with parameter servers.
 
-    `shard` is the server that moves most bytes, `busy_share` how long it sends or receives, and
+    `fullest_shard` is the server that moves most bytes, `busy_share` how long it sends or receives, and
     `waiting_share` how long workers, on average, neither load data nor compute.
     """
 
-    shard: int
+    fullest_shard: int
     busy_share: float
     waiting_share: float
 
@@ -37,13 +37,13 @@ class Served:
         return max(1 - self.waiting_share / self.busy_share, 0.0) if self.busy_share else 0.0
 
 
-def measure_served(trace: Trace) -> Served:
+def measure_server_load(trace: Trace) -> ServerLoad:
     """Measure how long the fullest server is at work, and how long workers wait.
 
     Raises:
         UnusableInput: its servers recorded no transfer, or its workers no step.
     """
-    transfers = served_requests(trace).filter(pl.col("op").is_in(["receive", "reply"]))
+    transfers = list_services(trace).filter(pl.col("op").is_in(["receive", "reply"]))
     if transfers.is_empty() or trace.steps.is_empty():
         raise UnusableInput(
             "This run has no transfers of parameter servers, or no steps: expected one whose servers "
@@ -51,20 +51,18 @@ def measure_served(trace: Trace) -> Served:
         )
     shards = transfers.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
     fullest_shard = int(shards["shard"][-1])
-    own = transfers.filter(pl.col("shard") == fullest_shard).sort("start_ns")
-    busy_ns = _measure_union(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    own_transfers = transfers.filter(pl.col("shard") == fullest_shard).sort("start_ns")
+    begin_ns, end_ns = (own_transfers[name].to_numpy() for name in ("start_ns", "end_ns"))
+    busy_ns = _measure_union_ns(begin_ns, end_ns)
     job_length_ns, worker_count = job_ns(trace), trace.steps["process"].n_unique()
-    computing_share = _measure_computing(trace) / (job_length_ns * worker_count)
-    return Served(fullest_shard, busy_ns / job_length_ns, 1 - computing_share)
+    # Of all workers.
+    computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())
+    computing_share = computing_ns / (job_length_ns * worker_count)
+    return ServerLoad(fullest_shard, busy_ns / job_length_ns, 1 - computing_share)
 
 
-def _measure_union(begin_ns: Ints, end_ns: Ints) -> float:
-    """Measure the union of intervals that are sorted by begin, ns."""
+def _measure_union_ns(begin_ns: Ints, end_ns: Ints) -> float:
+    """Measure the time that is in at least one of some intervals, sorted by begin."""
     latest_end_ns = np.maximum.accumulate(end_ns)
     previous_end_ns = np.concatenate([begin_ns[:1], latest_end_ns[:-1]])
     return float(np.maximum(latest_end_ns - np.maximum(begin_ns, previous_end_ns), 0).sum())
-
-
-def _measure_computing(trace: Trace) -> float:
-    """Sum up the time in which workers load data or compute, ns."""
-    return float(phases.run(trace).sum_time(*OWN_CATEGORIES).sum())

@@ -13,7 +13,7 @@ from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import Gap
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import subject
+from tracelens.model.findings import name_subject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,13 +82,17 @@ def _advise_by_period(finding: Finding) -> str | None:
         return None
     if finding.kind == "slow_all":
         return _PERIODIC.format(period=period)
-    steps = fmt.series([str(step) for step in finding.evidence["first_slow_steps"]])
+    steps = fmt.join_words([str(step) for step in finding.evidence["first_slow_steps"]])
     return _PERIODIC_DATA.format(steps=steps, period=period)
 
 
 def _name_ranks(finding: Finding) -> str:
     """Name the ranks that a finding is about, also of those that are delayed at different times."""
-    return fmt.listing("rank", finding.ranks) if finding.ranks else subject(finding) or "all ranks"
+    return (
+        fmt.listing("rank", finding.ranks)
+        if finding.ranks
+        else name_subject(finding) or "all ranks"
+    )
 
 
 def _advise_own_core(evidence: Mapping[str, Any], ranks: str) -> str | None:

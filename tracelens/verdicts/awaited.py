@@ -28,7 +28,7 @@ MIN_SHARE_OF_DELAY_AT_PLACE: Final = 0.5
 
 
 def describe_awaited_rank(facts: Facts, ledger: Ledger) -> str:
-    """Return for whom all others wait most, and where it is later than its peers; may be empty."""
+    """Describe for whom all others wait most, and where it is later than its peers; may be empty."""
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
@@ -41,11 +41,11 @@ def _describe_delay(facts: Facts, rank: int) -> str:
 
     Delays are of a phase, beyond the median rank, ns, [step].
     """
-    trace, phases, times = facts.trace, facts.phases, facts.compute_time.levelled
+    trace, phases, times = facts.trace, facts.phases, facts.compute_time.with_equal_stages
     column = times.ranks.index(rank)
     delays_ns = [
         np.maximum(np.nan_to_num(phase_ns[:, column] - medians(phase_ns, axis=1), nan=0.0), 0.0)
-        for phase_ns in times.own
+        for phase_ns in times.compute_ns
     ]
     if not delays_ns:
         return ""

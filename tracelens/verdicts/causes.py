@@ -12,7 +12,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.accounting.spent_time import COPIES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import first_sentence, subject
+from tracelens.model.findings import first_sentence, name_subject
 from tracelens.stats.robust import lower_medians
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.last_ranks import find_last_ranks
@@ -137,10 +137,10 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
     share_by_cause, finding_by_cause = _sum_by_cause(ledger, findings)
     waits_share = share_by_cause[_LAST_RANKS]
     last_ranks = find_last_ranks(facts, waits_share + ledger.unexplained)
-    if last_ranks and last_ranks.share < waits_share / 2:
+    if last_ranks and last_ranks.lost_share < waits_share / 2:
         last_ranks = None  # compute time does not say what they wait for
     if last_ranks:
-        share_by_cause[_LAST_RANKS] = last_ranks.share
+        share_by_cause[_LAST_RANKS] = last_ranks.lost_share
     best = max(findings, key=_get_saving, default=None)
     saving = _get_saving(best) if best else 0.0
     if best and saving >= MIN_SHARE_OF_BOTTLENECK and saving > max(share_by_cause.values()):
@@ -165,7 +165,7 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
 def _sum_by_cause(
     ledger: Ledger, findings: Sequence[Finding]
 ) -> tuple[dict[str, float], dict[str, Finding]]:
-    """Return by cause the share that is lost to it, and the finding that would save most of it."""
+    """Return by cause the lost share of ranks x job time, and the finding that saves most of it."""
     share_by_cause: dict[str, float] = defaultdict(float)
     finding_by_cause: dict[str, Finding] = {}
     for loss in ledger.losses:
@@ -183,7 +183,7 @@ def _sum_by_cause(
 def _name_ranks(facts: Facts, category: str) -> str:
     """Name the ranks that spend most on a category beyond the median rank; may be empty."""
     phases = facts.phases
-    times_ns = phases.by_worker(phases.sum_time(category)).astype(np.float64)
+    times_ns = phases.sum_by_worker(phases.sum_ns_by_window(category)).astype(np.float64)
     beyond_ns = np.maximum(times_ns - lower_medians(times_ns), 0.0)
     if not beyond_ns.any() or beyond_ns.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * times_ns.sum():
         return ""
@@ -195,7 +195,7 @@ def _name_ranks(facts: Facts, category: str) -> str:
 
 
 def describe_share(facts: Facts, cause: str, share: float) -> str:
-    """Return in a sentence how much of each step a share of ranks x job time is."""
+    """Describe in a sentence how much of each step a share of ranks x job time is."""
     steps = max(len(facts.phases.steps), 1)
     step_ns = job_ns(facts.trace) / steps
     return (
@@ -224,5 +224,5 @@ def _name_cause(loss: Loss, findings: Sequence[Finding]) -> str | None:
 
 def _name_finding(finding: Finding) -> str:
     """Name a finding by its kind, whom it is about, and the phase."""
-    named = " ".join(filter(None, (KINDS[finding.kind].name, subject(finding))))
+    named = " ".join(filter(None, (KINDS[finding.kind].name, name_subject(finding))))
     return f"{named}, {fmt.phase(finding.phase)}" if finding.ranks and finding.phase else named

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.core_waits import is_busy
+from tracelens.accounting.core_waits import is_machine_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import find_gap
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import first_sentence, rate_severity, subject
+from tracelens.model.findings import first_sentence, name_subject, rate_severity
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.awaited import describe_awaited_rank
@@ -92,7 +92,7 @@ def conclude(
     gaps_of_trace = find_gaps(trace)
     scope = _describe_scope(facts, summary, ledger, notes, gaps_of_trace)
     faults = [finding for finding in findings if finding.category == "fault"]
-    gaps = [gap for gap in gaps_of_trace if gap.decisive]
+    gaps = [gap for gap in gaps_of_trace if gap.is_decisive]
     limiting_faults = (fault for fault in faults if not KINDS[fault.kind].ends_job)
     job_has_ended = any(KINDS[fault.kind].ends_job for fault in faults)
     accuses_no_rank = all(KINDS[fault.kind].group == "trace" for fault in limiting_faults)
@@ -176,7 +176,7 @@ def _find_indecision(
     busy_machine = _find_core_waits(findings) or _find_busy_machine(facts, ledger)
     if busy_machine:
         return busy_machine
-    tasks = measure_tasks(trace, phases, facts.roles.server)
+    tasks = measure_tasks(trace, phases, facts.roles.server_rank)
     if tasks and tasks.is_slower:
         return (
             f"INCONCLUSIVE: {_describe_slow_tasks(tasks)}",
@@ -193,7 +193,7 @@ def _find_unknown_time(
 
     It is not too much if a known bottleneck takes more.
     """
-    uncovered, unexplained = ledger.share_of("uncovered"), ledger.unexplained
+    uncovered, unexplained = ledger.sum_share("uncovered"), ledger.unexplained
     is_known = unexplained < MOST_UNEXPLAINED and uncovered < MAX_UNCOVERED_IF_CONCLUSIVE
     if bottleneck and bottleneck.is_of_several_causes:
         is_known = bottleneck.share > unexplained + uncovered
@@ -233,7 +233,7 @@ def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str
 
 def _describe_slow_tasks(tasks: Tasks) -> str:
     chance = ", maybe by chance" if tasks.may_be_chance else ""
-    return f"rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task{chance}"
+    return f"rank {tasks.slowest_rank} takes {tasks.slowness_ratio:.1f} times as long for a task{chance}"
 
 
 def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
@@ -245,7 +245,7 @@ def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None
         return None
     worst_finding = max(core_wait_findings, key=lambda finding: finding.saving or 0.0)
     core_wait = worst_finding.evidence["core_wait"]
-    culprit, share = subject(worst_finding) or "ranks", fmt.percent(core_wait["share"])
+    culprit, share = name_subject(worst_finding) or "ranks", fmt.percent(core_wait["share"])
     headline = (
         f"INCONCLUSIVE: the machine was busy: {culprit} waited for a core {share} of the time"
     )
@@ -272,13 +272,13 @@ def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | N
 
 def _describe_core_waits(facts: Facts) -> str | None:
     """Return the share of the time that ranks waited for cores, as text, if it bounds the run."""
-    waited_share = facts.core_wait
-    return fmt.percent(waited_share) if waited_share is not None and is_busy(waited_share) else None
+    share = facts.core_wait_share
+    return fmt.percent(share) if share is not None and is_machine_busy(share) else None
 
 
 def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
     """Return the open verdict of a run of which something decisive is missing or not understood."""
-    unknown_facts = fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))
+    unknown_facts = fmt.join_words(list(dict.fromkeys(gap.unknown for gap in gaps)))
     missing = "; ".join(gap.missing for gap in gaps)
     in_format = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
     return Verdict(
@@ -291,12 +291,12 @@ def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict
 
 
 def _has_communication(trace: Trace, phases: Phases) -> bool:
-    return bool(trace.calls) or bool(phases.sum_time("wait", "ps_queue", "transfer").any())
+    return bool(trace.calls) or bool(phases.sum_ns_by_window("wait", "ps_queue", "transfer").any())
 
 
 def _name_fault(finding: Finding) -> str:
     """Return a headline for a fault: kind, culprit, phase and severity."""
-    entry, culprit = KINDS[finding.kind], subject(finding)
+    entry, culprit = KINDS[finding.kind], name_subject(finding)
     where = (
         f", {fmt.phase(finding.phase)}"
         if finding.phase and culprit and entry.group == "ranks"
@@ -313,7 +313,7 @@ def _explain(finding: Finding) -> str:
         return first_sentence(finding)
     steps_text = f", {fmt.steps(*finding.steps)}" if finding.steps else ""
     return (
-        f"{subject(finding)}: {fmt.duration(culprit_ns)} per step in {fmt.phase(finding.phase)}; "
+        f"{name_subject(finding)}: {fmt.duration(culprit_ns)} per step in {fmt.phase(finding.phase)}; "
         f"the others: {fmt.duration(peers_ns)}{steps_text}."
     )
 
@@ -347,7 +347,7 @@ def _describe_unexplained(ledger: Ledger, awaited_text: str) -> str:
         for loss in losses
         if loss.share >= MOST_UNEXPLAINED / 10
     ]
-    return "; ".join(filter(None, (fmt.capital(fmt.series(loss_texts)), awaited_text))) + "."
+    return "; ".join(filter(None, (fmt.capital(fmt.join_words(loss_texts)), awaited_text))) + "."
 
 
 def _describe_largest_loss(ledger: Ledger) -> str:
@@ -383,7 +383,7 @@ def _describe_scope(
     startup_ns = ledger.startup_ns if ledger else None
     startup_text = f"; start-up of {fmt.duration(startup_ns)} apart" if startup_ns else ""
     unknown_facts = []
-    if trace.alignment.unaligned:
+    if trace.alignment.untied_clock_domains:
         unknown_facts.append("waits between hosts whose clocks are not aligned")
     if summary.dropped:
         unknown_facts.append("what was dropped while recording")
@@ -391,7 +391,7 @@ def _describe_scope(
         unknown_facts.append("stragglers (too few steps or ranks)")
     if any(note.kind == "unrecorded" for note in notes):
         unknown_facts.append("what binds PS shards (no 'receive' spans)")
-    if trace.parted:
+    if trace.partial_communicators:
         unknown_facts.append("waits for ranks that were left out")
     waited_text = _describe_core_waits(facts)
     if waited_text:
@@ -399,6 +399,6 @@ def _describe_scope(
             f"who else is slow (ranks waited for a core {waited_text} of the time)"
         )
     unknown_facts += dict.fromkeys(gap.unknown for gap in gaps)
-    missing = f"; not known: {fmt.series(unknown_facts)}" if unknown_facts else ""
+    missing = f"; not known: {fmt.join_words(unknown_facts)}" if unknown_facts else ""
     steps = fmt.count(summary.steps, "step")
     return f"{ranks}{shards}, {steps}{length_text}{selection}{startup_text}{missing}."

@@ -31,7 +31,7 @@ class LastRanks:
     to it.
     """
 
-    share: float
+    lost_share: float
     where: str
     why: str
 
@@ -39,11 +39,11 @@ class LastRanks:
 def find_last_ranks(facts: Facts, waits_share: float) -> LastRanks | None:
     """Measure the loss to ranks that are last in their steps; None where no rank waits for another.
 
-    `waits_share` of ranks x job time ranks wait for each other. No more is lost than if one rank at
-    a time had waited.
+    `waits_share` is what ranks wait for each other, as a share of ranks x job time. No more is lost than
+    if one rank at a time had waited.
     """
-    times = facts.compute_time.levelled
-    spent_ns = np.nan_to_num(times.own, nan=0.0)  # [phase, step, rank]
+    times = facts.compute_time.with_equal_stages
+    spent_ns = np.nan_to_num(times.compute_ns, nan=0.0)  # [phase, step, rank]
     rank_count = len(times.ranks)
     if not spent_ns.size or rank_count < 2 or not waits_share:
         return None
@@ -65,12 +65,12 @@ def find_last_ranks(facts: Facts, waits_share: float) -> LastRanks | None:
     times_last = np.bincount(last_column, minlength=rank_count)
     most_often = columns[np.argsort(-times_last[columns], kind="stable")][: fmt.MOST_LISTED]
     rank_texts = [f"rank {times.ranks[i]} in {times_last[i]:,}" for i in most_often.tolist()]
-    last_text = fmt.series(rank_texts or ["another rank each time"])
+    last_text = fmt.join_words(rank_texts or ["another rank each time"])
     phase = fmt.phase(times.phases[int(phase_delays_ns.argmax())])
     mostly = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < rank_count else ""
     extra = fmt.duration(float(phase_delays_ns.max()) / step_count)
     return LastRanks(
-        share=min(lost_ns / max(job_ns(facts.trace), 1), waits_share * rank_count),
+        lost_share=min(lost_ns / max(job_ns(facts.trace), 1), waits_share * rank_count),
         where=f"{phase}{mostly}",
         why=f"Last of {step_count:,} steps was {last_text}; {phase} took {extra} longer there than "
         "on the usual rank.",

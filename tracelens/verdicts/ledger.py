@@ -7,7 +7,7 @@ ranks wait now for one rank, now for another, as much for each and in many steps
 (`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained. Where time in
 code that no span covers is a loss, it is uncovered, and what ranks have of it beyond their peers is
 unexplained. It is no loss where no computation is recorded, or a free rank takes the next task of a
-rank that hands them out (`efficiency.find_useful`).
+rank that hands them out (`efficiency.list_useful_categories`).
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
 were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
@@ -78,39 +78,43 @@ def measure(
         return None
     total_ns = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
     group_by_rank = _find_peer_groups(trace, roles)
-    beyond_peers: dict[str, dict[int, float]] = {}  # shares by category and rank
+    shares_beyond_peers: dict[str, dict[int, float]] = {}  # by category and rank
     for name in CATEGORIES:
-        if name in _OWN_LOSSES and name in spent.lost:
-            rank_shares = _measure_beyond_peers(phases, name, group_by_rank) / total_ns
-            beyond_peers[name] = dict(zip(phases.pieces.ranks, rank_shares, strict=True))
-    uncovered_beyond_peers = sum(beyond_peers.get(_UNINSTRUMENTED, {}).values())
+        if name in _OWN_LOSSES and name in spent.lost_ns_by_category:
+            rank_shares = _measure_ns_beyond_peers(phases, name, group_by_rank) / total_ns
+            shares_beyond_peers[name] = dict(zip(phases.pieces.ranks, rank_shares, strict=True))
+    uncovered_beyond_peers = sum(shares_beyond_peers.get(_UNINSTRUMENTED, {}).values())
     useful_share = int(sum_exactly(spent.useful_ns)) / total_ns
-    lost_shares = {name: time_ns / total_ns for name, time_ns in spent.lost.items()}
+    lost_shares = {name: time_ns / total_ns for name, time_ns in spent.lost_ns_by_category.items()}
     lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
     account = _Account(lost_shares, [], uncovered_beyond_peers)
     account.book("idle", spent.launching_ns / total_ns, "launching")
     queues = _find_queues(results)
     queued_shares = {
         kind: {shard: time_ns / total_ns for shard, time_ns in spent.items()}
-        for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
+        for kind, spent in (
+            ("", queues.at_work_ns_by_shard),
+            ("ps_uninstrumented", queues.held_ns_by_shard),
+        )
     }
-    account.claim(findings, beyond_peers, queued_shares)
+    account.claim(findings, shares_beyond_peers, queued_shares)
     account.book("wait", _find_bubble_ns(results) / total_ns, "bubble")
-    account.book("wait", _measure_unasked_ns(phases, roles.server) / total_ns, "known")
+    account.book("wait", _measure_unasked_ns(phases, roles.server_rank) / total_ns, "known")
     at_calls = _find_waits_at_calls(results, phases)
     at_servers = _find_waits_at_servers(queues, phases)
     faults = [finding for finding in findings if finding.category == "fault"]
     accused_ranks = {rank for fault in faults for rank in fault.ranks}
-    push_share = max(queues.missing_ns / total_ns - account.sum_rank_claims(findings), 0.0)
+    push_share = max(queues.missing_push_ns / total_ns - account.sum_rank_claims(findings), 0.0)
     for name, waits, max_share in (("wait", at_calls, 1.0), ("ps_queue", at_servers, push_share)):
-        jitter_share = waits.jitter(accused_ranks, group_by_rank) if waits else 0.0
-        account.book(name, min(max_share, account.remaining[name]) * jitter_share, "jitter")
+        jitter_share = waits.measure_jitter_share(accused_ranks, group_by_rank) if waits else 0.0
+        account.book(name, min(max_share, account.remaining_shares[name]) * jitter_share, "jitter")
     if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
         account.book("ps_queue", sum(queued_shares[""].values()), "known")
     account.close()
-    is_mostly_for_pushes = queues.missing_ns > sum_exactly(phases.sum_time("ps_queue")) / 2
+    queue_ns = sum_exactly(phases.sum_ns_by_window("ps_queue"))
+    is_for_pushes = queues.missing_push_ns > queue_ns / 2  # mostly
     awaited_rank, awaited_share = _find_most_awaited(
-        at_calls or (at_servers if is_mostly_for_pushes else None)
+        at_calls or (at_servers if is_for_pushes else None)
     )
     return Ledger(
         useful=useful_share,
@@ -123,38 +127,40 @@ def measure(
 
 @dataclass(frozen=True)
 class _Account:
-    """The share of each category's loss `remaining` to be explained, and explained `losses`.
+    """The loss of each category that remains to be explained, and explained `losses`; all are shares.
 
-    `beyond_peers` is the share of uncovered time that ranks have beyond their peers.
+    `uncovered_beyond_peers` is the uncovered time that ranks have beyond their peers.
     """
 
-    remaining: dict[str, float]
+    remaining_shares: dict[str, float]
     losses: list[Loss]
-    beyond_peers: float
+    uncovered_beyond_peers: float
 
     def book(self, category: str, share: float, cause: Cause) -> None:
         """Attribute up to `share` of a category's remaining loss to a cause."""
-        booked_share = min(share, self.remaining[category])
-        self.remaining[category] -= booked_share
+        booked_share = min(share, self.remaining_shares[category])
+        self.remaining_shares[category] -= booked_share
         self.losses.append(Loss(category, booked_share, cause))
 
     def claim(
         self,
         findings: Sequence[Finding],
-        beyond_peers: Mapping[str, Mapping[int, float]],
+        shares_beyond_peers: Mapping[str, Mapping[int, float]],
         queued_shares: Mapping[str, dict[int, float]],
     ) -> None:
         """Attribute losses to findings, in their order, each up to its cost; all are shares.
 
         Args:
             findings: In the order of the report.
-            beyond_peers: By category and rank, the time beyond the rank's peers.
+            shares_beyond_peers: By category and rank, the time beyond the rank's peers.
             queued_shares: By kind of finding ("" for all others) and shard, the time workers were
                 queued at the shard. Shards are removed once they are claimed.
         """
         for number, finding in enumerate(findings):
             remaining_cost = (finding.saving if finding.cost is None else finding.cost) or 0.0
-            share_by_rank = beyond_peers.get(finding.phase or "", {}) if finding.ranks else {}
+            share_by_rank = (
+                shares_beyond_peers.get(finding.phase or "", {}) if finding.ranks else {}
+            )
             own_share = float(sum(share_by_rank.get(rank, 0.0) for rank in finding.ranks))
             has_no_peers = share_by_rank.keys() <= {*finding.ranks}
             if share_by_rank and has_no_peers:
@@ -165,9 +171,9 @@ class _Account:
                 if category == "ps_queue" and finding.shards and not is_own:
                     share_by_shard = queued_shares.get(finding.kind, queued_shares[""])
                     max_share = sum(share_by_shard.pop(shard, 0.0) for shard in finding.shards)
-                share = min(self.remaining.get(category, 0.0), max_share)
+                share = min(self.remaining_shares.get(category, 0.0), max_share)
                 if share > 0:
-                    self.remaining[category] -= share
+                    self.remaining_shares[category] -= share
                     remaining_cost = max(remaining_cost - (0.0 if is_own else share), 0.0)
                     self.losses.append(Loss(category, share, "finding", number))
 
@@ -182,15 +188,18 @@ class _Account:
         )
 
     def close(self) -> None:
-        """Book the remainder as explained by its category, as uncovered, or as unexplained."""
+        """Book the remainder as explained by its category, as uncovered, or as unexplained.
+
+        Uncovered time beyond the peers, as far as no finding claims it, stays unexplained.
+        """
         claimed_share = sum(loss.share for loss in self.losses if loss.category == _UNINSTRUMENTED)
-        if _UNINSTRUMENTED in self.remaining:
-            unclaimed_share = max(self.beyond_peers - claimed_share, 0.0)
-            common_share = max(self.remaining[_UNINSTRUMENTED] - unclaimed_share, 0.0)
+        if _UNINSTRUMENTED in self.remaining_shares:
+            unclaimed_share = max(self.uncovered_beyond_peers - claimed_share, 0.0)
+            common_share = max(self.remaining_shares[_UNINSTRUMENTED] - unclaimed_share, 0.0)
             self.book(_UNINSTRUMENTED, common_share, "uncovered")
         self.losses.extend(
             Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
-            for name, share in self.remaining.items()
+            for name, share in self.remaining_shares.items()
         )
 
 
@@ -199,12 +208,12 @@ def _find_bubble_ns(results: Mapping[str, Result]) -> float:
     return imbalance.bubble_ns if isinstance(imbalance, StageImbalance) else 0.0
 
 
-def _measure_unasked_ns(phases: Phases, server: int | None) -> float:
-    """Return for how long a rank that serves the others waited for what they ask."""
-    if server is None:
+def _measure_unasked_ns(phases: Phases, server_rank: int | None) -> float:
+    """Return for how long the rank that serves the others waited until they asked; 0 without one."""
+    if server_rank is None:
         return 0.0
-    waited_ns = phases.by_worker(phases.sum_time("wait"))
-    return float(waited_ns[list(phases.pieces.ranks).index(server)])
+    waited_ns = phases.sum_by_worker(phases.sum_ns_by_window("wait"))
+    return float(waited_ns[list(phases.pieces.ranks).index(server_rank)])
 
 
 def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
@@ -213,17 +222,19 @@ def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
     A rank that serves the others is not their peer: its group is -1.
     """
     ranks, stages = trace.workers["rank"].to_list(), roles.stages
-    groups = [-1 if rank == roles.server else 0 for rank in ranks]
-    for stage, members in enumerate(stages.members if stages else (), 1):
-        for rank in members.tolist() if len(members) > 1 else ():
-            groups[rank] = stage
+    groups = [-1 if rank == roles.server_rank else 0 for rank in ranks]
+    for stage, columns in enumerate(stages.columns_by_stage if stages else (), 1):
+        for column in columns.tolist() if len(columns) > 1 else ():
+            groups[column] = stage
     return dict(zip(ranks, groups, strict=True))
 
 
-def _measure_beyond_peers(phases: Phases, category: str, group_of: Mapping[int, int]) -> Floats:
+def _measure_ns_beyond_peers(
+    phases: Phases, category: str, group_by_rank: Mapping[int, int]
+) -> Floats:
     """Return each rank's time in a category beyond the median of its group of peers, ns, [rank]."""
-    spent_ns = phases.by_worker(phases.sum_time(category))
-    groups = np.array([group_of[rank] for rank in phases.pieces.ranks])
+    spent_ns = phases.sum_by_worker(phases.sum_ns_by_window(category))
+    groups = np.array([group_by_rank[rank] for rank in phases.pieces.ranks])
     beyond_ns = np.zeros(len(spent_ns))
     for group in np.unique(groups):
         is_peer = groups == group
@@ -232,7 +243,7 @@ def _measure_beyond_peers(phases: Phases, category: str, group_of: Mapping[int, 
 
 
 def _list_explained_losses(finding: Finding) -> tuple[str, ...]:
-    """Find which losses a finding can be the reason of, first the likeliest."""
+    """List the categories of losses that a finding can be the reason of, the likeliest first."""
     if finding.phase in _OWN_LOSSES:
         return (finding.phase, *_EXPLAINED["ranks"])
     if finding.kind == "update_gap":
@@ -261,13 +272,13 @@ def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
 
 
 def _make_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
-    waited_ns = phases.by_step(phases.sum_time(category)).astype(np.float64)
+    waited_ns = phases.sum_by_step(phases.sum_ns_by_window(category)).astype(np.float64)
     return Waits(tuple(ranks), alone, phases.steps, waited_ns)
 
 
 def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:
     """Return the rank for which all others waited longest, and its share of all such waits."""
-    waits_ns = waits.by_rank if waits else np.zeros(0)
+    waits_ns = waits.alone_ns_by_rank if waits else np.zeros(0)
     if waits is None or not waits_ns.any():
         return None, None
     index = int(waits_ns.argmax())
@@ -276,7 +287,7 @@ def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:
 
 def _measure_startup_ns(trace: Trace) -> int | None:
     """Return the time from the first record of a worker to the first step; None = unknown."""
-    if not trace.choice.is_all:
+    if not trace.choice.is_whole_run:
         return None
     first_record_ns, first_step_ns = trace.workers["first_ns"].min(), trace.steps["start_ns"].min()
     if not isinstance(first_record_ns, int) or not isinstance(first_step_ns, int):

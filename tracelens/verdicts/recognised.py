@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def list_facts(trace: Trace) -> list[tuple[str, str]]:
     """List the facts of a trace as pairs of a subject and its description."""
-    reader_facts = trace.recognition.found if trace.recognition else ()
+    reader_facts = trace.recognition.facts if trace.recognition else ()
     span_counts, device_spans = _count_spans(trace), select_timed_spans(trace)
     return [
         *reader_facts,
@@ -59,7 +59,7 @@ def _find_missing_ranks(trace: Trace) -> Iterator[Gap]:
             f"only {fmt.listing('rank', present_ranks)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
-            decisive=len(present_ranks) > 1,  # one rank shows where its own time goes
+            is_decisive=len(present_ranks) > 1,  # one rank shows where its own time goes
         )
 
 
@@ -164,7 +164,7 @@ def _describe_devices(trace: Trace, device_spans: pl.DataFrame) -> list[str]:
 
 
 def _describe_device(device: DeviceTime) -> str:
-    text = f"rank {device.rank}: {device.shares.text} of {fmt.duration(device.job_ns)}"
-    if device.overlap is None:
+    text = f"rank {device.rank}: {device.shares.description} of {fmt.duration(device.job_ns)}"
+    if device.overlap_share is None:
         return text
-    return f"{text}; {fmt.percent(device.overlap)} of communication beside computation"
+    return f"{text}; {fmt.percent(device.overlap_share)} of communication beside computation"

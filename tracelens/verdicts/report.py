@@ -12,11 +12,11 @@ from tracelens.analyses import ANALYSES
 from tracelens.analyses.life import Life
 from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stragglers.findings import Stragglers
-from tracelens.distil.outline import outlined
+from tracelens.distil.outline import list_outlines
 from tracelens.facts import Facts
-from tracelens.memory import give_back
+from tracelens.memory import free_unused_memory
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import Finding, suppressed
+from tracelens.model.findings import Finding, is_suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
 from tracelens.verdicts import conclusion, ledger
@@ -54,7 +54,7 @@ def analyze(
         executor,
         None if memory is None else memory // PARTS_OF_MEMORY,
     )
-    give_back()
+    free_unused_memory()
     facts = Facts(trace, phase_results)
     results: dict[str, Result] = {"phases": phase_results}
     for done, analysis in enumerate(ANALYSES, 1):
@@ -62,7 +62,7 @@ def analyze(
         needed_later = frozenset[str]().union(*(later.needs for later in ANALYSES[done:]))
         for fact in analysis.needs - needed_later:
             facts.drop(fact)
-        give_back()
+        free_unused_memory()
         on_progress(half_percent + half_percent * done // len(ANALYSES), 100)
     plugin_results, plugin_notes = _run_plugins(trace, phase_results)
     results |= plugin_results
@@ -71,7 +71,7 @@ def analyze(
     findings = rank_findings(
         f for f in all_findings if not (leaves_out_ranks and KINDS[f.kind].needs_all_ranks)
     )
-    time_efficiency = efficiency.measure(trace, phase_results, facts.spent_time)
+    time_efficiency = efficiency.measure_efficiency(trace, phase_results, facts.spent_time)
     summary = _summarise(trace, phase_results)
     notes = (*trace.notes, *(() if trace.is_snapshot else _note_unjudged(results)), *plugin_notes)
     losses = ledger.measure(facts, findings, results)
@@ -107,7 +107,7 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             return 2, -(finding.saving or 0.0)
         return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
 
-    kept = (finding for finding in candidates if not suppressed(finding, candidates))
+    kept = (finding for finding in candidates if not is_suppressed(finding, candidates))
     return tuple(sorted(kept, key=order_of))
 
 
@@ -115,7 +115,7 @@ def _run_plugins(trace: Trace, phases: Phases) -> tuple[dict[str, Result], list[
     """Run the analyses of plugins; return results by entry point, and notes on failures."""
     results: dict[str, Result] = {}
     notes = []
-    for plugin in plugins.installed(plugins.ANALYSES):
+    for plugin in plugins.list_plugins(plugins.ANALYSES):
         try:
             result = plugin.load()(trace, phases)
             if not all(isinstance(finding, Finding) for finding in result.findings):
@@ -144,16 +144,18 @@ def _note_unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
 
 def _count_spans(trace: Trace, process: int) -> int:
     """Count the spans of a process that are here."""
-    if trace.choice.steps is None and trace.choice.time is None:
-        return outlined(trace)[process].spans
-    return int(np.count_nonzero(trace.source.columns(process, ("type",)).is_span))
+    if trace.choice.steps is None and trace.choice.time_ns is None:
+        return list_outlines(trace)[process].span_count
+    return int(np.count_nonzero(trace.source.read_columns(process, ("type",)).is_span))
 
 
 def _summarise(trace: Trace, phases: Phases) -> Summary:
     """Count ranks, servers, steps and spans; spans by the partition where it has them."""
     span_count = sum(
-        phases.spans[process] if process in phases.spans else _count_spans(trace, process)
-        for process in trace.source.parts
+        phases.span_count_by_process[process]
+        if process in phases.span_count_by_process
+        else _count_spans(trace, process)
+        for process in trace.source.part_by_process
     )
     shards = trace.shards.height
     return Summary(
@@ -163,5 +165,5 @@ def _summarise(trace: Trace, phases: Phases) -> Summary:
         steps=trace.steps["step"].n_unique(),
         spans=span_count,
         dropped=trace.dropped,
-        selected=None if trace.choice.is_all else trace.choice.texts,
+        selected=None if trace.choice.is_whole_run else trace.choice.text_by_option,
     )

@@ -34,66 +34,62 @@ MAX_P_VALUE_OF_SLOW_TASKS: Final = 0.003
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """How long each worker held each of its tasks, ns; at least two workers have some.
+    """How long each worker held each of its tasks, [task]; at least two workers have some.
 
-    `server` hands them out, and waits for requests for a share `waiting` of the job.
+    `server_rank` hands them out, and waits for requests for a share of the job.
     """
 
-    server: int
-    waiting: float
-    held_ns: Mapping[int, Ints]
+    server_rank: int
+    server_wait_share: float
+    held_ns_by_rank: Mapping[int, Ints]
 
     @property
-    def slowest(self) -> int:
+    def slowest_rank(self) -> int:
         """The rank whose usual task is the longest."""
-        return max(self.held_ns, key=lambda rank: float(np.median(self.held_ns[rank])))
+        return max(self.held_ns_by_rank, key=lambda rank: np.median(self.held_ns_by_rank[rank]))
 
     @property
-    def ratio(self) -> float:
+    def slowness_ratio(self) -> float:
         """How many times as long as the others' usual task that of the slowest is."""
-        return self._usual_ns / max(float(np.median(self._times_of_others_ns)), 1.0)
+        slowest_ns, others_ns = self._compared_ns
+        return float(np.median(slowest_ns)) / max(float(np.median(others_ns)), 1.0)
 
     @property
     def is_slower(self) -> bool:
         """Whether the slowest takes clearly longer, be it by chance."""
-        return self.ratio >= MIN_RATIO_OF_SLOW_TASKS
+        return self.slowness_ratio >= MIN_RATIO_OF_SLOW_TASKS
 
     @property
     def may_be_chance(self) -> bool:
         """Whether the slowest takes longer by no more than some worker does by chance."""
-        p = rank_sum_tail(self.held_ns[self.slowest], self._times_of_others_ns)
-        return p * len(self.held_ns) > MAX_P_VALUE_OF_SLOW_TASKS
+        p_value = rank_sum_tail(*self._compared_ns)
+        return p_value * len(self.held_ns_by_rank) > MAX_P_VALUE_OF_SLOW_TASKS
 
     @property
     def text(self) -> str:
         """The rank that holds tasks longest, and how long the rank that hands them out waits."""
-        slowest_ns, others_ns = self.held_ns[self.slowest], self._times_of_others_ns
-        waiting = fmt.percent(self.waiting)
+        slowest_ns, others_ns = self._compared_ns
+        slowest, others = (fmt.duration(float(np.median(ns))) for ns in (slowest_ns, others_ns))
         return (
-            f"rank {self.slowest} holds a task longest, for {fmt.duration(self._usual_ns)} "
-            f"({len(slowest_ns):,} tasks); the others for {fmt.duration(float(np.median(others_ns)))} "
-            f"({len(others_ns):,}); rank {self.server}, which hands them out, waits {waiting} of the "
-            "time"
+            f"rank {self.slowest_rank} holds a task longest, for {slowest} "
+            f"({len(slowest_ns):,} tasks); the others for {others} ({len(others_ns):,}); "
+            f"rank {self.server_rank}, which hands them out, waits "
+            f"{fmt.percent(self.server_wait_share)} of the time"
         )
 
     @property
-    def _usual_ns(self) -> float:
-        return float(np.median(self.held_ns[self.slowest]))
-
-    @property
-    def _times_of_others_ns(self) -> Ints:
-        slowest = self.slowest
-        return np.concatenate([ns for rank, ns in self.held_ns.items() if rank != slowest])
+    def _compared_ns(self) -> tuple[Ints, Ints]:
+        """The times of the slowest rank's tasks, and of all others', [task]."""
+        slowest = self.slowest_rank
+        others = [ns for rank, ns in self.held_ns_by_rank.items() if rank != slowest]
+        return self.held_ns_by_rank[slowest], np.concatenate(others)
 
 
 def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | None:
-    """Return the times that ranks held tasks of `server`, the rank that hands them out.
-
-    None without such a rank, or if fewer than two ranks took tasks.
-    """
+    """Return the times that ranks held tasks of `server`; None if fewer than two ranks took tasks."""
     if server is None:
         return None
-    messages = trace.sent.filter(pl.col("peer") == server).sort("start_ns")
+    messages = trace.program_messages.filter(pl.col("peer") == server).sort("start_ns")
     messages = messages.with_columns(pl.col("op").cast(pl.String))
     held_ns_by_rank = {
         int(rank): held_ns
@@ -102,7 +98,7 @@ def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | N
     }
     if len(held_ns_by_rank) < 2:
         return None
-    blocked_ns = phases.by_worker(phases.sum_time("wait", "transfer"))
+    blocked_ns = phases.sum_by_worker(phases.sum_ns_by_window("wait", "transfer"))
     server_wait_ns = float(blocked_ns[list(phases.pieces.ranks).index(server)])
     wait_share = server_wait_ns / max(job_ns(trace), 1)
     return Tasks(server, wait_share, dict(sorted(held_ns_by_rank.items())))
@@ -114,26 +110,26 @@ def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
     A task lasts from the end of a receive to the begin of the next send; tasks with a collective
     call in them are left out.
     """
-    sends = pl.col("op") == "send"
-    at_ns = pl.when(sends).then("start_ns").otherwise("end_ns")
-    moments = messages.select("process", at_ns=at_ns, sends=sends).drop_nulls("at_ns").sort("at_ns")
+    is_sent = pl.col("op") == "send"
+    at_ns = pl.when(is_sent).then("start_ns").otherwise("end_ns")
+    moments = messages.select("process", at_ns=at_ns, is_sent=is_sent).drop_nulls("at_ns")
+    moments = moments.sort("at_ns")
     if not moments.height:
         return np.zeros(0, np.int64)
-    moments_ns, is_send = moments["at_ns"].to_numpy(), moments["sends"].to_numpy()
+    moments_ns, is_send = moments["at_ns"].to_numpy(), moments["is_sent"].to_numpy()
     receive_rows = np.flatnonzero(is_send[1:] & ~is_send[:-1])
     received_ns, sent_ns = moments_ns[receive_rows], moments_ns[receive_rows + 1]
     call_begins_ns = _list_call_begins(trace, int(moments["process"][0]))
-    calls_before = [
-        np.searchsorted(call_begins_ns, times_ns) for times_ns in (received_ns, sent_ns)
-    ]
-    has_no_call = np.equal(*calls_before)
+    has_no_call = np.equal(
+        *(np.searchsorted(call_begins_ns, times_ns) for times_ns in (received_ns, sent_ns))
+    )
     return np.asarray((sent_ns - received_ns)[has_no_call], np.int64)
 
 
 def _list_call_begins(trace: Trace, process: int) -> Ints:
     """Return when a process began collectives, ns, ascending."""
     begins_ns = [
-        grid.start_ns[grid.took_part[:, column], column]
+        grid.start_ns[grid.is_made[:, column], column]
         for grid in trace.calls
         for column in np.flatnonzero(grid.processes == process).tolist()
     ]

@@ -17,7 +17,7 @@ from tracelens.schema.gate import open_regular
 from tracelens.schema.host import find_segments, host_name
 from tracelens.schema.life import Ended, Journal, Launched
 from tracelens.schema.ownership import belongs_to
-from tracelens.schema.side import from_lines
+from tracelens.schema.side import parse_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, SIDE_FILE
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.processes import is_descendant, is_on_this_host
@@ -168,6 +168,6 @@ def _read_process(folder: Path, name: str) -> Process | None:
                 return None
         with open_regular(path / SIDE_FILE, "side") as file:
             lines = file.read(_MAX_BYTES_OF_HEAD).split(b"\n")
-        return from_lines(line for line in lines if line.startswith(_PROCESS_LINE)).process
+        return parse_lines(line for line in lines if line.startswith(_PROCESS_LINE)).process
     except (OSError, UnusableInput):
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.conversion.definitions import TYPES, UNKNOWN, tabulate_definitions
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
-from tracelens.schema.side import from_lines
+from tracelens.schema.side import parse_lines
 from tracelens.schema.vocabulary import COLLECTIVES, SIDE_FILE
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class LiveSide:
         self._process_line = process_lines[-1] if process_lines else self._process_line
         if not self._process_line:
             return
-        tables = from_lines([*lines, self._process_line])
+        tables = parse_lines([*lines, self._process_line])
         self.process = tables.process
         self.is_complete |= tables.complete
         self.communicators |= {

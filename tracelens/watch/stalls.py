@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens.accounting.standstill import (
-    find_last_numbers,
+    find_last_seq_by_rank,
     find_open_calls,
     find_roots,
     pair_open_messages,
@@ -164,7 +164,7 @@ class StallDetector:
         calls += pair_open_messages(_gather_messages(ranks))
         counts: Counter[int] = Counter()
         for grid in grids.values():
-            counts.update(find_last_numbers(grid))
+            counts.update(find_last_seq_by_rank(grid))
         names = {
             uid: log.group.name
             for member in ranks.values()
@@ -185,13 +185,13 @@ class StallDetector:
         now_ns: int,
     ) -> Stall | None:
         """Return the stall that a root causes; None if its pause may be a usual one."""
-        calls = [call for call in root.calls if call.inside]
+        calls = [call for call in root.calls if call.ranks_inside]
         if not calls:
             return None
         culprits = {rank: ranks[rank] for rank in root.ranks if rank in ranks}
         entered_ns = {call: _entered_ns(call, ranks) for call in calls}
         call = min(calls, key=lambda call: entered_ns[call])
-        call = replace(call, op=_find_op(call, call.inside, ranks) or call.op)
+        call = replace(call, op=_find_op(call, call.ranks_inside, ranks) or call.op)
         progress_ns = [member.progress_wall_ns for member in culprits.values()]
         since_ns = max(progress_ns, default=min(entered_ns.values()))
         reason = _explain(root, culprits.values())
@@ -203,7 +203,7 @@ class StallDetector:
             since_ns=since_ns,
             found_ns=now_ns,
             culprits=root.ranks,
-            waiting=call.inside,
+            waiting=call.ranks_inside,
             call=call,
             communicator=names.get(call.communicator),
             pause=pause,
@@ -232,9 +232,9 @@ class StallDetector:
         limit_ns = MIN_STALL_NS if is_stopped else limit_ns
         if now_ns - since_ns <= limit_ns:
             return None
-        entered = [call for call in calls if call.inside and not call.awaited]
-        call = max(entered, key=lambda call: len(call.inside), default=None)
-        waiting = () if call is None else call.inside
+        entered = [call for call in calls if call.ranks_inside and not call.awaited_ranks]
+        call = max(entered, key=lambda call: len(call.ranks_inside), default=None)
+        waiting = () if call is None else call.ranks_inside
         return Stall(
             since_ns=since_ns,
             found_ns=now_ns,
@@ -308,7 +308,7 @@ def _find_op(call: OpenCall, members: Iterable[int], ranks: Mapping[int, JobProc
 def _entered_ns(call: OpenCall, ranks: Mapping[int, JobProcess]) -> int:
     """Return the time at which the first of the ranks inside entered a call, wall time in ns."""
     times_ns = []
-    for rank in call.inside:
+    for rank in call.ranks_inside:
         member = ranks[rank]
         assert member.recording is not None
         log = member.recording.call_logs.get(call.communicator)

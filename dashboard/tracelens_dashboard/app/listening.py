@@ -71,10 +71,10 @@ class Connection(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         super().__init__(server, *arguments, **options)
         channels = [channel for channel in server.active_channels.values() if channel is not self]
         if len(channels) >= MOST_CONNECTIONS:
-            counts = Counter(channel.addr[0] for channel in channels)
+            count_by_address = Counter(channel.addr[0] for channel in channels)
             idle = [channel for channel in channels if not (channel.requests or channel.will_close)]
             if idle:
-                oldest = min(idle, key=lambda c: (-counts[c.addr[0]], c.last_activity))
+                oldest = min(idle, key=lambda c: (-count_by_address[c.addr[0]], c.last_activity))
                 oldest.will_close = True
 
     def handle_read(self) -> None:

@@ -47,7 +47,7 @@ def lay_out_page(page: Page, runs: Runs, view: ViewState) -> Component:
 
 def register(app: Dash, pages: Sequence[Page]) -> None:
     """Poll the progress of opening a run, and show its page once it is open."""
-    by_path = {page.PATH: page for page in pages}
+    page_by_path = {page.PATH: page for page in pages}
 
     @app.callback(
         Output(ids.BODY, "children", allow_duplicate=True),
@@ -59,9 +59,9 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
-        runs, view, page = current.runs(), state.read(search), by_path.get(str(path), pages[0])
-        pending_entry = _find_pending(page, runs, view, 0)
-        if pending_entry and pending_entry.stage.under_way:
+        runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
+        pending_entry = _find_pending(page, runs, view, patience_s=0)
+        if pending_entry and pending_entry.stage.is_under_way:
             return no_update, _progress(pending_entry), no_update
         return _content(page, runs, view), no_update, shell.heading(runs, view)
 
@@ -73,9 +73,9 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def retry(clicks: Any, path: Any, search: Any) -> Any:
-        runs, view = current.runs(), state.read(search)
-        entry = _find_pending(by_path.get(str(path), pages[0]), runs, view, 0)
-        entry = current.require(entry if clicks else None)
+        runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
+        entry = _find_pending(page, runs, view, patience_s=0)
+        entry = current.stop_unless(entry if clicks else None)
         runs.retry(entry)
         runs.open(entry)
         return _waiting(entry)
@@ -83,7 +83,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
 
 def register_growth(app: Dash, pages: Sequence[Page]) -> None:
     """Lay a page out anew when a recorded run has something to show that it had not."""
-    by_path = {page.PATH: page for page in pages if page.PATH not in STEADY}
+    page_by_path = {page.PATH: page for page in pages if page.PATH not in STEADY}
 
     @app.callback(
         Output(CARDS, "children"),
@@ -95,23 +95,23 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def lay_out(run: Any, shape_before: Any, path: Any, search: Any) -> tuple[Component, str]:
-        page = current.require(by_path.get(str(path)) if current.edition(run) else None)
+        page = current.stop_unless(page_by_path.get(str(path)) if current.edition(run) else None)
         store = current.store(run)
-        shape = live.shape(store)
-        current.require(shape != shape_before)
+        shape = live.digest_shape(store)
+        current.stop_unless(shape != shape_before)
         return page.layout(store, state.read(search)), shape
 
 
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     """Return the page of the requested run, or the reason why it is not shown yet."""
-    if runs.alone and view.run is None:
-        return _show_page(page, "", runs.alone, view)
-    if view.run is None:
+    if runs.only_store and view.run_id is None:
+        return _show_page(page, "", runs.only_store, view)
+    if view.run_id is None:
         return run_list.layout(runs, view)
-    entry = runs.entry(view.run)
+    entry = runs.find_entry(view.run_id)
     if entry is None:
         return _message_not_served()
-    pending_entry = _find_pending(page, runs, view, PATIENCE_S)
+    pending_entry = _find_pending(page, runs, view, patience_s=PATIENCE_S)
     store = runs.open(entry, PATIENCE_S)
     if pending_entry is None and store:
         return _show_page(page, entry.id, store, view)
@@ -119,18 +119,18 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     return _failed(unopened) if unopened.stage.kind == "failed" else _waiting(unopened)
 
 
-def _find_pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
-    """Return the run that is not open yet: the page's own, or one it is compared with."""
-    run_ids = [view.run, *view.compared] if page.PATH == links.COMPARE else [view.run]
-    entries = [entry for entry in map(runs.entry, run_ids) if entry]
+def _find_pending(page: Page, runs: Runs, view: ViewState, *, patience_s: float) -> Entry | None:
+    """Return the run that is not open yet: the page's own, or one it is compared with; or None."""
+    run_ids = [view.run_id, *view.baseline_keys] if page.PATH == links.COMPARE else [view.run_id]
+    entries = [entry for entry in map(runs.find_entry, run_ids) if entry]
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
-def _show_page(page: Page, run: str, store: Any, view: ViewState) -> Component:
+def _show_page(page: Page, run_id: str, store: Any, view: ViewState) -> Component:
     """Return the page below the bar of the selection, with what it keeps in the browser."""
     bars = [selection_bar.layout(store, view, page.PATH), live.layout()]
-    shape = live.shape(store) if current.runs().is_recorded(run) else None
-    stores = [dcc.Store(id=ids.RUN, data=run), dcc.Store(id=SHAPE, data=shape)]
+    shape = live.digest_shape(store) if current.runs().is_recorded(run_id) else None
+    stores = [dcc.Store(id=ids.RUN, data=run_id), dcc.Store(id=SHAPE, data=shape)]
     cards = html.Div(page.layout(store, view), id=CARDS)
     return html.Div([*stores, html.Div(bars, className="top"), cards])
 
@@ -147,20 +147,22 @@ def _waiting(entry: Entry) -> Component:
 def _progress(entry: Entry) -> list[Component]:
     """Describe what is being done to a run, with a bar of how much of it is done."""
     stage = entry.stage
-    percent = 100 * stage.done / stage.total if stage.total else 0
+    percent = 100 * stage.done_count / stage.total_count if stage.total_count else 0
     bar = dmc.Progress(value=percent or 100, animated=True, mt="xs", **aria("progress"))
     return [html.P(_stage_text(stage)), bar]
 
 
 def _stage_text(stage: Stage) -> str:
-    doing = STAGES.get(stage.what or stage.kind, "Queued for reading.")
-    return f"{doing} {stage.done:,} of {stage.total:,}." if stage.total else doing
+    sentence = STAGES.get(stage.activity or stage.kind, "Queued for reading.")
+    if not stage.total_count:
+        return sentence
+    return f"{sentence} {stage.done_count:,} of {stage.total_count:,}."
 
 
 def _failed(entry: Entry) -> Component:
     return _message(
         f"{entry.name} cannot be shown",
-        html.P(entry.stage.what, role="alert"),
+        html.P(entry.stage.failure, role="alert"),
         dmc.Button("Try again", id=AGAIN, variant="default", size="xs", mt="xs"),
     )
 
@@ -174,5 +176,5 @@ def _message_not_served() -> Component:
 
 def _message(title: str, *lines: Component) -> Component:
     link = html.P(dcc.Link("All runs", href=run_list.PATH, className="way"))
-    heading = dmc.Title(text.shown(title), order=1, className="page-title")
+    heading = dmc.Title(text.clean_name(title), order=1, className="page-title")
     return page_in_words([heading], *lines, link, identity="message")

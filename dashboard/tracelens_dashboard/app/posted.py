@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dash import Dash
 
 PATH: Final = "/_dash-update-component"
-_ALIKE: Final = "This request is none that a page of this server sends."
+_REFUSAL: Final = "This request is none that a page of this server sends."
 # By property; whatever has no value yet is null.
 TYPES: Final[dict[str, tuple[type, ...]]] = {
     "cellClicked": (dict,),
@@ -47,42 +47,43 @@ def check(app: Dash) -> None:
     try:
         body = json.loads(request.get_data())
     except (ValueError, RecursionError):
-        abort(400, _ALIKE)
-    if not _is_asked(app, body):
-        abort(400, _ALIKE)
+        abort(400, _REFUSAL)
+    if not _calls_known_callback(app, body):
+        abort(400, _REFUSAL)
 
 
-def _is_asked(app: Dash, body: Any) -> bool:
-    """Return True if a body posts the inputs and states of a callback that there is."""
+def _calls_known_callback(app: Dash, body: Any) -> bool:
+    """Return True if a body posts values for the inputs and states of one of our callbacks."""
+    # Such a callback declares its inputs and states as dicts with ``id`` and ``property``.
     if not isinstance(body, dict) or not isinstance(body.get("output"), str):
         return False
     callback = app.callback_map.get(body["output"])
     changed_ids = body.get("changedPropIds", [])
     return (
         callback is not None
-        and _is_alike(body.get("inputs", []), callback["inputs"])
-        and _is_alike(body.get("state", []), callback["state"])
+        and _has_values_for(body.get("inputs", []), callback["inputs"])
+        and _has_values_for(body.get("state", []), callback["state"])
         and isinstance(body.get("outputs"), list | dict)
         and isinstance(changed_ids, list)
         and all(isinstance(name, str) for name in changed_ids)
     )
 
 
-def _is_alike(posted: Any, arguments: list[dict[str, Any]]) -> bool:
-    """Return True if there is a value for each declared argument; for a pattern several."""
+def _has_values_for(posted: Any, arguments: list[dict[str, Any]]) -> bool:
+    """Return True if there is an entry for each declared argument; for a pattern of ids several."""
     return (
         isinstance(posted, list)
         and len(posted) == len(arguments)
         and all(
-            _is_value(value, argument["property"])
-            for given_values, argument in zip(posted, arguments, strict=True)
-            for value in (given_values if isinstance(given_values, list) else [given_values])
+            _is_value_of(entry, argument["property"])
+            for entries, argument in zip(posted, arguments, strict=True)
+            for entry in (entries if isinstance(entries, list) else [entries])
         )
     )
 
 
-def _is_value(entry: Any, property_name: str) -> bool:
-    """Return True if an entry holds a value of the types that its property has."""
+def _is_value_of(entry: Any, property_name: str) -> bool:
+    """Return True if an entry (id, property, value) has a value of its property's types or none."""
     if not isinstance(entry, dict) or entry.get("property") != property_name or "id" not in entry:
         return False
     value = entry.get("value")

@@ -63,16 +63,16 @@ NONE_YET: Final = (
 
 
 class Query(NamedTuple):
-    """Which runs are listed, and how; all of it comes from the browser. `chosen` are ids."""
+    """Which runs are listed, and how; all of it comes from the browser."""
 
     search: str = ""
     sort: str = NEWEST
     group: str = UNGROUPED
     tags: frozenset[str] = frozenset()
-    chosen: frozenset[str] = frozenset()
+    chosen_ids: frozenset[str] = frozenset()
 
     @property
-    def filters(self) -> tuple[object, ...]:
+    def list_options(self) -> tuple[object, ...]:
         """Its values that change the list."""
         return self.search, self.sort, self.group, sorted(self.tags)
 
@@ -80,8 +80,8 @@ class Query(NamedTuple):
 def layout(runs: Runs, _view: ViewState) -> Component:
     """Return the page."""
     title = dmc.Title("Runs", order=1, className="page-title")
-    if runs.alone:
-        link = dcc.Link(text.shown(runs.alone.name), href="/", className="way")
+    if runs.only_store:
+        link = dcc.Link(text.clean_name(runs.only_store.name), href="/", className="way")
         return heading.page_in_words([title], ONLY_ONE, html.P(link), identity="runs")
     rows = _list_rows(runs)
     sections = [
@@ -125,16 +125,17 @@ def _register_table(app: Dash) -> None:
     )
     def show(*values: Any) -> tuple[Any, ...]:
         """List the runs anew; nothing changes while they would be drawn as they are."""
+        # Return the table, the progress, all tags, how often to poll (ms), a digest of the content.
         typed, sort, group, chosen_tags, is_switched_on, _, _, chosen_ids, digest_before = values
         runs = current.runs()
-        is_surveying = bool(is_switched_on) if ctx.triggered_id == SURVEY else runs.surveying
+        is_surveying = bool(is_switched_on) if ctx.triggered_id == SURVEY else runs.is_surveying
         runs.survey(enabled=is_surveying)
         rows = _list_rows(runs)
         search = typed.strip()[:LONGEST_SEARCH].casefold() if isinstance(typed, str) else ""
         tags_and_ids = _read_texts(chosen_tags), _read_texts(chosen_ids)
         query = Query(search, str(sort), str(group), *tags_and_ids)
-        digest = _digest([query.filters, is_surveying, *(row.content for row in rows)])
-        current.require(digest != digest_before)
+        digest = _digest([query.list_options, is_surveying, *(row.shown_values for row in rows)])
+        current.stop_unless(digest != digest_before)
         return (
             _list_table(rows, query),
             _progress(rows, is_surveying=is_surveying),
@@ -159,7 +160,7 @@ def _register_tags(app: Dash) -> None:
     )
     def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
         entries = _find_chosen(choice)
-        current.require(bool(entries and tags.fit(tag)))
+        current.stop_unless(bool(entries and tags.clean_tag(tag)))
         current.runs().tags.add([entry.path for entry in entries], tag)
         return _count_change(changes), ""
 
@@ -171,8 +172,8 @@ def _register_tags(app: Dash) -> None:
     )
     def remove(clicks: Any, changes: Any) -> int:
         button = ctx.triggered_id
-        entry = current.runs().entry(button.get("run")) if isinstance(button, dict) else None
-        entry = current.require(entry if any(clicks) else None)
+        entry = current.runs().find_entry(button.get("run")) if isinstance(button, dict) else None
+        entry = current.stop_unless(entry if any(clicks) else None)
         current.runs().tags.remove(entry.path, str(button.get("tag")))
         return _count_change(changes)
 
@@ -196,16 +197,16 @@ def _register_choice(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def compare(clicks: Any, choice: Any) -> str:
-        readable = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
-        current.require(bool(clicks) and len(readable) >= FEWEST)
-        newest, *others = sorted(readable, key=lambda entry: -entry.changed_ns)
+        readable_runs = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
+        current.stop_unless(bool(clicks) and len(readable_runs) >= FEWEST)
+        newest, *others = sorted(readable_runs, key=lambda entry: -entry.changed_ns)
         return links.to_comparison(newest.id, *(entry.id for entry in others))
 
 
 def _find_chosen(choice: Any) -> list[Entry]:
     """Return the runs that are chosen, also where the list does not show them at the moment."""
     run_ids = _read_texts(choice)
-    return [entry for entry in current.runs().look() if entry.id in run_ids]
+    return [entry for entry in current.runs().list_entries() if entry.id in run_ids]
 
 
 def _read_texts(value: Any) -> frozenset[str]:
@@ -220,10 +221,10 @@ def _count_change(changes: Any) -> int:
 
 def _list_rows(runs: Runs) -> list[Row]:
     """Return a row for each run that is served, with all that is known before it is opened."""
-    entries = runs.look()
-    folder_by_id = runs.folders(entries)
+    entries = runs.list_entries()
+    folder_by_id = runs.name_folders(entries)
     return [
-        Row(entry, runs.glance(entry), runs.tags.tags_of(entry.path), folder_by_id[entry.id])
+        Row(entry, runs.find_glance(entry), runs.tags.tags_of(entry.path), folder_by_id[entry.id])
         for entry in entries
     ]
 
@@ -234,7 +235,7 @@ def _digest(content: Iterable[object]) -> str:
 
 
 def _poll_interval(rows: list[Row]) -> int:
-    return BUSY_MS if any(row.entry.stage.under_way for row in rows) else IDLE_MS
+    return BUSY_MS if any(row.entry.stage.is_under_way for row in rows) else IDLE_MS
 
 
 def _tags_of(rows: list[Row]) -> list[str]:
@@ -243,13 +244,12 @@ def _tags_of(rows: list[Row]) -> list[str]:
 
 def _controls(rows: list[Row]) -> Component:
     """Return the fields by which runs are found, filtered, grouped and ordered."""
-    label = "find runs by name, verdict or tag"
+    search_label, tag_label = "find runs by name, verdict or tag", "only runs with these tags"
     search_field = fields.text_input(
-        SEARCH, label, "Find runs (/)", debounce=200, className="search"
+        SEARCH, search_label, "Find runs (/)", debounce=200, className="search"
     )
     tag_options = {"placeholder": "Tags", "clearable": True, "className": "tagged"}
-    label = "only runs with these tags"
-    tag_field = fields.multi_select(TAGGED, _tags_of(rows), label, value=[], **tag_options)
+    tag_field = fields.multi_select(TAGGED, _tags_of(rows), tag_label, value=[], **tag_options)
     sort_field = fields.select(SORT, SORTS, "order", w=180)
     group_field = fields.select(GROUP, GROUPS, "groups", w=180)
     return dmc.Group([search_field, tag_field, group_field, sort_field], gap="sm")
@@ -258,10 +258,10 @@ def _controls(rows: list[Row]) -> Component:
 def _survey_switch(runs: Runs, rows: list[Row]) -> Component:
     """Return the switch of the analysis in the background, with its progress."""
     switch = dmc.Switch(
-        id=SURVEY, label="Analyze in the background", size="xs", checked=runs.surveying
+        id=SURVEY, label="Analyze in the background", size="xs", checked=runs.is_surveying
     )
     progress_line = html.Div(
-        _progress(rows, is_surveying=runs.surveying),
+        _progress(rows, is_surveying=runs.is_surveying),
         id=PROGRESS,
         role="status",
         className="run-progress",
@@ -272,8 +272,8 @@ def _survey_switch(runs: Runs, rows: list[Row]) -> Component:
 def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
     """Describe how many runs are analyzed, and why the others are not; with a bar while reading."""
     analyzed_count = sum(row.glance is not None for row in rows)
-    failed_count = sum(row.failed for row in rows)
-    recorded_count = sum(row.entry.recorded and row.glance is None for row in rows)
+    failed_count = sum(row.has_failed for row in rows)
+    recorded_count = sum(row.entry.is_recorded and row.glance is None for row in rows)
     is_complete = analyzed_count + failed_count + recorded_count == len(rows)
     facts = [
         f"Analyzed {analyzed_count} of {text.count(len(rows), 'run')}",
@@ -282,7 +282,7 @@ def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
         "" if is_surveying or is_complete else "paused",
     ]
     progress_text = html.Span(", ".join(filter(None, facts)), className="fact-name")
-    if not any(row.entry.stage.under_way for row in rows):
+    if not any(row.entry.stage.is_under_way for row in rows):
         return [progress_text]
     percent = 100 * (analyzed_count + failed_count) / len(rows)
     return [progress_text, dmc.Progress(value=percent, size="sm", w=120, **aria("analyzed runs"))]
@@ -301,9 +301,9 @@ def _list_table(rows: list[Row], query: Query) -> Component:
     if not rows:
         return html.P(NONE_YET, className="summary")
     matching_rows = [
-        row for row in rows if query.search in row.searchable and query.tags <= set(row.tags)
+        row for row in rows if query.search in row.searchable_text and query.tags <= set(row.tags)
     ]
     if not matching_rows:
         search_text = f" “{query.search}”" if query.search else ""
         return html.P(f"No run matches{search_text}.", className="summary")
-    return table(matching_rows, query.sort, query.group, query.chosen)
+    return table(matching_rows, query.sort, query.group, query.chosen_ids)

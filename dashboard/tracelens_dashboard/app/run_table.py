@@ -51,7 +51,10 @@ VERDICTS: Final = {
 
 @dataclass(frozen=True)
 class Row:
-    """A run, and what is known of it before it is opened; null = it has to be read first."""
+    """A run, and what is known of it before it is opened.
+
+    `glance` has its sizes and its verdict; it is None where the run has to be read first.
+    """
 
     entry: Entry
     glance: Glance | None
@@ -61,35 +64,35 @@ class Row:
     @property
     def name(self) -> str:
         """What the run is called."""
-        return text.shown(self.entry.name)
+        return text.clean_name(self.entry.name)
 
     @property
-    def searchable(self) -> str:
+    def searchable_text(self) -> str:
         """All that can be searched for."""
         verdict = self.glance.verdict if self.glance else ""
         return " ".join([self.entry.name, verdict, *self.tags]).casefold()
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether it cannot be read."""
         return self.entry.stage.kind == "failed"
 
     @property
-    def state(self) -> str:
+    def verdict_key(self) -> str:
         """Which of `VERDICTS` it has."""
-        if self.failed:
+        if self.has_failed:
             return "failed"
         return self.glance.state if self.glance else ""
 
     @property
-    def content(self) -> tuple[object, ...]:
+    def shown_values(self) -> tuple[object, ...]:
         """All that its row shows."""
         entry = self.entry
-        return entry.id, entry.stage, entry.recorded, self.glance, self.tags, self.folder
+        return entry.id, entry.stage, entry.is_recorded, self.glance, self.tags, self.folder
 
 
 def _measure(row: Row, measure: Callable[[Glance], float | None]) -> float:
-    """Return the sort key of a run; unknown runs come last."""
+    """Return a measure of a run, to sort by; infinite if unknown, so that it comes last."""
     value = measure(row.glance) if row.glance else None
     return math.inf if value is None else value
 
@@ -104,7 +107,7 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 
 
 def _by_verdict(row: Row) -> tuple[Any, str]:
-    return list(VERDICTS).index(row.state), VERDICTS[row.state]
+    return list(VERDICTS).index(row.verdict_key), VERDICTS[row.verdict_key]
 
 
 def _by_tags(row: Row) -> tuple[Any, str]:
@@ -116,7 +119,7 @@ def _by_tags(row: Row) -> tuple[Any, str]:
 # Each returns a group's sort key, and its title.
 GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
     UNGROUPED: None,
-    "by folder": lambda row: (row.folder.casefold(), text.shown(row.folder)),
+    "by folder": lambda row: (row.folder.casefold(), text.clean_name(row.folder)),
     "by verdict": _by_verdict,
     "by tags": _by_tags,
 }
@@ -128,7 +131,8 @@ def table(
     grouping_name: str,
     chosen_ids: AbstractSet[str] = frozenset(),
 ) -> Component:
-    """Return a table of runs, in an order, grouped; unknown names of these are the first ones."""
+    """Return a table of runs in an order of `SORTS`, in groups of `GROUPS`."""
+    # Unknown names stand for the first ones; the boxes of `chosen_ids` are checked.
     ordered_rows = sorted(rows, key=SORTS.get(order_name, SORTS[NEWEST]))
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
     find_group = GROUPS.get(grouping_name)
@@ -156,7 +160,7 @@ def _draw_rows(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]
 def draw_row(row: Row, *, chosen: bool = False) -> Component:
     """Return the row of a run; its link covers all of it, `chosen` checks its box."""
     glance = row.glance
-    link = dcc.Link(row.name, href=ViewState(run=row.entry.id).link("/"), className="stretched")
+    link = dcc.Link(row.name, href=ViewState(run_id=row.entry.id).link("/"), className="stretched")
     choice_box = dmc.Checkbox(
         id={"type": CHOSEN, "run": row.entry.id},
         checked=chosen or None,  # what is drawn with a choice of before takes nothing off it
@@ -220,39 +224,41 @@ def _draw_pace(glance: Glance | None) -> list[Component]:
 
 
 def _draw_verdict(row: Row) -> Component:
-    """Return the verdict of a run, or why it has none yet."""
+    """Return the verdict of a run and how many more faults it has, or why it has none yet."""
     stage = row.entry.stage
-    if row.failed:
-        return html.Span(stage.what, className="points-fault")
+    if row.has_failed:
+        return html.Span(stage.failure, className="points-fault")
     if row.glance is None:
-        return html.Span(_why_not(row), className="fact-name")
+        return html.Span(_explain_absence(row), className="fact-name")
     others_text = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
     verdict_text = html.Span(clean(row.glance.verdict))
     line = [verdict_text, html.Span(others_text, className="fact-name")]
     return html.Div(line, className=f"lead lead-{row.glance.state}")
 
 
-def _why_not(row: Row) -> str:
+def _explain_absence(row: Row) -> str:
     """Return why a run has no verdict yet."""
-    if row.entry.stage.under_way:
+    if row.entry.stage.is_under_way:
         return QUEUED if row.entry.stage.kind == "queued" else READING
-    return RECORDED if row.entry.recorded else UNREAD
+    return RECORDED if row.entry.is_recorded else UNREAD
 
 
 def draw_state(row: Row) -> Component:
     """Return the state of a run's index, as a word."""
     stage = row.entry.stage
     state_text = "ready" if row.glance else "not read yet"
-    if row.entry.recorded and row.glance is None:
+    if row.entry.is_recorded and row.glance is None:
         state_text = "recording"
     if stage.kind == "failed":
         state_text = "cannot be read"
     elif stage.kind == "queued":
         state_text = "queued"
-    elif stage.under_way:
-        share_text = f" {100 * stage.done // stage.total} %" if stage.total else ""
-        state_text = f"{stage.what}{share_text}"
-    state_class = "busy" if stage.under_way else stage.kind
+    elif stage.is_under_way:
+        share_text = (
+            f" {100 * stage.done_count // stage.total_count} %" if stage.total_count else ""
+        )
+        state_text = f"{stage.activity}{share_text}"
+    state_class = "busy" if stage.is_under_way else stage.kind
     return html.Span(state_text, className=f"standing standing-{state_class}")
 
 
@@ -276,10 +282,11 @@ def _svg(values: Sequence[int]) -> str:
 
 
 def _coordinates(values: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return x and y of the line, in pixels; it starts at zero, so that noise stays low."""
+    """Return x and y of the line, in pixels; its scale starts at zero, so that noise stays low."""
     numbers = np.asarray(values, float)
-    heights = np.clip(numbers / max(float(np.quantile(numbers, MOST_QUANTILE)), 1.0), 0, 1)
+    top_value = max(float(np.quantile(numbers, MOST_QUANTILE)), 1.0)
+    height_shares = np.clip(numbers / top_value, 0, 1)
     return (
         np.linspace(1, SPARKLINE_WIDTH - 1, len(numbers)).tolist(),
-        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * heights).tolist(),
+        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * height_shares).tolist(),
     )

@@ -155,7 +155,7 @@ def serve(
     url = access.address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
     with closing(server), closing(runs), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
-        runs.survey(enabled=not runs.alone)
+        runs.survey(enabled=not runs.only_store)
         _announce(url, host, server.effective_port)
         if ready:
             ready(url)

@@ -118,12 +118,12 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         Input(ids.GO, "search"),
     )
     def follow(search: Any) -> tuple[Any, ...]:
-        """Return heading, links to pages, and the picker's runs and value, for an address."""
+        """Return heading, links to pages, and the picker's runs and chosen id, for an address."""
         runs, view = current.runs(), state.read(search)
-        run_selection = selection.read(view.run) if runs.entry(view.run) else None
+        run_selection = selection.read(view.run_id) if runs.find_entry(view.run_id) else None
         page_links = _link_pages(runs, pages, view)
-        shown_run = run_selection.run if run_selection else None
-        return heading(runs, view), page_links, choices(runs), shown_run
+        shown_id = run_selection.run_id if run_selection else None
+        return heading(runs, view), page_links, list_choices(runs), shown_id
 
     @app.callback(
         Output(ids.HEADING, "children", allow_duplicate=True),
@@ -132,7 +132,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def grow(run: Any, search: Any) -> list[Component]:
-        current.require(bool(current.edition(run)))
+        current.stop_unless(bool(current.edition(run)))
         return heading(current.runs(), state.read(search))
 
     @app.callback(
@@ -144,29 +144,32 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def pick(run_id: Any, search: Any, path: Any) -> str:
         view = state.read(search)
-        run_selection = selection.read(view.run)
-        is_other = run_selection is None or run_id != run_selection.run
-        current.require(is_other and current.runs().entry(run_id))
+        run_selection = selection.read(view.run_id)
+        is_other = run_selection is None or run_id != run_selection.run_id
+        current.stop_unless(is_other and current.runs().find_entry(run_id))
         page_paths = {page.PATH for page in pages}
-        return ViewState(run=run_id, compare=view.compare).link(path if path in page_paths else "/")
+        return ViewState(run_id=run_id, baseline_ids=view.baseline_ids).link(
+            path if path in page_paths else "/"
+        )
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
-    """Return the name of the run that is shown, and its size as soon as it is open."""
-    if runs.alone and view.run is None:
-        name, facts = text.shown(runs.alone.name), current.facts(runs.alone)
-        return [html.B(name), html.Span(facts, className="chip-facts")]
-    entry = runs.entry(view.run)
+    """Return the size of the shown run as soon as it is open; of one served alone its name, too."""
+    if runs.only_store and view.run_id is None:
+        name, size = text.clean_name(runs.only_store.name), current.describe_size(runs.only_store)
+        return [html.B(name), html.Span(size, className="chip-facts")]
+    entry = runs.find_entry(view.run_id)
     if entry is None:
-        return [html.B(text.count(len(runs.look()), "run"))]
+        return [html.B(text.count(len(runs.list_entries()), "run"))]
     store = runs.open(entry, PATIENCE_S)
-    return [html.Span(current.facts(store) if store else "is being opened", className="chip-facts")]
+    size = current.describe_size(store) if store else "is being opened"
+    return [html.Span(size, className="chip-facts")]
 
 
-def choices(runs: Runs) -> list[dict[str, str]]:
+def list_choices(runs: Runs) -> list[dict[str, str]]:
     """List the runs to choose from, by name."""
-    entries = sorted(runs.look(), key=lambda entry: entry.name.casefold())
-    return [{"value": entry.id, "label": text.shown(entry.name)} for entry in entries]
+    entries = sorted(runs.list_entries(), key=lambda entry: entry.name.casefold())
+    return [{"value": entry.id, "label": text.clean_name(entry.name)} for entry in entries]
 
 
 def _header(runs: Runs) -> Component:
@@ -204,7 +207,7 @@ def _picker(runs: Runs) -> Component:
         id=ids.PICKER, data=[], allowDeselect=False, size="xs", className="picker", **options,
         **aria("run"),
     )  # fmt: skip
-    return html.Div(picker, hidden=runs.alone is not None, className="picker")
+    return html.Div(picker, hidden=runs.only_store is not None, className="picker")
 
 
 def _copy_link() -> Component:
@@ -231,13 +234,13 @@ def _scheme_switch() -> Component:
 
 def _link_pages(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
     """Return links to the pages of the run that is shown, and to the list of runs."""
-    if runs.alone:
-        run_view = ViewState(run=view.run)
+    if runs.only_store:
+        run_view = ViewState(run_id=view.run_id)
         return [_entry(page.TITLE, run_view.link(page.PATH)) for page in pages]
     list_link = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
-    if runs.entry(view.run) is None:
+    if runs.find_entry(view.run_id) is None:
         return [list_link]
-    comparison_view = ViewState(run=view.run, compare=view.compare)
+    comparison_view = ViewState(run_id=view.run_id, baseline_ids=view.baseline_ids)
     return [list_link, *(_entry(page.TITLE, comparison_view.link(page.PATH)) for page in pages)]
 
 

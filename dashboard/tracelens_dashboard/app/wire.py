@@ -55,7 +55,7 @@ def _library() -> Response:
 
 def _compress(server: Flask) -> None:
     """Compress all answers that are worth it; those to requests for static files once."""
-    packed_by_key: dict[tuple[str, str], bytes] = {}
+    packed_by_key: dict[tuple[str, str], bytes] = {}  # by path, and tag or length
 
     @server.after_request
     def compress(response: Response) -> Response:

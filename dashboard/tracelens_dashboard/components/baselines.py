@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
-from tracelens.comparison import Comparison, Steps, messages
+from tracelens.comparison import Comparison, RunMetrics, messages
 from tracelens.comparison import compare as compare_runs
-from tracelens.comparison.changes import FindingChange, likeness
+from tracelens.comparison.changes import FindingChange, find_match_key
 from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card
@@ -50,7 +50,7 @@ def _draw_comparison(draw: Callable[[Comparison, Theme], Drawing]) -> Callable[.
     """Return a card's `draw` that compares a run with the baselines that are served."""
 
     def draw_served(store: Store, theme: Theme, run_ids: Any) -> Drawing:
-        baselines = state.baselines(run_ids)
+        baselines = state.read_baselines(run_ids)
         if len(_select_served(baselines)) < FEWEST_BASELINES:
             return empty(theme, MISSING)
         return draw(compare_with(store, baselines), theme)
@@ -82,7 +82,7 @@ CARDS: Final = (CHANGES, LEVELS)
 
 def layout(store: Store, view: ViewState) -> list[Component]:
     """Return the cards below the page's title; the view names the baselines."""
-    baselines = view.compared
+    baselines = view.baseline_keys
     comparison = compare_with(store, baselines)
     levels_card = replace(LEVELS, height_px=max(240, 110 + 24 * len(baselines)))
     return [
@@ -95,42 +95,43 @@ def layout(store: Store, view: ViewState) -> list[Component]:
 
 
 def _select_served(baselines: Sequence[str]) -> list[str]:
-    return [run_id for run_id in baselines if current.runs().entry(run_id)]
+    return [run_id for run_id in baselines if current.runs().find_entry(run_id)]
 
 
 def compare_with(store: Store, baselines: tuple[str, ...]) -> Comparison:
     """Compare a run with its baselines, measured once as long as their files are the same."""
-    served = _select_served(baselines)
-    return _compare_states(store, tuple((one, current.runs().state_of(one)) for one in served))
+    runs = current.runs()
+    ids_and_states = [(run_id, runs.files_state_of(run_id)) for run_id in _select_served(baselines)]
+    return _compare_states(store, tuple(ids_and_states))
 
 
 @lru_cache(2)
-def _compare_states(store: Store, states: tuple[tuple[str, Any], ...]) -> Comparison:
-    measured = [_measure(run_id, state_of_files) for run_id, state_of_files in states]
-    return compare_runs(measured, replace(Steps.from_run(store.run), name=current.name(store)))
+def _compare_states(store: Store, ids_and_states: tuple[tuple[str, Any], ...]) -> Comparison:
+    measured = [_measure(run_id, files_state) for run_id, files_state in ids_and_states]
+    return compare_runs(measured, replace(RunMetrics.from_run(store.run), name=current.name(store)))
 
 
 @lru_cache(MOST_MEASURED)
-def _measure(run_id: str, _state_of_files: Any) -> Steps:
-    """Measure a baseline; it need not stay open for that.
+def _measure(run_id: str, _files_state: Any) -> RunMetrics:
+    """Measure a baseline; it need not stay open for that, and is measured anew if its files change.
 
     Raises:
         InvalidArgument: it has to be read again first.
     """
     store = current.store(run_id)
-    return replace(Steps.from_run(store.run), name=current.name(store))
+    return replace(RunMetrics.from_run(store.run), name=current.name(store))
 
 
 def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
     """Describe what changed against the baselines, as a title and lines below it."""
-    verdict_text = messages.verdict(comparison).lower()
-    title = fmt.capital(f"{verdict_text}: {messages.headline(comparison)}")
-    baseline_text, _ = messages.scope(comparison)
-    lines = [f"Baselines: {baseline_text}", *messages.cautions(comparison)]
+    verdict_text = messages.name_verdict(comparison).lower()
+    title = fmt.capital(f"{verdict_text}: {messages.write_headline(comparison)}")
+    baseline_text, _ = messages.describe_runs(comparison)
+    lines = [f"Baselines: {baseline_text}", *messages.list_cautions(comparison)]
     return html.Div(
         [
-            dmc.Title(text.tied(title), order=2, id="verdict"),
-            *(html.P(text.tied(line)) for line in lines),
+            dmc.Title(text.tie_units(title), order=2, id="verdict"),
+            *(html.P(text.tie_units(line)) for line in lines),
         ],
         className="verdict",
         **aria(f"what changed in {current.name(store)}"),
@@ -139,13 +140,15 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
 
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
     """Return a link to the comparison with each baseline alone, step by step."""
-    name_by_run = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
+    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
     baseline_selections = (selection.read(run_id) for run_id in baselines)
-    run_ids = [baseline.run for baseline in baseline_selections if baseline and baseline.run]
+    run_ids = [part.run_id for part in baseline_selections if part and part.run_id]
     baseline_links = [
-        dcc.Link(name_by_run[run], href=links.to_comparison(store.run_id, run), className="way")
-        for run in run_ids
-        if run in name_by_run and selection.read(store.run_id)
+        dcc.Link(
+            name_by_id[run_id], href=links.to_comparison(store.run_id, run_id), className="way"
+        )
+        for run_id in run_ids
+        if run_id in name_by_id and selection.read(store.run_id)
     ]
     lead_text = html.Span("Step by step, with one of them:", className="fact-name")
     return html.Div([lead_text, *baseline_links], className="ways baselines")
@@ -173,18 +176,19 @@ def _lay_out_finding(store: Store, baselines: tuple[str, ...], change: FindingCh
 
 def _find_holder(baselines: tuple[str, ...], change: FindingChange) -> Store | None:
     """Return a baseline that has a finding."""
-    finding_likeness = likeness(change.finding)
+    match_key = find_match_key(change.finding)
     baseline_stores = (current.find_store(run_id) for run_id in baselines)
     for baseline in filter(None, baseline_stores):
-        if finding_likeness in map(likeness, baseline.report.findings):
+        if match_key in map(find_match_key, baseline.report.findings):
             return baseline
     return None
 
 
 def _describe_cost(change: FindingChange, baseline_count: int) -> str:
-    """Describe a finding's cost in the new run and the baselines, and how many of these have it."""
-    baseline_share, new_share = change.before, change.after
-    frequency_text = f"in {change.baselines} of {text.count(baseline_count, 'baseline')}"
+    """Describe a finding's saving in the new run and the baselines, and how many of these have it."""
+    # Savings are shares of the job; `state` says whether it is new, gone, or in both.
+    baseline_share, new_share = change.saving_before, change.saving_after
+    frequency_text = f"in {change.baseline_count} of {text.count(baseline_count, 'baseline')}"
     if change.state == "gone":
         return (
             f"{frequency_text}, at most {text.percent(baseline_share)} of the job"

@@ -42,10 +42,11 @@ HALF_FROM_MEDIUM: Final = {"base": 12, "md": 6}
 class ChartCard:
     """A chart of a page as data: its texts, its size, its drawing, and the target of clicks.
 
-    `draw(store, theme, *values)` gets the values of `inputs`; all of these have defaults, with which the
-    report draws it. `link_from_mark(store, point, *values)`, with the values of `link_states`, and
-    `link_from_row(store, row_index)` return an address or None. `choice` is next to the title. In a
-    narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
+    `draw(store, theme, *values)` gets the values of `inputs`; all of these have defaults, with
+    which the report draws it. `link_from_mark(store, point, *values)`, with the values of
+    `link_states`, and `link_from_row(store, row_index)` return an address or None. `lay_out_choice`
+    returns a field next to the title. In a narrow window a plot may be wider than its card
+    (`scrolls`): the keyboard reaches it.
     """
 
     name: str
@@ -58,9 +59,9 @@ class ChartCard:
     link_from_mark: Callable[..., str | None] | None = None
     link_states: tuple[State, ...] = ()
     link_from_row: Callable[[Store, int], str | None] | None = None
-    choice: Callable[[Store, ViewState], Component] | None = None
+    lay_out_choice: Callable[[Store, ViewState], Component] | None = None
     scrolls: bool = False
-    suffix: str = ""  # of the title: which run it is about
+    title_suffix: str = ""  # which run it is about
 
     def height_in(self, store: Store) -> int:
         """Return the height of the plot in pixels; it fills a higher card."""
@@ -71,10 +72,12 @@ class ChartCard:
         height_css = f"{self.height_in(store)}px"
         switch_id = ids.part(self.name, "switch")
         switch = dmc.Switch(id=switch_id, label="Table", size="xs", className="table-switch")
-        tools = html.Div([png_button(self.title + self.suffix), switch], className="card-tools")
-        heading = [card_title(self.title, self.explanation, suffix=self.suffix), tools]
-        if self.choice:
-            heading.insert(1, html.Div([self.choice(store, view)], className="card-choices"))
+        save_button = png_button(self.title + self.title_suffix)
+        tools = html.Div([save_button, switch], className="card-tools")
+        heading = [card_title(self.title, self.explanation, suffix=self.title_suffix), tools]
+        if self.lay_out_choice:
+            choice = self.lay_out_choice(store, view)
+            heading.insert(1, html.Div([choice], className="card-choices"))
         card = dmc.Card(
             [
                 html.Div(heading, className="card-heading"),
@@ -105,12 +108,13 @@ class ChartCard:
 
     def _register_drawing(self, app: Dash) -> None:
         """Draw the chart; its table is made when it is asked for, so that charts come first."""
+        # `checked`: the table is shown; `values`: the colour scheme, the run, the inputs.
         table_switch = Input(ids.part(self.name, "switch"), "checked")
-        grid_id = ids.part(self.name, "grid")
-        scheme = Input(ids.SCHEME, "computedColorScheme")
+        table_id = ids.part(self.name, "grid")
+        scheme_input = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
-            scheme_theme = theme.for_scheme(current.require(scheme))
+            scheme_theme = theme.for_scheme(current.stop_unless(scheme))
             return self.draw(current.store(run), scheme_theme, *values)
 
         @app.callback(
@@ -118,9 +122,9 @@ class ChartCard:
             Output(ids.part(self.name, "summary"), "children"),
             Output(ids.part(self.name, "plot"), "aria-label"),
             Output(ids.part(self.name, "plot"), "className"),
-            Output(grid_id, "children"),
+            Output(table_id, "children"),
             _as_state(table_switch),
-            scheme,
+            scheme_input,
             Input(ids.RUN, "data"),  # drawn anew when it was read again
             *self.inputs,
         )
@@ -131,13 +135,13 @@ class ChartCard:
             return drawing.figure, drawing.summary, drawing.summary, class_name, rows
 
         @app.callback(
-            Output(grid_id, "children", allow_duplicate=True),
+            Output(table_id, "children", allow_duplicate=True),
             table_switch,
-            *(_as_state(dependency) for dependency in (scheme, current.RUN, *self.inputs)),
+            *(_as_state(dependency) for dependency in (scheme_input, current.RUN, *self.inputs)),
             prevent_initial_call=True,
         )
         def tabulate(checked: Any, *values: Any) -> Component:
-            current.require(bool(checked))
+            current.stop_unless(bool(checked))
             return table(ids.part(self.name, "rows"), draw(*values).rows)
 
     def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
@@ -151,8 +155,8 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
-            point = axes.read_cell(current.require(clicked_point(click)))
-            return current.require(link(current.store(run), point, *values))
+            point = axes.read_cell_values(current.stop_unless(clicked_point(click)))
+            return current.stop_unless(link(current.store(run), point, *values))
 
     def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
         """Go to where `link` leads from the row of the table that is clicked."""
@@ -164,7 +168,8 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(cell: dict[str, Any] | None, run: Any) -> str:
-            return current.require(link(current.store(run), current.require(clicked_row(cell))))
+            store, row_index = current.store(run), current.stop_unless(clicked_row(cell))
+            return current.stop_unless(link(store, row_index))
 
 
 def clicked_point(click: Any) -> dict[str, Any] | None:
@@ -179,8 +184,8 @@ def clicked_row(cell: Any) -> int | None:
     return int(row_id) if row_id.isdecimal() else None
 
 
-def _as_state(given: DashDependency) -> State:
-    return State(given.component_id, given.component_property)
+def _as_state(dependency: DashDependency) -> State:
+    return State(dependency.component_id, dependency.component_property)
 
 
 def grid(cards: Iterable[ChartCard], store: Store, view: ViewState) -> Component:
@@ -191,14 +196,15 @@ def grid(cards: Iterable[ChartCard], store: Store, view: ViewState) -> Component
 def from_tables(draw: Callable[..., Drawing], *table_names: str) -> Callable[..., Drawing]:
     """Return a card's `draw` that hands tables of the run, then the theme, to a function of figures."""
 
-    def draw_tables(store: Store, scheme: theme.Theme) -> Drawing:
-        return draw(*map(store.table, table_names), scheme)
+    def draw_tables(store: Store, card_theme: theme.Theme) -> Drawing:
+        return draw(*map(store.table, table_names), card_theme)
 
     return draw_tables
 
 
 def fit_rows(
     count_rows: Callable[[Store], int],
+    *,
     frame_px: int,
     row_px: int,
     least_px: int,

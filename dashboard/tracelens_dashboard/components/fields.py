@@ -16,7 +16,7 @@ Choices = Iterable["str | tuple[str, str]"]  # values, or values with their labe
 
 
 def _options(choices: Choices) -> list[Any]:
-    pairs = ((one, one) if isinstance(one, str) else one for one in choices)
+    pairs = ((choice, choice) if isinstance(choice, str) else choice for choice in choices)
     return [{"value": value, "label": label} for value, label in pairs]
 
 
@@ -25,8 +25,8 @@ def select(
 ) -> Component:
     """Return a field in which one value is chosen: `value`, or the first one without it."""
     choice_data = _options(choices)
-    chosen = choice_data[0]["value"] if value is None else value
-    arguments = {"id": identity, "data": choice_data, "value": chosen, "size": "xs"} | options
+    chosen_value = choice_data[0]["value"] if value is None else value
+    arguments = {"id": identity, "data": choice_data, "value": chosen_value, "size": "xs"} | options
     return dmc.Select(allowDeselect=False, **arguments, **aria(label))
 
 

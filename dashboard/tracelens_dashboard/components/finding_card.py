@@ -43,7 +43,8 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Return its saving or cost in percent of job time, and its colour's name."""
+    """Return its saving, else its cost, in percent of job time, and the name of its colour."""
+    # A sign stands for one that is unknown or next to nothing.
     share = finding.saving if finding.saving is not None else finding.cost
     if share is None or share < LEAST_SHARE:
         return "!" if finding.category == "fault" else "i", "quiet"
@@ -55,7 +56,7 @@ def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Compon
 
     @live.section(name)
     def lay_out(store: Store, _view: ViewState) -> Component:
-        findings = (one for one in store.report.findings if is_shown_on(one, path))
+        findings = (found for found in store.report.findings if is_shown_on(found, path))
         cards = [card(store, finding) for finding in islice(findings, MOST_CARDS)]
         return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
 
@@ -66,7 +67,7 @@ def titled_cards(
     title: str, items: Sequence[Listed], build_card: Callable[[Listed], Component]
 ) -> Component:
     """Return a title and the cards of the first items of a list, and count the others."""
-    cards = [build_card(finding) for finding in items[:MOST_LISTED]]
+    cards = [build_card(item) for item in items[:MOST_LISTED]]
     if not items:
         cards = [html.P("No finding.", className="summary")]
     elif len(items) > MOST_LISTED:
@@ -76,7 +77,7 @@ def titled_cards(
 
 
 def card(store: Store, finding: Finding) -> Component:
-    """Return the card; all of it links to one place, the worst step to a second one."""
+    """Return the card; all of it is a link to its target, below further links."""
     points_text, colour_name = amount(finding)
     return dmc.Card(
         dmc.Group(
@@ -132,18 +133,20 @@ def _target(store: Store, finding: Finding) -> str:
 def _link_places(store: Store, finding: Finding) -> list[Component]:
     """Return links to the places in which a finding can be seen, above the card's own link."""
     evidence_page = EVIDENCE_PAGES.get(finding.kind)
-    is_sampled = set(finding.ranks) & set(store.sampled)
+    is_sampled = not set(finding.ranks).isdisjoint(store.sampled_ranks)
     fix_edits = links.fix_of(store, finding)
-    hrefs: dict[str, str | None] = {
+    href_by_label: dict[str, str | None] = {
         "Shard": links.to_shard(store, finding) if finding.shards else None,
         "Show in the timeline": links.to_timeline(store, finding),
         "Sampled code": links.to_stacks(store, finding) if is_sampled else None,
     }
     if evidence_page and not (finding.shards and evidence_page.path == SHARDS):
-        hrefs[evidence_page.label] = links.to_page(store, evidence_page.path, finding)
-    hrefs |= {
+        href_by_label[evidence_page.label] = links.to_page(store, evidence_page.path, finding)
+    href_by_label |= {
         "Worst step": links.to_worst_step(store, finding),
         "Only these steps": links.to_steps(store, links.OVERVIEW, finding),
         "What if it were fixed": links.to_replay(store, fix_edits) if fix_edits else None,
     }
-    return [dcc.Link(label, href=href, className="way") for label, href in hrefs.items() if href]
+    return [
+        dcc.Link(label, href=href, className="way") for label, href in href_by_label.items() if href
+    ]

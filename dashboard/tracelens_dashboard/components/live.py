@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from tracelens_dashboard.runs.live import Standing
+    from tracelens_dashboard.runs.live import Freshness
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
@@ -56,10 +56,11 @@ def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Compone
     return decorate
 
 
-def shape(store: Store) -> str:
+def digest_shape(store: Store) -> str:
     """Return a digest of what decides a page's cards: it is laid out anew when that changes."""
     filled_tables = [name for name in store.run.tables if not store.table(name).is_empty()]
-    facts = [filled_tables, store.ranks, store.shard_count, store.sampled, bool(store.times.steps)]
+    has_steps = bool(store.times.steps)
+    facts = [filled_tables, store.ranks, store.shard_count, store.sampled_ranks, has_steps]
     return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 
@@ -89,15 +90,17 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def look(_times: Any, paused: Any, run: Any) -> tuple[Any, Any, bool, int]:
-        """Return a newer edition's id, if there is one, the status line, and how often to look."""
+        """Look at the run's folder; an edition counts how often the run was read again."""
+        # Return the id of a newer edition, if there is one, the status line, whether the switch is
+        # hidden, and how often to look (ms); a run that is not recorded any more has no age.
         run_id = current.run_id_of(run)
-        standing = current.runs().standing(run_id, paused=bool(paused))
-        is_newer = standing.edition > current.edition(run) and not paused
+        freshness = current.runs().check_freshness(run_id, paused=bool(paused))
+        is_newer = freshness.edition > current.edition(run) and not paused
         return (
-            current.with_edition(run_id, standing.edition) if is_newer else no_update,
-            _status(standing, run, paused=bool(paused)),
-            standing.age_s is None,
-            IDLE_MS if standing.age_s is None else POLL_MS,
+            current.with_edition(run_id, freshness.edition) if is_newer else no_update,
+            _status(freshness, run, paused=bool(paused)),
+            freshness.age_s is None,
+            IDLE_MS if freshness.age_s is None else POLL_MS,
         )
 
     @app.callback(
@@ -118,15 +121,16 @@ def register(app: Dash) -> None:
         ]
 
 
-def _status(standing: Standing, run: Any, *, paused: bool) -> Any:
+def _status(freshness: Freshness, run: Any, *, paused: bool) -> Any:
     """Return a run's state as a sentence; None for a run that is complete and unchanged."""
-    if standing.missing:
+    # `age_s` is the time since the last reading began, of a run that is still recorded.
+    if freshness.is_missing:
         return html.Span(MISSING, role="alert")
-    if standing.replaced:
-        return html.Span(UNREADABLE if standing.unreadable else REPLACED, role="alert")
-    if standing.age_s is None:
+    if freshness.is_replaced:
+        return html.Span(UNREADABLE if freshness.is_unreadable else REPLACED, role="alert")
+    if freshness.age_s is None:
         return None
     lost_count = sum(current.store(run).report.summary.dropped.values())
     losses_text = f"{text.count(lost_count, 'event')} lost" if lost_count else "nothing lost"
     state_text = "paused" if paused else "live"
-    return f"\N{BLACK CIRCLE} {state_text}: as of {standing.age_s:.0f} s ago, {losses_text}"
+    return f"\N{BLACK CIRCLE} {state_text}: as of {freshness.age_s:.0f} s ago, {losses_text}"

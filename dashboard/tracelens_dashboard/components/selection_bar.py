@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, html, no_update
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.model.choice import EVERYTHING, Choice, format_ranges, ranges_of
+from tracelens.model.choice import EVERYTHING, Choice, format_ranges, to_ranges
 from tracelens_dashboard import ids
 from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.timeline import names
@@ -42,18 +42,18 @@ PAGE: Final = (
 
 
 def layout(store: Store, view: ViewState, path: str) -> Component:
-    """Return the bar; names have a field of their own on the timeline."""
+    """Return the bar of the page at `path`; names have a field of their own on the timeline."""
     run_selection = selection.read(store.run_id)
     choice = run_selection.choice if run_selection else EVERYTHING
     is_timeline = path == links.TIMELINE
-    searched_name = "" if is_timeline else view.find
-    rank_count = f"all {store.every_rank.workers.height:,}"
+    searched_name = "" if is_timeline else view.searched_name
+    rank_count = f"all {store.run_of_all_ranks.workers.height:,}"
     ranks_text, steps_text = (
         format_ranges(ranges) if ranges is not None else ""
         for ranges in (choice.ranks, choice.steps)
     )
     names_label = "names to show, such as a bucket or a layer"
-    names_field = fields.text_input(NAMES, names_label, "all", value=view.find, w=150)
+    names_field = fields.text_input(NAMES, names_label, "all", value=view.searched_name, w=150)
     note = _describe_selection(choice, searched_name)
     controls = [
         html.Span("Ranks", className="fact-name"),
@@ -70,7 +70,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
         fields.button(
             "Whole run",
             WHOLE,
-            disabled=choice.is_all and not searched_name,
+            disabled=choice.is_whole_run and not searched_name,
             **aria("show all ranks, steps and names"),
         ),
         *([html.Span(note, className="fact-name", role="status")] if note else []),
@@ -105,18 +105,16 @@ def register(app: Dash) -> None:
         if any(errors):
             return no_update, *errors
         choice = Choice.parse(_read_field(ranks), _read_field(steps))
-        search = state.find_text(names_typed if timeline_search is None else timeline_search)
-        return _address(choice, search, *page), None, None
+        typed_name = names_typed if timeline_search is None else timeline_search
+        return _address(choice, state.read_searched_name(typed_name), *page), None, None
 
     @app.callback(
-        Output(RANKS, "value"),
-        Input(GROUP, "value"),
-        current.RUN,
-        prevent_initial_call=True,
+        Output(RANKS, "value"), Input(GROUP, "value"), current.RUN, prevent_initial_call=True
     )
     def choose(group: Any, run: Any) -> str:
-        rank_texts = {str(i): ranks for i, (_, ranks) in enumerate(groups(current.store(run)))}
-        return current.require(rank_texts.get(str(group)))
+        numbered_groups = enumerate(groups(current.store(run)))
+        ranks_by_number = {str(number): ranks for number, (_, ranks) in numbered_groups}
+        return current.stop_unless(ranks_by_number.get(str(group)))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -125,16 +123,16 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def clear(clicks: Any, *page: Any) -> str:
-        current.require(bool(clicks))
+        current.stop_unless(bool(clicks))
         return _address(EVERYTHING, "", *page)
 
 
 def groups(store: Store) -> Iterator[tuple[str, str]]:
-    """Yield the hosts, and stages of a pipeline, of a whole run, each with its ranks as ranges."""
-    workers = store.every_rank.workers
+    """Yield (name, ranks as ranges) of each host, and stage of a pipeline, of a whole run."""
+    workers = store.run_of_all_ranks.workers
     for column in row_groups.group_columns(workers):
         for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
-            yield f"{column} {name}", format_ranges(ranges_of(ranks))
+            yield f"{column} {name}", format_ranges(to_ranges(ranks))
 
 
 def _lay_out_groups(store: Store) -> Component:
@@ -173,20 +171,22 @@ def _find_error(**typed: Any) -> str | None:
     return None
 
 
-def _address(choice: Choice, search: str, address_query: Any, path: Any, notes: Any) -> str:
+def _address(choice: Choice, searched_name: str, address_query: Any, path: Any, notes: Any) -> str:
     """Link to the same page for another selection; window and selected span are of the old one.
 
     Notes stay as long as the steps do: their times count from the begin of these. Those of an open
     timeline (`notes`) may be newer than those of the address by which it was opened.
     """
     view = state.read(address_query)
-    run_selection = current.require(selection.read(view.run))
-    current.require((run_selection.choice, view.find) != (choice, search))
+    run_selection = current.stop_unless(selection.read(view.run_id))
+    current.stop_unless((run_selection.choice, view.searched_name) != (choice, searched_name))
     if run_selection.choice == choice:
-        return replace(view, find=search).link(str(path))
+        return replace(view, searched_name=searched_name).link(str(path))
     kept_notes: tuple[Note, ...] = ()
     if run_selection.choice.steps == choice.steps:
-        kept_notes = view.notes if notes is None else address_notes.of_browser(notes)
+        kept_notes = view.notes if notes is None else address_notes.from_browser(notes)
     new_key = run_selection._replace(choice=choice).key
-    cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened=None)
-    return replace(cleared, run=new_key, find=search, notes=kept_notes).link(str(path))
+    cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened_keys=None)
+    return replace(cleared, run_id=new_key, searched_name=searched_name, notes=kept_notes).link(
+        str(path)
+    )

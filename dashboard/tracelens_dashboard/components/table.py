@@ -40,22 +40,22 @@ GRID_OPTIONS: Final = {
 }
 
 
-def table(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> Component:
+def table(identity: Any, rows: Rows, hidden_columns: Collection[str] = ()) -> Component:
     """Return a table with what finds, copies and saves its rows.
 
-    `hidden` columns are not shown: a callback that answers a click on a row finds them in its data.
+    A callback that answers a click on a row finds hidden columns in its data.
     """
-    grid_box = html.Div(grid(identity, rows, hidden), className="grid")
+    grid_box = html.Div(grid(identity, rows, hidden_columns), className="grid")
     return html.Div([_tools(), grid_box], className="table")
 
 
-def grid(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> dag.AgGrid:
+def grid(identity: Any, rows: Rows, hidden_columns: Collection[str] = ()) -> dag.AgGrid:
     """Return the table alone; its cells are text, never HTML."""
     unit_by_column = _units(rows)
     return dag.AgGrid(
         id=identity,
         rowData=[_cells(row, unit_by_column) for row in rows],
-        columnDefs=[column for column in columns(rows) if column["field"] not in hidden],
+        columnDefs=[column for column in columns(rows) if column["field"] not in hidden_columns],
         defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
         dashGridOptions=GRID_OPTIONS,
         style={"height": "100%"},
@@ -64,9 +64,10 @@ def grid(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> dag.AgGrid:
 
 def columns(rows: Rows) -> list[dict[str, Any]]:
     """Describe a table's columns by the first value of each, as the grid wants it."""
-    units = _units(rows)
+    unit_by_column = _units(rows)
     return [
-        _column(name, _first_known_value(rows, name), units.get(name)) for name in (rows or [{}])[0]
+        _column(name, _first_known_value(rows, name), unit_by_column.get(name))
+        for name in (rows or [{}])[0]
     ]
 
 
@@ -101,7 +102,7 @@ def _units(rows: Rows) -> dict[str, tuple[float, str]]:
         for name, value in row.items():
             if isinstance(value, Quantity):
                 numbers_by_column.setdefault(name, []).append(value)
-    return {name: quantity.unit(values) for name, values in numbers_by_column.items()}
+    return {name: quantity.choose_unit(values) for name, values in numbers_by_column.items()}
 
 
 def _cells(row: dict[str, Any], unit_by_column: dict[str, tuple[float, str]]) -> dict[str, Any]:

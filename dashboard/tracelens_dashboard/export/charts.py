@@ -38,8 +38,8 @@ MOST_PINNED: Final = 4
 
 
 def _frame_of_run(store: Store) -> Frame:
-    pins = [str(rank) for rank in sorted(store.flagged)[:MOST_PINNED]]
-    return viewport.frame(store, viewport.Controls(pins=pins))
+    pins = [str(rank) for rank in sorted(store.flagged_ranks)[:MOST_PINNED]]
+    return viewport.frame(store, viewport.Controls(pinned_ranks=pins))
 
 
 def _draw_timeline(store: Store, theme: Theme) -> Drawing:
@@ -50,7 +50,7 @@ def _draw_timeline(store: Store, theme: Theme) -> Drawing:
     figure.update_layout(dragmode=False)
     figure.update_xaxes(fixedrange=True)
     level = plot.LEVELS[picture.level]
-    return Drawing(figure, f"The whole run, {count(picture.spans, 'span')}. {level}")
+    return Drawing(figure, f"The whole run, {count(picture.span_count, 'span')}. {level}")
 
 
 TIMELINE: Final = ChartCard(
@@ -58,7 +58,7 @@ TIMELINE: Final = ChartCard(
     title="Timeline of all ranks",
     explanation="",
     draw=_draw_timeline,
-    height_px=lambda store: plot.height(_frame_of_run(store)),
+    height_px=lambda store: plot.height_px(_frame_of_run(store)),
 )
 
 
@@ -66,14 +66,14 @@ TIMELINE: Final = ChartCard(
 class ReportChart:
     """A page's card in the report, and the groups of findings that it supports.
 
-    A `deep` chart is exported for such findings only. The card is left out where it has nothing to
-    draw, or where `applies` refuses the run.
+    A deep chart is exported for such findings only. The card is left out where it has nothing to
+    draw, or where `applies_to` refuses the run.
     """
 
     card: ChartCard
-    groups: frozenset[Group] = frozenset()
-    deep: bool = False
-    applies: Callable[[Store], bool] = lambda _store: True
+    finding_groups: frozenset[Group] = frozenset()
+    is_deep: bool = False
+    applies_to: Callable[[Store], bool] = lambda _store: True
 
 
 STRAGGLERS: Final[frozenset[Group]] = frozenset({"ranks"})
@@ -83,45 +83,45 @@ SHARDS: Final[frozenset[Group]] = frozenset({"servers"})
 
 
 def _has_samples(store: Store) -> bool:
-    return bool(store.sampled)
+    return bool(store.sampled_ranks)
 
 
 CHARTS: Final = (
     ReportChart(overview.WATERFALL),
     ReportChart(stragglers.MAP, STRAGGLERS),
     ReportChart(stragglers.BARS, STRAGGLERS),
-    ReportChart(stacks.FUNCTIONS, STRAGGLERS, applies=_has_samples),
-    ReportChart(stacks.CALLS, STRAGGLERS, applies=_has_samples),
+    ReportChart(stacks.FUNCTIONS, STRAGGLERS, applies_to=_has_samples),
+    ReportChart(stacks.CALLS, STRAGGLERS, applies_to=_has_samples),
     ReportChart(
         replace(collectives.LAST_ARRIVALS, title="Last arrivals at collectives"),
         STRAGGLERS,
-        deep=True,
+        is_deep=True,
     ),
     ReportChart(shards.LOADS, SHARDS),
     ReportChart(shards.TRAFFIC, SHARDS),
     ReportChart(
         replace(shards.TENSORS, title="Tensors of the max shard", draw=shards.draw_heaviest_shard),
         SHARDS,
-        deep=True,
+        is_deep=True,
     ),
     ReportChart(
-        shards.PLACEMENTS, SHARDS, applies=lambda store: store.table("placements").height > 1
+        shards.PLACEMENTS, SHARDS, applies_to=lambda store: store.table("placements").height > 1
     ),
     ReportChart(
         replace(shards.STALENESS, title="Staleness and fairness of asynchronous workers"), SHARDS
     ),
     ReportChart(interleaving.BY_STEP, NETWORK),
-    ReportChart(collectives.BANDWIDTH, NETWORK, deep=True),
-    ReportChart(collectives.LINKS, NETWORK, deep=True),
-    ReportChart(interleaving.CHAINS, NETWORK, deep=True),
-    ReportChart(interleaving.GAPS, OVERLAP, deep=True),
-    ReportChart(TIMELINE, applies=lambda store: bool(store.times.steps)),
+    ReportChart(collectives.BANDWIDTH, NETWORK, is_deep=True),
+    ReportChart(collectives.LINKS, NETWORK, is_deep=True),
+    ReportChart(interleaving.CHAINS, NETWORK, is_deep=True),
+    ReportChart(interleaving.GAPS, OVERLAP, is_deep=True),
+    ReportChart(TIMELINE, applies_to=lambda store: bool(store.times.steps)),
     ReportChart(replace(critical_path.BY_STEP, title="Critical path: ranks per step"), STRAGGLERS),
     ReportChart(replace(critical_path.COMPOSITION, title="Critical path: composition"), STRAGGLERS),
     ReportChart(
         replace(critical_path.SEGMENTS, title="Critical path: longest segments"),
         STRAGGLERS,
-        deep=True,
+        is_deep=True,
     ),
     ReportChart(
         replace(collectives.EXCHANGE, title="Collectives: wait and transfer per step"),
@@ -139,11 +139,13 @@ def select_charts(store: Store) -> list[ReportChart]:
     groups_by_cost = list(dict.fromkeys(kind.group for kind in kinds))
     waterfall, *other_charts = CHARTS
 
-    def position(chart: ReportChart) -> int:
-        indexes = (index for index, group in enumerate(groups_by_cost) if group in chart.groups)
-        return next(indexes, len(groups_by_cost))
+    def rank_chart(chart: ReportChart) -> int:
+        """Return the index of the most costly group that a chart supports; their number if none."""
+        supported = [group in chart.finding_groups for group in groups_by_cost]
+        return supported.index(True) if any(supported) else len(groups_by_cost)
 
-    groups = set(groups_by_cost)
-    exported = [chart for chart in other_charts if not chart.deep or chart.groups & groups]
-    charts = (waterfall, *sorted(exported, key=position))
-    return [chart for chart in charts if chart.applies(store)]
+    charts = (waterfall, *sorted(other_charts, key=rank_chart))
+    needed_charts = (
+        chart for chart in charts if not chart.is_deep or rank_chart(chart) < len(groups_by_cost)
+    )
+    return [chart for chart in needed_charts if chart.applies_to(store)]

@@ -53,9 +53,9 @@ def _perfetto() -> Response:
     """Answer with the requested spans as a file for Perfetto, or with why there is none."""
     store, view = _requested()
     selection = selection_of(store, view)
-    size = measure(store, selection)
-    if isinstance(size, str):
-        return Response(size, 400, mimetype="text/plain")
+    size_or_refusal = measure(store, selection)
+    if isinstance(size_or_refusal, str):
+        return Response(size_or_refusal, 400, mimetype="text/plain")
     content = perfetto.write(selection)
     return _file(content, "application/json", store.name + perfetto.SUFFIX)
 
@@ -66,24 +66,24 @@ def _requested() -> tuple[Store, ViewState]:
         abort(403, "This request comes from another page.")
     view = state.parse(request.args)
     try:
-        return current.store(view.run), view
+        return current.store(view.run_id), view
     except TraceLensError as error:
         abort(Response(str(error), 404, mimetype="text/plain"))
 
 
 def _file(content: str | Iterable[str], mimetype: str, name: str) -> Response:
-    safe = _UNSAFE.sub("-", name)[-LONGEST_NAME:].lstrip(".-")
+    file_name = _UNSAFE.sub("-", name)[-LONGEST_NAME:].lstrip(".-")
     answer = Response(content, mimetype=mimetype)
-    answer.headers["Content-Disposition"] = f'attachment; filename="{safe}"'
+    answer.headers["Content-Disposition"] = f'attachment; filename="{file_name}"'
     answer.headers["Cache-Control"] = "no-store"
     return answer
 
 
 def selection_of(store: Store, view: ViewState) -> Selection:
     """Return the spans to export: of a view's pinned ranks, or all processes, in its window."""
-    window = viewport.window_of(store, view).shift(store.run_window.start_ns)
+    window = viewport.window_of_view(store, view).shift(store.run_window.start_ns)
     owners = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
-    pinned_ranks = set(view.pins) & set(store.ranks)
+    pinned_ranks = set(view.pinned_ranks) & set(store.ranks)
     if pinned_ranks:
         owners = owners.filter(pl.col("rank").is_in(pinned_ranks) & (pl.col("role") == "worker"))
     return Selection(
@@ -100,8 +100,8 @@ def selection_of(store: Store, view: ViewState) -> Selection:
 def selection_sentence(store: Store, selection: Selection) -> str:
     """Return the ranks of a selection, and how long it is."""
     ranks = [owner.rank for owner in selection.owners if owner.role == "worker"]
-    has_all = len(ranks) == len(store.ranks)  # and shards with them
-    subject_text = text.count(len(ranks), "rank") if has_all else text.listing("rank", ranks)
+    has_all_ranks = len(ranks) == len(store.ranks)  # and shards with them
+    subject_text = text.count(len(ranks), "rank") if has_all_ranks else text.listing("rank", ranks)
     end_ns = min(selection.end_ns, store.run_window.end_ns)
     return f"{capital(subject_text)}, {text.duration(end_ns - selection.start_ns)}"
 
@@ -109,21 +109,21 @@ def selection_sentence(store: Store, selection: Selection) -> str:
 def measure(store: Store, selection: Selection) -> Size | str:
     """Return the size of a selection, or the sentence that says why it cannot be exported.
 
-    First the lanes' items of the index are counted, which needs no file: there is at least a span
-    to each few of them.
+    First the items of the processes' lanes in the window are counted, which needs no file: there is
+    at least a span to each few of them.
     """
     if len(selection.owners) > MOST_RANKS:
         count = len(selection.owners)
         return f"These are {count} processes: pin the ranks to export, in the timeline."
     process_ids, lanes = {owner.process for owner in selection.owners}, store.scene.lanes
-    first_items, end_items = lanes.bounds(selection.start_ns, selection.end_ns)
+    first_items, end_items = lanes.find_items(selection.start_ns, selection.end_ns)
     counts_by_lane = zip(lanes.lanes, (end_items - first_items).tolist(), strict=True)
     event_count = sum(count for lane, count in counts_by_lane if lane.process in process_ids)
     if event_count <= 4 * perfetto.MOST_EVENTS:
-        size = perfetto.size(selection)
-        event_count = size.events
+        export_size = perfetto.size(selection)
+        event_count = export_size.events
         if event_count <= perfetto.MOST_EVENTS:
-            return size
+            return export_size
     return (
         f"These are {event_count:,} events, and viewers open {perfetto.MOST_EVENTS:,} at most: "
         "zoom in, or pin fewer ranks, in the timeline."

@@ -47,11 +47,7 @@ def dialog() -> Component:
         [
             dcc.Store(id=ADDRESS),
             dmc.Modal(
-                waiting,
-                id=DIALOG,
-                title="Export",
-                opened=False,
-                closeButtonProps=aria("close"),
+                waiting, id=DIALOG, title="Export", opened=False, closeButtonProps=aria("close")
             ),
         ]
     )
@@ -72,17 +68,17 @@ def register(app: Dash) -> None:
         if not isinstance(address, dict):
             raise PreventUpdate
         view = state.read(address.get("search"))
-        if view.run is None and not current.runs().alone:
+        if view.run_id is None and not current.runs().only_store:
             return [html.P("Choose a run first.", className="summary")]
-        return _offers(current.store(view.run), view)
+        return _offers(current.store(view.run_id), view)
 
 
 def _offers(store: Store, view: ViewState) -> list[Component]:
-    run = state.ViewState(run=view.run)
+    view_of_run = state.ViewState(run_id=view.run_id)
     return [
         dmc.Title("Report", order=2, className="card-title"),
         html.P(REPORT_HELP, className="summary"),
-        _download("Download the report", run.link(downloads.REPORT)),
+        _download("Download the report", view_of_run.link(downloads.REPORT)),
         dmc.Title("Perfetto", order=2, className="card-title", mt="md"),
         html.P(PERFETTO_HELP, className="summary"),
         *_selected(store, view),
@@ -94,10 +90,11 @@ def _offers(store: Store, view: ViewState) -> list[Component]:
 def _selected(store: Store, view: ViewState) -> list[Component]:
     """Return the size of the selection and its download, or the reason for no download."""
     selection = downloads.selection_of(store, view)
-    size = downloads.measure(store, selection)
-    if isinstance(size, str):
-        return [html.P(size, role="alert")]
-    amount = f"{text.count(size.events, 'event')}, about {text.size(size.nbytes)}"
+    size_or_refusal = downloads.measure(store, selection)
+    if isinstance(size_or_refusal, str):
+        return [html.P(size_or_refusal, role="alert")]
+    event_text = text.count(size_or_refusal.events, "event")
+    amount = f"{event_text}, about {text.size(size_or_refusal.nbytes)}"
     sentence = f"{downloads.selection_sentence(store, selection)}: {amount}."
     return [
         html.P(sentence, id="export-size", className="fact"),

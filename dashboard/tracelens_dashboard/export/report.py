@@ -1,7 +1,7 @@
 """A run's report in one HTML file that works anywhere: no request, no server, light and dark.
 
 All that it draws with is in it; its policy lets it load nothing and run no script but its own two.
-Every name from a trace is escaped, here and in `tracelens.reports.to_html`.
+Every name from a trace is escape_html, here and in `tracelens.reports.to_html`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument
 from tracelens.reports.to_html import (
-    escaped,
-    html_table,
+    escape_html,
     notes_section,
     table_sections,
     verdict_section,
+    write_table,
 )
 from tracelens_dashboard import chart_library, text
 from tracelens_dashboard.components import finding_card
@@ -61,12 +61,12 @@ def write(store: Store, path: Path) -> None:
 def render(store: Store, max_bytes: int = LARGEST) -> str:
     """Return the report; charts that would make it larger than `max_bytes` are left out, and named."""
     library, page_script = chart_library.source(), _read_file("report.js")
-    page_fields = {
+    page_fields = {  # of report.html
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),
         "notes": notes_section(store.report),
-        "name": escaped(store.name),
-        "facts": escaped(current.facts(store)),
+        "name": escape_html(store.name),
+        "facts": escape_html(current.describe_size(store)),
         "verdict": verdict_section(store.report),
         "style": _read_file("report.css"),
         "policy": _policy(library, page_script),
@@ -75,7 +75,7 @@ def render(store: Store, max_bytes: int = LARGEST) -> str:
     }
     room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in page_fields.values())
     chart_sections, figures, left_out = _draw_charts(store, room_bytes)
-    note = f"<p>Left out to keep this file small: {escaped(', '.join(left_out))}.</p>"
+    note = f"<p>Left out to keep this file small: {escape_html(', '.join(left_out))}.</p>"
     return Template(_read_file("report.html")).substitute(
         page_fields,
         charts="".join(chart_sections),
@@ -127,25 +127,25 @@ def findings_section(findings: Sequence[Finding]) -> str:
     list_items = []
     for finding in findings:
         amount_text, colour_class = finding_card.amount(finding)
-        title = escaped(finding_card.title(finding))
+        title = escape_html(finding_card.title(finding))
         list_items.append(
-            f'<li><span class="points {colour_class}">{escaped(amount_text)}</span>'
-            f"<div><b>{title}</b>{escaped(finding.sentence)}</div></li>"
+            f'<li><span class="points {colour_class}">{escape_html(amount_text)}</span>'
+            f"<div><b>{title}</b>{escape_html(finding.sentence)}</div></li>"
         )
     return f'<section><h2>Findings</h2><ul class="findings">{"".join(list_items)}</ul></section>'
 
 
 def chart_section(number: int, card: ChartCard, height_px: int, drawing: Drawing) -> str:
     """Write the place of a chart, its sentence, and its numbers."""
-    summary = escaped(drawing.summary)
+    summary = escape_html(drawing.summary)
     return (
-        f'<section class="chart"><h2>{escaped(card.title)}</h2><p>{summary}</p>'
+        f'<section class="chart"><h2>{escape_html(card.title)}</h2><p>{summary}</p>'
         f'<div id="chart-{number}" role="img" aria-label="{summary}" style="height:{height_px}px">'
-        f"</div>{_write_table(drawing.rows)}</section>"
+        f"</div>{_fold_table(drawing.rows)}</section>"
     )
 
 
-def _write_table(rows: Rows) -> str:
+def _fold_table(rows: Rows) -> str:
     """Write a drawing's first rows as a table that is folded; empty without rows."""
     if not rows:
         return ""
@@ -156,4 +156,4 @@ def _write_table(rows: Rows) -> str:
     note, more_count = "", len(rows) - MOST_TABLE_ROWS
     if more_count > 0:
         note = f'<p class="quiet">and {text.count(more_count, "more row")}</p>'
-    return f"<details><summary>Table</summary>{html_table(list(rows[0]), cells)}{note}</details>"
+    return f"<details><summary>Table</summary>{write_table(list(rows[0]), cells)}{note}</details>"

@@ -49,7 +49,9 @@ STEP_COLUMNS: Final[quantity.Columns] = {
 
 
 def last_arrivals(ranks: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw how often each rank is last, and the wait it alone caused; one row per rank."""
+    """Draw how often each rank is last, and the wait it alone caused."""
+    # `ranks` has one row per rank: in how many `calls` it was `last`, the upper bound of that by
+    # `chance`, and for how long all others waited for it alone (`alone_ns`), over the run.
     if ranks.is_empty():
         return empty(theme, NO_CALLS)
     by_wait = ranks.sort("alone_ns", descending=True)
@@ -58,7 +60,7 @@ def last_arrivals(ranks: pl.DataFrame, theme: Theme) -> Drawing:
         by_surplus = ranks.sort(pl.col("last") - pl.col("chance"), descending=True)
         candidates = pl.concat([by_surplus.head(MOST_RANKS // 2), by_wait])
         drawn_ranks = candidates.unique("rank", maintain_order=True).head(MOST_RANKS).sort("rank")
-    plot = panels(["last arrivals (calls)", "wait caused alone"], theme, 0.06)
+    plot = panels(["last arrivals (calls)", "wait caused alone"], theme, spacing_share=0.06)
     for panel, draw in ((1, _draw_counts), (1, _draw_chances), (2, _draw_waits)):
         labels = [f"rank {rank} " for rank in drawn_ranks["rank"]]
         plot.add_trace(draw(drawn_ranks, labels, theme), row=1, col=panel)
@@ -71,7 +73,7 @@ def last_arrivals(ranks: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def _link_longest_calls(ranks: pl.DataFrame) -> list[list[Any] | None]:
-    """Return [first_ns, over_ns, rank] of the call that waited longest for each rank."""
+    """Return the call that waited longest for each rank: [first arrival, last exit, rank], ns."""
     return [
         None if first_ns is None else [first_ns, over_ns, rank]
         for rank, first_ns, over_ns in ranks.select("rank", "first_ns", "over_ns").iter_rows()
@@ -79,7 +81,7 @@ def _link_longest_calls(ranks: pl.DataFrame) -> list[list[Any] | None]:
 
 
 def _draw_counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
-    """Draw a bar per rank: in how many calls it was last; red if that is beyond chance."""
+    """Draw a bar per rank (row): how many calls it was last in; red beyond `chance`, a count."""
     last_counts = ranks["last"]
     is_beyond_chance = last_counts.to_numpy() > ranks["chance"].to_numpy()
     colours = np.where(is_beyond_chance, theme.loss, theme.accent).tolist()
@@ -91,7 +93,7 @@ def _draw_counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar
 
 
 def _draw_chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
-    """Mark per rank in how many calls chance makes it the last; whiskers reach to the bound."""
+    """Mark per rank (row) in how many calls chance makes it last; whiskers reach to the bound."""
     expected, bounds = ranks["expected"].to_numpy(), ranks["chance"].to_numpy()
     whiskers = {"array": (bounds - expected).tolist(), "color": theme.text, "width": 3}
     marker = {"symbol": "line-ns", "size": 11, "line": {"width": 2, "color": theme.text}}
@@ -104,7 +106,7 @@ def _draw_chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Sc
 
 def _draw_waits(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
     """Draw a bar per rank: how long others waited for it alone, over the run."""
-    colour, edge = theme.categories["wait"], {"width": 1, "color": theme.secondary}
+    colour, edge = theme.colour_by_category["wait"], {"width": 1, "color": theme.secondary}
     custom_data = pairs(map(text.duration, ranks["alone_ns"]), _link_longest_calls(ranks))
     hover, marker = "wait caused by %{y}alone: %{customdata[0]}", {"color": colour, "line": edge}
     wait_ns = ranks["alone_ns"].to_list()
@@ -113,18 +115,20 @@ def _draw_waits(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
 
 def last_arrivals_summary(ranks: pl.DataFrame) -> str:
     """Name the rank that is last beyond chance most often, and the one that causes most wait."""
-    worst_rank = ranks.sort("alone_ns").row(-1, named=True)
-    alone_text = text.duration(worst_rank["alone_ns"])
-    wait_sentence = f"Most wait caused alone: rank {worst_rank['rank']}, {alone_text} over the run."
+    # `ranks` has one row per rank; `chance` is the upper bound of `last` by chance.
+    worst_row = ranks.sort("alone_ns").row(-1, named=True)
+    alone_text = text.duration(worst_row["alone_ns"])
+    wait_sentence = f"Most wait caused alone: rank {worst_row['rank']}, {alone_text} over the run."
     beyond_chance = ranks.filter(pl.col("last") > pl.col("chance")).sort("last", descending=True)
     if beyond_chance.is_empty():
         return f"No rank arrives last more often than expected by chance. {wait_sentence}"
-    last_rank, other_count = beyond_chance.row(0, named=True), beyond_chance.height - 1
+    top_row, other_count = beyond_chance.row(0, named=True), beyond_chance.height - 1
     others_text = f", as do {text.count(other_count, 'other')}" if other_count else ""
     return (
-        f"Rank {last_rank['rank']} arrives last in {last_rank['last']:,} of "
-        f"{last_rank['calls']:,} calls, more often than expected by chance (at most "
-        f"{last_rank['chance']:,.0f}){others_text}. {wait_sentence}"
+        f"Rank {top_row['rank']} arrives last in {top_row['last']:,} of "
+        f"{top_row['calls']:,} calls, more often than expected by chance (at most "
+        f"{top_row['chance']:,.0f}){others_text}. "
+        f"{wait_sentence}"
     )
 
 
@@ -132,7 +136,8 @@ def distribution(spread: pl.DataFrame, uncertainty_ns: int, theme: Theme) -> Dra
     """Draw how many calls have which arrival skew, by operation.
 
     `spread` has one row per operation and bin of skew: `from_ns`, `to_ns`, `count`, and of its call
-    with the largest skew `CALL_COLUMNS`. `uncertainty_ns` is that of the clocks, 0 for one clock.
+    with the largest skew `step` and `CALL_COLUMNS`. `uncertainty_ns` is that of the clocks, 0 for
+    one clock.
     """
     if spread.is_empty():
         return empty(theme, NO_CALLS)
@@ -158,8 +163,8 @@ def by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
     if steps.is_empty():
         return empty(theme, NONE_IN_STEPS)
     layers = (
-        Layer("transfer_ns", "transfer", theme.categories["transfer"]),
-        Layer("wait_ns", "wait for the last arrival", theme.categories["wait"]),
+        Layer("transfer_ns", "transfer", theme.colour_by_category["transfer"]),
+        Layer("wait_ns", "wait for the last arrival", theme.colour_by_category["wait"]),
     )
     plot, rows = stacked_steps.draw(steps, layers, theme), stacked_steps.rows(steps, layers)
     return Drawing(plot, by_step_summary(steps), rows)
@@ -167,6 +172,7 @@ def by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 def by_step_summary(steps: pl.DataFrame) -> str:
     """Return a sentence with the shares of wait and transfer, and which of both dominates."""
+    # `steps` has one row per step with the mean rank's `wait_ns` and `transfer_ns`.
     wait_ns, transfer_ns = (int(steps[name].sum()) for name in ("wait_ns", "transfer_ns"))
     total_ns = wait_ns + transfer_ns
     if not total_ns:
@@ -185,7 +191,8 @@ def by_step_summary(steps: pl.DataFrame) -> str:
 
 
 def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw each step's largest skew, coloured by the last rank; `steps` has one row per step."""
+    """Draw each step's largest skew, coloured by the last rank of that call."""
+    # `steps` has one row per step; a point shows the one with the largest skew of its steps.
     if steps.is_empty():
         return empty(theme, NONE_IN_STEPS)
     skew_ns = steps["skew_max_ns"].to_numpy()
@@ -200,7 +207,7 @@ def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
         traces.append(_draw_points(other_steps, "another rank last", theme.quiet))
     traces += [
         _draw_points(drawn_steps.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
-        for rank, colour in zip(coloured_ranks, theme.series, strict=False)
+        for rank, colour in zip(coloured_ranks, theme.series_colours, strict=False)
     ]
     skew_axis = axes.log_durations(float(np.maximum(skew_ns, 1).min()), float(skew_ns.max()))
     plot = figure(
@@ -211,7 +218,7 @@ def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def over_run_summary(steps: pl.DataFrame) -> str:
-    """Return the median arrival skew of steps, and the step with the largest."""
+    """Return the median of the steps' median arrival skews (`skew_ns`), and the largest of a call."""
     largest_step = steps.sort("skew_max_ns").row(-1, named=True)
     median_ns = float(np.median(steps["skew_ns"].to_numpy()))
     return (
@@ -222,10 +229,10 @@ def over_run_summary(steps: pl.DataFrame) -> str:
 
 
 def _draw_points(steps: pl.DataFrame, name: str, colour: str) -> go.Scatter:
-    """Draw a point per step at its largest arrival skew; an axis of logarithms has no zero."""
-    skew_ns, ranks = steps["skew_max_ns"], steps["last_rank"]
-    pairs_of_steps = zip(skew_ns, ranks, strict=True)
-    texts = [f"skew {text.duration(ns)}, rank {rank} last" for ns, rank in pairs_of_steps]
+    """Draw a point per step (row) at its largest arrival skew; a logarithmic axis has no zero."""
+    skew_ns, last_ranks = steps["skew_max_ns"], steps["last_rank"]
+    skews_and_ranks = zip(skew_ns, last_ranks, strict=True)
+    texts = [f"skew {text.duration(ns)}, rank {rank} last" for ns, rank in skews_and_ranks]
     custom_data = pairs(texts, steps.select(CALL_COLUMNS).rows())
     marker, hover = {"size": 6, "color": colour}, "step %{x}: %{customdata[0]}"
     drawn_ns = skew_ns.clip(lower_bound=1).to_list()

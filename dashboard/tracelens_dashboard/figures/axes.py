@@ -41,7 +41,7 @@ STEPS: Final[Axis] = {"title": {"text": "step"}, "showgrid": False, "fixedrange"
 LEGEND: Final = {"showlegend": True, "legend": {"traceorder": "normal"}, "margin": {"t": 30}}
 
 
-def scaled(values: Array, units: Units) -> tuple[str, Array]:
+def scale_to_unit(values: Array, units: Units) -> tuple[str, Array]:
     """Return the largest unit in which the values' maximum is at least 1, and the values in it."""
     largest = float(np.nanmax(values, initial=0))
     factor, unit = next(((size, name) for size, name in units if largest >= size), units[-1])
@@ -72,7 +72,7 @@ def log_durations(low_ns: float, high_ns: float) -> Axis:
     digits = _digits_of_decade(most_ns / least_ns)
     ticks = _ticks_between(least_ns / 2, most_ns * 2, exponents, digits)
     if len(ticks) > MOST_TICKS + 2:
-        ticks = _ticks_between(least_ns / 2, most_ns * 2, exponents, (1.0,))
+        ticks = _ticks_between(least_ns / 2, most_ns * 2, exponents, digits=(1.0,))
     stride = -(-len(ticks) // (MOST_TICKS + 2))
     ticks = ticks[::stride]
     return {"type": "log"} | _ticks(ticks, list(map(_short_duration, ticks)))
@@ -86,7 +86,7 @@ def _ticks_between(
 
 
 def _digits_of_decade(ratio: float) -> tuple[float, ...]:
-    """Choose the ticks of a decade: an axis within one would have a single power of ten, or none."""
+    """Choose the ticks of a decade by the ratio of the axis' ends; a short axis has more."""
     decades = math.log10(ratio)
     if decades > FEW_DECADES:
         return (1.0,)
@@ -134,7 +134,7 @@ def log_sizes(low_bytes: float, high_bytes: float) -> Axis:
 
 
 def log_bandwidths(low: float, high: float) -> Axis:
-    """Return a logarithmic axis of bytes per nanosecond."""
+    """Return a logarithmic axis of bytes per nanosecond, from `low` to `high`."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = _ticks_between(low / 1.5, high * 1.5, exponents, _digits_of_decade(high / low))
     return {"type": "log"} | _ticks(ticks, [_short_number(fmt.bandwidth(tick)) for tick in ticks])
@@ -142,25 +142,20 @@ def log_bandwidths(low: float, high: float) -> Axis:
 
 def bandwidths(high: float) -> Axis:
     """Return a linear axis of bytes per nanosecond."""
-    ticks = _linear_ticks(high, 0.0, MOST_TICKS)
-    return {"type": "linear"} | _ticks(
-        ticks, [_short_number(fmt.bandwidth(tick)) for tick in ticks]
-    )
+    ticks = _linear_ticks(high, low=0.0, most_ticks=MOST_TICKS)
+    labels = [_short_number(fmt.bandwidth(tick)) for tick in ticks]
+    return {"type": "linear"} | _ticks(ticks, labels)
 
 
-def cell_lead(*values: int) -> str:
-    """Write what a cell leads to."""
+def write_cell_values(*values: int) -> str:
+    """Write the values of a cell of a heat map, which say where a click leads, as a text."""
     return json.dumps(values)
 
 
-def read_cell(point: dict[str, Any]) -> dict[str, Any]:
-    """Return a clicked point with its cell's values as the list that was written."""
+def read_cell_values(point: dict[str, Any]) -> dict[str, Any]:
+    """Return a clicked point with the values of its cell as a list again (`write_cell_values`)."""
     cell_text = point.get("customdata")
-    if (
-        not isinstance(cell_text, str)
-        or not cell_text.startswith("[")
-        or len(cell_text) > LONGEST_CELL
-    ):
+    if not isinstance(cell_text, str) or len(cell_text) > LONGEST_CELL or cell_text[:1] != "[":
         return point
     try:
         return {**point, "customdata": json.loads(cell_text)}

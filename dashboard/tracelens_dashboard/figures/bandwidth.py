@@ -53,7 +53,8 @@ def by_size(
     """Draw bus bandwidth (filled), algorithm bandwidth (hollow), latency + bytes / bandwidth (dashed).
 
     Args:
-        bandwidths: A row per operation, number of ranks, algorithm and message size.
+        bandwidths: A row per operation, number of ranks, algorithm and message size: medians of its
+            calls, in bytes per ns; `of_best` is the bus bandwidth's share of the peak observed.
         fits: A row per operation, number of ranks and algorithm: the fit of its cost.
         slowest: A row per row of `bandwidths`: the slowest call, to which a point leads.
         theme: The colours.
@@ -71,7 +72,7 @@ def by_size(
     )
     traces: list[go.Scatter] = []
     for operation, colour in zip(
-        frequent_operations.iter_rows(named=True), theme.series, strict=False
+        frequent_operations.iter_rows(named=True), theme.series_colours, strict=False
     ):
         operation_sizes = sizes.filter(_has_operation(operation))
         operation_name = _name_operation(operation)
@@ -112,6 +113,7 @@ def _has_operation(operation: dict[str, Any]) -> list[pl.Expr]:
 
 def sizes_summary(bandwidths: pl.DataFrame, fits: pl.DataFrame) -> str:
     """Return the highest bandwidth that an operation reaches, and the fit of its cost."""
+    # Tables as in `by_size`; `of_best` is a share of the peak observed.
     fastest = bandwidths.sort("bus_bandwidth", "calls").row(-1, named=True)
     share = fastest["of_best"]
     share_text = f", {text.percent(share)} of peak observed" if share else ""
@@ -134,9 +136,9 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
     """List all message sizes of all operations, a row each."""
     return [
         {
-            "operation": text.safe(row["op"]),
+            "operation": text.escape_name(row["op"]),
             "ranks": row["ranks"],
-            **({"algorithm": text.safe(row["algorithm"])} if row["algorithm"] else {}),
+            **({"algorithm": text.escape_name(row["algorithm"])} if row["algorithm"] else {}),
             "size": quantity.size(row["bytes"]),
             "calls": row["calls"],
             "time": quantity.time(row["wire_ns"]),
@@ -160,7 +162,9 @@ def _name_once(traces: list[go.Scatter]) -> None:
 def _draw_sizes(
     sizes: pl.DataFrame, column: str, name: str, colour: str, symbol: str
 ) -> go.Scatter:
-    """Draw a mark per message size (row) at its bandwidth; it leads to the slowest such call."""
+    """Draw a mark per message size (row) at its bandwidth in `column`, bytes per ns."""
+    # `wire_ns` is the median call's time on the wire. A mark leads to the slowest call of its size,
+    # from when all ranks were ready; no rank of it is pinned (None).
     texts, calls = [], []
     for row in sizes.iter_rows(named=True):
         texts.append(
@@ -182,7 +186,8 @@ def _draw_sizes(
 
 
 def _draw_fit(sizes: pl.DataFrame, fit: dict[str, Any], colour: str) -> go.Scatter:
-    """Draw the fit's bandwidth B n / (h + n) over n bytes: B at most, half of it at h bytes."""
+    """Draw the fit's bandwidth B n / (h + n), bytes per ns, over n bytes: half of B at h bytes."""
+    # `sizes` has one row per message size; the curve goes a little beyond them.
     nbytes = sizes["bytes"].to_numpy()
     curve_bytes = np.geomspace(nbytes.min() / 2, nbytes.max() * 2, 60)
     bandwidth, half_bytes = fit["bus_bandwidth"], fit["half_bandwidth_bytes"] or 0.0
@@ -201,14 +206,15 @@ def _mark_peak(plot: go.Figure, peak_bandwidth: float, theme: Theme) -> None:
 
 
 def _name_operation(row: dict[str, Any]) -> str:
-    algorithm = f" ({text.safe(row['algorithm'])})" if row["algorithm"] else ""
-    return f"{text.safe(row['op'])} of {row['ranks']} ranks{algorithm}"
+    algorithm = f" ({text.escape_name(row['algorithm'])})" if row["algorithm"] else ""
+    return f"{text.escape_name(row['op'])} of {row['ranks']} ranks{algorithm}"
 
 
 def by_link(
     links: pl.DataFrame, theme: Theme, slow_links: Collection[tuple[int, int]] = ()
 ) -> Drawing:
     """Draw a bar per link (row), the slowest first, at its bandwidth; red if a finding names it."""
+    # Bandwidths are in bytes per ns; `slow_links` are (sender, receiver).
     if links.is_empty():
         return empty(theme, NO_MESSAGES)
     drawn_links = links.head(MOST_LINKS)
@@ -231,6 +237,7 @@ def by_link(
 
 def links_summary(links: pl.DataFrame, slow_links: Collection[tuple[int, int]] = ()) -> str:
     """Return the slowest link, how far it is below the median, and whether a finding names it."""
+    # `links` has one row per link, the slowest first; bandwidths are in bytes per ns.
     slowest = links.row(0, named=True)
     slowest_pair = slowest["sender"], slowest["receiver"]
     median_bandwidth = float(np.median(links["bandwidth"].to_numpy()))

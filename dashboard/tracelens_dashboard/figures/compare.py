@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY, STEP_TIME, Difference, Steps, title
+from tracelens.comparison.series import (
+    CATEGORY_OF,
+    EFFICIENCY,
+    STEP_TIME,
+    Difference,
+    RunMetrics,
+    name_metric,
+)
 from tracelens.lod.step_times import split_evenly
 from tracelens.model import fmt
 from tracelens_dashboard import text
@@ -37,16 +44,16 @@ NAMED_ROWS: Final = {
 
 
 def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing:
-    """Draw rank by step, teal where this run is faster, orange where it is slower.
+    """Draw differences of compute time, rank by step: teal where this run is faster, else orange.
 
     Of neighbours that share a cell the largest difference is shown; the scale never ends below a
     twentieth of `step_ns`, the usual step's length, so that noise stays pale.
     """
-    if not difference.compute_ns.size or np.isnan(difference.compute_ns).all():
+    if not difference.difference_ns.size or np.isnan(difference.difference_ns).all():
         return empty(theme, NOTHING)
     rank_groups = split_evenly(len(difference.ranks), MOST_ROWS)
     step_groups = split_evenly(len(difference.steps), MOST_COLUMNS)
-    rows_ns = _reduce_to_largest(difference.compute_ns, rank_groups, axis=0)
+    rows_ns = _reduce_to_largest(difference.difference_ns, rank_groups, axis=0)
     cells_ns = _reduce_to_largest(rows_ns, step_groups, axis=1)
     labels = [rank_label(difference.ranks[group]) for group in rank_groups]
     column_max_ns = np.abs(np.nan_to_num(cells_ns)).max(axis=0)
@@ -67,13 +74,13 @@ def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Dr
         text=[[_signed(float(ns)) for ns in row] for row in np.nan_to_num(cells_ns)],
         hovertemplate="%{y}, step %{x}: %{text}<extra></extra>",
     )
-    plot = figure(theme, trace, **ranks_and_steps(labels, theme, None))
+    plot = figure(theme, trace, **ranks_and_steps(labels, theme, marked_steps=None))
     return Drawing(plot, summary(difference), table(difference))
 
 
 def summary(difference: Difference) -> str:
     """Name the rank for which the runs differ most, and what was compared."""
-    mean_ns = _rank_means(difference)
+    mean_ns = _rank_means(difference)  # [rank]
     rank_index = int(np.abs(mean_ns).argmax())
     steps_text = text.count(len(difference.steps), "step")
     ranks_text = text.count(len(difference.ranks), "rank")
@@ -85,11 +92,12 @@ def summary(difference: Difference) -> str:
 
 
 def table(difference: Difference) -> Rows:
-    """List ranks, those that differ most first."""
+    """List ranks, those that differ most first, each with the step in which it differs most."""
+    # The difference is this run's compute time less the other's, [rank, step] in ns.
     mean_ns = _rank_means(difference)
     rows = []
     for rank_index in np.argsort(-np.abs(mean_ns), kind="stable")[:MOST_RANKS_LISTED].tolist():
-        steps_ns = np.nan_to_num(difference.compute_ns[rank_index])
+        steps_ns = np.nan_to_num(difference.difference_ns[rank_index])
         step_index = int(np.abs(steps_ns).argmax())
         rows.append(
             {
@@ -97,16 +105,16 @@ def table(difference: Difference) -> Rows:
                 "difference, mean (ms)": round(float(mean_ns[rank_index]) / 1e6, 3),
                 "difference, largest (ms)": round(float(steps_ns[step_index]) / 1e6, 3),
                 "step of max": difference.steps[step_index],
-                "other run's step": difference.others[step_index],
+                "other run's step": difference.other_steps[step_index],
             }
         )
     return rows
 
 
 def _rank_means(difference: Difference) -> Floats:
-    """Return the mean difference of each rank, in ns, over the steps that have one."""
-    counts = np.maximum(np.sum(~np.isnan(difference.compute_ns), axis=1), 1)
-    return np.asarray(np.nansum(difference.compute_ns, axis=1) / counts)
+    """Return the mean difference of each rank, [rank] in ns, over the steps that have one."""
+    step_counts = np.maximum(np.sum(~np.isnan(difference.difference_ns), axis=1), 1)
+    return np.asarray(np.nansum(difference.difference_ns, axis=1) / step_counts)
 
 
 def _reduce_to_largest(cells: Floats, groups: list[slice], axis: int) -> Floats:
@@ -126,6 +134,7 @@ def _signed(ns: float) -> str:
 
 def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> Drawing:
     """Draw a usual step's time by category here and in the other run; `names` are theirs."""
+    # A phase's change is from the other run (`before`) to this one (`after`), ns per step.
     times_by_category = [
         (name_of(CATEGORY_OF[phase.name]), phase.change.after, phase.change.before)
         for phase in phases
@@ -139,9 +148,9 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
         (names[1], other_run_ns, theme.quiet),
         (names[0], this_run_ns, theme.accent),
     ):
-        name, data = text.safe(run_name), list(map(text.duration, times_ns))
+        name, duration_texts = text.escape_name(run_name), list(map(text.duration, times_ns))
         hover = f"%{{y}}: %{{customdata}} per step<extra>{name}</extra>"
-        options = {"name": name, "customdata": data, "hovertemplate": hover}
+        options = {"name": name, "customdata": duration_texts, "hovertemplate": hover}
         traces.append(bars(categories, times_ns, colour, hover, **options))
     plot = figure(
         theme,
@@ -171,16 +180,17 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
 
 def changes(comparison: Comparison, theme: Theme) -> Drawing:
     """Draw each metric's ratio to the baselines, if they have it, with its 95 % interval."""
+    # A change is from the mean of the baselines (`before`) to the new run (`after`).
     drawn_metrics = [metric for metric in comparison.metrics if metric.change.before]
     if not drawn_metrics:
         return empty(theme, NO_STEPS)
     ratios = np.array([metric.change.after / metric.change.before for metric in drawn_metrics])
-    lowest_ratio = min([*ratios[ratios > 0], 1.0]) / MOST_BELOW_LEAST
+    cut_ratio = min([*ratios[ratios > 0], 1.0]) / MOST_BELOW_LEAST
     low_ratios, high_ratios = np.array([_ratio_interval(metric) for metric in drawn_metrics]).T
-    low_ratios = np.maximum(low_ratios, lowest_ratio)
+    low_ratios = np.maximum(low_ratios, cut_ratio)
     trace = dots(
         ratios,
-        [text.safe(_name_metric(metric)) for metric in drawn_metrics],
+        [text.escape_name(_name_metric(metric)) for metric in drawn_metrics],
         {"size": 10, "color": [_change_colour(metric, theme) for metric in drawn_metrics]},
         "%{y}: %{customdata}",
         error_x=intervals(low_ratios, ratios, high_ratios, theme.secondary, thickness=1.5),
@@ -192,14 +202,14 @@ def changes(comparison: Comparison, theme: Theme) -> Drawing:
         trace,
         xaxis=ratio_axis(float(low_ratios.min()), float(high_ratios.max())),
         yaxis=NAMED_ROWS,
-        shapes=[drawing.vertical_line(1, line) | {"layer": "below"}],
+        shapes=[drawing.vertical_line(x=1, line=line) | {"layer": "below"}],
     )
     return Drawing(plot, _describe_changes(comparison), list(map(_change_row, comparison.metrics)))
 
 
-def ratio_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis from `low` to `high` that holds 1; half is as far as double."""
-    low, high = min(low, 0.99) / 1.03, max(high, 1.01) * 1.03
+def ratio_axis(low_ratio: float, high_ratio: float) -> dict[str, Any]:
+    """Return a logarithmic axis of ratios that holds 1; half is as far as double."""
+    low, high = min(low_ratio, 0.99) / 1.03, max(high_ratio, 1.01) * 1.03
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     fine_digits = (*RATIO_TICKS, 7.0, 8.0, 9.0, 9.5)
     digits = fine_digits if high / low < 2 else (*RATIO_TICKS[4:], 1.0, 7.0)
@@ -208,7 +218,7 @@ def ratio_axis(low: float, high: float) -> dict[str, Any]:
     if len(ticks) > MOST_RATIO_TICKS:
         ticks = [tick for tick in ticks if _leading_digit(tick) in {1.0, 2.0, 5.0}]
     tick_stride = -(-len(ticks) // MOST_RATIO_TICKS)
-    one_index = ticks.index(1.0) if 1.0 in ticks else 0
+    one_index = ticks.index(1.0) if 1.0 in ticks else 0  # the tick at 1 stays
     ticks = [tick for index, tick in enumerate(ticks) if (index - one_index) % tick_stride == 0]
     return {
         "type": "log",
@@ -225,22 +235,23 @@ def _leading_digit(tick: float) -> float:
 
 
 def _ratio_interval(metric: Metric) -> tuple[float, float]:
-    """Return the ends of the interval of after / before; both are the ratio itself without one."""
+    """Return the ends of the 95 % interval of after / before; the ratio twice without one."""
+    # The ends of a change are differences to `before`, the mean of the baselines.
     change = metric.change
-    low_delta = change.delta if change.low is None else change.low
-    high_delta = change.delta if change.high is None else change.high
+    low_delta = change.difference if change.low is None else change.low
+    high_delta = change.difference if change.high is None else change.high
     return 1 + low_delta / change.before, 1 + high_delta / change.before
 
 
 def _name_metric(metric: Metric) -> str:
-    name = title(metric.name)
+    name = name_metric(metric.name)
     return f"{name}, mean" if metric.statistic == "mean" and "mean" not in name else name
 
 
 def _change_colour(metric: Metric, theme: Theme) -> str:
-    if not metric.clear:
+    if not metric.is_clear:
         return theme.quiet
-    is_worse = (metric.change.delta > 0) != (metric.name == EFFICIENCY)
+    is_worse = (metric.change.difference > 0) != (metric.name == EFFICIENCY)
     return theme.slower if is_worse else theme.faster
 
 
@@ -256,7 +267,7 @@ def _ratio_text(metric: Metric) -> str:
 
 def _describe_changes(comparison: Comparison) -> str:
     """Return a sentence about the phases of a step that clearly changed, the largest first."""
-    clear_phases = [phase for phase in comparison.phases if phase.clear and phase.change.before]
+    clear_phases = [phase for phase in comparison.phases if phase.is_clear and phase.change.before]
     if not clear_phases:
         return "No part of a step differs clearly from the baselines."
     phase_texts = [f"{_name_metric(phase)} {_ratio_text(phase)}" for phase in clear_phases[:2]]
@@ -266,6 +277,7 @@ def _describe_changes(comparison: Comparison) -> str:
 
 def _change_row(metric: Metric) -> dict[str, Any]:
     """Return a metric as a row of the table: efficiency in percent, times in ms."""
+    # A change is from the mean of the baselines (`before`) to the new run (`after`).
     change = metric.change
     unit, factor = ("%", 0.01) if metric.name == EFFICIENCY else ("ms", 1e6)
     has_interval = bool(change.before) and change.low is not None
@@ -284,12 +296,14 @@ def _change_row(metric: Metric) -> dict[str, Any]:
 
 def levels(comparison: Comparison, theme: Theme) -> Drawing:
     """Draw each run's median step and the middle 80 % of its steps, the new run on top."""
-    runs = [run for run in (comparison.new, *comparison.baselines) if run.count]
+    runs = [run for run in (comparison.new, *comparison.baselines) if run.step_count]
     if not runs:
         return empty(theme, NO_STEPS)
-    # [run, quantile]: p10, median and p90 of its steps
-    spread_ns = np.array([np.quantile(run.metrics[STEP_TIME], MIDDLE_QUANTILES) for run in runs])
-    labels = [text.safe(run.name) for run in runs]
+    # [run, quantile] in ns: p10, median and p90 of its steps
+    spread_ns = np.array(
+        [np.quantile(run.values_by_metric[STEP_TIME], MIDDLE_QUANTILES) for run in runs]
+    )
+    labels = [text.escape_name(run.name) for run in runs]
     colours = [theme.accent if run is comparison.new else theme.secondary for run in runs]
     spread_lines = [
         drawing.lines([low, high], [label, label], {"color": colour, "width": 2}, showlegend=False)
@@ -327,7 +341,7 @@ def _compare_levels(comparison: Comparison) -> str:
     step_metric = comparison.metric(STEP_TIME)
     if step_metric is None:
         return NO_STEPS
-    medians_ns = [float(np.median(run.metrics[STEP_TIME])) for run in comparison.baselines]
+    medians_ns = [float(np.median(run.values_by_metric[STEP_TIME])) for run in comparison.baselines]
     return (
         f"The median step of {text.count(len(medians_ns), 'baseline')} is "
         f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new "
@@ -335,14 +349,14 @@ def _compare_levels(comparison: Comparison) -> str:
     )
 
 
-def _level_row(run: Steps, quantiles_ns: list[float], *, is_new: bool) -> dict[str, Any]:
+def _level_row(run: RunMetrics, quantiles_ns: list[float], *, is_new: bool) -> dict[str, Any]:
     """Return a run as a row of the table; `quantiles_ns` are the p10, p50 and p90 of its steps."""
     p10_ms, median_ms, p90_ms = (round(ns / 1e6, 3) for ns in quantiles_ns)
     return {
         "run": run.name,
         "is": "new" if is_new else "baseline",
-        "ranks": run.ranks,
-        "steps": run.count,
+        "ranks": run.rank_count,
+        "steps": run.step_count,
         "step, median (ms)": median_ms,
         "step, p10 (ms)": p10_ms,
         "step, p90 (ms)": p90_ms,

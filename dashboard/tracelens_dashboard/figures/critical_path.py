@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
-from tracelens.lod.colours import mixed
+from tracelens.lod.colours import mix
 from tracelens.model.fmt import capital
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.axes import TIMES, cell_lead, scaled
+from tracelens_dashboard.figures.axes import TIMES, scale_to_unit, write_cell_values
 from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure
 from tracelens_dashboard.figures.quantity import milliseconds, rounded
 from tracelens_dashboard.theme import Theme, name_of
@@ -47,38 +47,39 @@ SLACK_COLUMNS: Final[quantity.Columns] = {
     "rank": "rank",
     "slack, median (ms)": ("slack_ns", milliseconds(4)),
     "slack, min (ms)": ("least_slack_ns", milliseconds(4)),
-    "% of steps without slack": ("critical_steps", rounded(2, 0.01)),
+    "% of steps without slack": ("critical_steps", rounded(2, factor=0.01)),
 }
 
 
 def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw the ranks on the path, step by step.
 
-    `cells` has one row per step, rank and category with its time on the path. A cell is coloured by
-    the category that took most of the path on its rank, the fainter the less of the step's path it
-    holds; it is blank where the path was elsewhere.
+    `cells` has one row per step, rank and category with its time on the path, `ns`. A cell is
+    coloured by the category that took most of the path on its rank, the fainter the less of the
+    step's path it holds; it is blank where the path was elsewhere. Its colour is a number: of the
+    category and strength.
     """
     if cells.is_empty():
         return empty(theme, NO_PATH)
     dominant = _find_dominant(_group_cells(cells))
     row_ranks = dominant["row"].unique().sort().to_list()
     ranks = [rank for rank in row_ranks if rank != OTHERS] + [OTHERS] * (OTHERS in row_ranks)
-    categories = [name for name in theme.categories if name in set(dominant["category"])]
+    categories = [name for name in theme.colour_by_category if name in set(dominant["category"])]
     first_steps = dominant["column"].unique().sort().to_list()
-    colours = np.full((len(ranks), len(first_steps)), np.nan, np.float32)
-    cell_links = np.full(colours.shape, None, object)
-    cell_texts = np.full(colours.shape, "", object)
+    colour_numbers = np.full((len(ranks), len(first_steps)), np.nan, np.float32)  # [rank, column]
+    cell_links = np.full(colour_numbers.shape, None, object)
+    cell_texts = np.full(colour_numbers.shape, "", object)
     for row_rank, first_step, category, ns, rank, share in dominant.iter_rows():
         cell = ranks.index(row_rank), first_steps.index(first_step)
         strength_index = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
-        colours[cell] = categories.index(category) * len(STRENGTHS) + strength_index
-        cell_links[cell] = cell_lead(rank, first_step)
+        colour_numbers[cell] = categories.index(category) * len(STRENGTHS) + strength_index
+        cell_links[cell] = write_cell_values(rank, first_step)
         cell_texts[cell] = (
             f"rank {rank}, step {first_step}: {name_of(category)}, {text.duration(ns)} of the "
             f"path, {text.percent(share)} of it is on this rank"
         )
     heat = go.Heatmap(
-        z=colours,
+        z=colour_numbers,
         x=first_steps,
         y=list(range(len(ranks))),
         customdata=cell_links.tolist(),
@@ -108,6 +109,7 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
 
 def describe_steps(cells: pl.DataFrame) -> str:
     """Return the rank that holds most of the path, and how often the path changes ranks."""
+    # `cells` has one row per step, rank and category with its time on the path.
     rank_shares = _sum_shares(cells, "rank")
     rank, share = rank_shares[0]
     phase_name = name_of(_sum_shares(cells.filter(pl.col("rank") == rank), "category")[0][0])
@@ -123,7 +125,7 @@ def describe_steps(cells: pl.DataFrame) -> str:
 
 
 def _sum_shares(cells: pl.DataFrame, column: str) -> list[tuple[Any, float]]:
-    """Return (value of the column, its share of the path's time), the largest first."""
+    """Return (value of a column, its share of the path's time), the largest share first."""
     total_ns = max(int(cells["ns"].sum()), 1)
     time_by_value = (
         cells.group_by(column).agg(pl.col("ns").sum()).sort("ns", column, descending=[True, False])
@@ -132,7 +134,8 @@ def _sum_shares(cells: pl.DataFrame, column: str) -> list[tuple[Any, float]]:
 
 
 def _group_cells(cells: pl.DataFrame) -> pl.DataFrame:
-    """Add each cell's `row`, a rank or OTHERS, and `column`, the first step that is drawn there."""
+    """Add each cell's `row`, a rank or OTHERS, and `column`, the first of the steps drawn there."""
+    # `cells` has one row per step, rank and category; ranks that hold most have their own rows.
     shown_ranks = [rank for rank, _ in _sum_shares(cells, "rank")[:MOST_ROWS]]
     steps = cells["step"].unique().sort().to_numpy()
     step_groups = np.array_split(steps, min(len(steps), MOST_COLUMNS))
@@ -144,6 +147,7 @@ def _group_cells(cells: pl.DataFrame) -> pl.DataFrame:
 
 def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
     """Return a row per `row` and `column` with the category and rank that have most of its time."""
+    # `ns` is that category's time, `share` that of all categories of the row in the column's time.
     cell_columns = ["row", "column"]
     totals = cells.group_by(*cell_columns, "category").agg(
         pl.col("ns").sum(), pl.col("rank").get(pl.col("ns").arg_max())
@@ -158,7 +162,7 @@ def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
     """Return a colour scale without transitions: of each category all `STRENGTHS`, in turn."""
     colours = [
-        "rgb({},{},{})".format(*mixed(theme.categories[name], theme.surface, strength))
+        "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface, strength))
         for name in categories
         for _, strength in STRENGTHS
     ]
@@ -171,31 +175,33 @@ def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
 
 
 def _legend_entry(category: str, theme: Theme) -> go.Scatter:
-    marker = {"symbol": "square", "size": 11, "color": theme.categories[category]}
+    marker = {"symbol": "square", "size": 11, "color": theme.colour_by_category[category]}
     return go.Scatter(
         x=[None], y=[None], mode="markers", name=name_of(category), marker=marker, hoverinfo="skip"
     )
 
 
 def composition(
-    path_shares: pl.DataFrame, hosts: Mapping[int, str], grouping: str, theme: Theme
+    path_shares: pl.DataFrame, host_by_rank: Mapping[int, str], grouping: str, theme: Theme
 ) -> Drawing:
-    """Draw the path's shares (a row per rank and category) as bars by `grouping`, largest first."""
+    """Draw the path's shares as bars by `grouping` (one of `GROUPS`), the largest first."""
+    # `path_shares` has one row per rank and category, with its `share` of the path.
     if path_shares.is_empty():
         return empty(theme, NO_PATH)
-    grouped_shares = path_shares.with_columns(group=_name_group(grouping, hosts))
+    grouped_shares = path_shares.with_columns(group=_name_group(grouping, host_by_rank))
     share_by_group = grouped_shares.group_by("group").agg(pl.col("share").sum())
     groups_by_share = share_by_group.sort("share", "group", descending=[True, False])
     drawn_groups = groups_by_share.head(MOST_GROUPS)["group"].to_list()
     by_group_and_category = grouped_shares.group_by("group", "category", maintain_order=True)
     group_shares = by_group_and_category.agg(pl.col("share").sum())
-    category_totals = dict(group_shares.group_by("category").agg(pl.col("share").sum()).iter_rows())
+    category_totals = group_shares.group_by("category").agg(pl.col("share").sum())
+    share_by_category = dict(category_totals.iter_rows())
     traces = []
-    for category in [*theme.categories, OUTSIDE]:
-        if category_totals.get(category, 0.0) >= LEAST_SHARE:
+    for category in [*theme.colour_by_category, OUTSIDE]:
+        if share_by_category.get(category, 0.0) >= LEAST_SHARE:
             category_shares = group_shares.filter(pl.col("category") == category)
             name, groups = part_name(category), category_shares["group"].to_list()
-            colour = theme.categories.get(category, theme.quiet)
+            colour = theme.colour_by_category.get(category, theme.quiet)
             links = [[grouping, group, category] for group in groups]
             hover = f"%{{y}}, {name}: %{{x:.1f}} % of the path"
             percents = 100 * category_shares["share"]
@@ -225,10 +231,10 @@ def part_name(category: str) -> str:
     return "before the first step" if category == OUTSIDE else name_of(category)
 
 
-def _name_group(grouping: str, hosts: Mapping[int, str]) -> pl.Expr:
+def _name_group(grouping: str, host_by_rank: Mapping[int, str]) -> pl.Expr:
     """Return the expression for the group of a row with the columns `rank` and `category`."""
     if grouping == "host":
-        names = {rank: text.safe(host) for rank, host in hosts.items()}
+        names = {rank: text.escape_name(host) for rank, host in host_by_rank.items()}
         return pl.col("rank").replace_strict(names, default="?", return_dtype=pl.String)
     if grouping == "category":
         return pl.col("category").map_elements(part_name, return_dtype=pl.String)
@@ -239,6 +245,7 @@ def _composition_sentence(
     groups_by_share: pl.DataFrame, grouped_shares: pl.DataFrame, grouping: str
 ) -> str:
     """Return the largest group with its share of the path, and its largest member."""
+    # `groups_by_share`: a row per group, largest first; `grouped_shares`: per rank and category.
     group, share = groups_by_share.row(0)
     shares_in_group = grouped_shares.filter(pl.col("group") == group).sort("share", descending=True)
     if grouping == "category":
@@ -254,6 +261,7 @@ def _composition_rows(
     group_shares: pl.DataFrame, groups_by_share: pl.DataFrame
 ) -> list[dict[str, Any]]:
     """List the shares of each group by category, the largest groups first."""
+    # `group_shares` has one row per group and category, `groups_by_share` one per group.
     total_by_group = groups_by_share.select("group", total="share")
     shares = group_shares.join(total_by_group, on="group").sort("total", "share", descending=True)
     return [
@@ -268,11 +276,11 @@ def segments(longest: pl.DataFrame, theme: Theme) -> Drawing:
         return empty(theme, NO_PATH)
     drawn_segments = longest.head(MOST_SEGMENTS).to_dicts()
     lengths_ns = np.array([row["end_ns"] - row["start_ns"] for row in drawn_segments], float)
-    unit_name, lengths = scaled(lengths_ns, TIMES)
+    unit_name, lengths = scale_to_unit(lengths_ns, TIMES)
     labels, names, hovers = [], [], []
     for row, ns in zip(drawn_segments, lengths_ns.tolist(), strict=True):
         position = f"rank {row['rank']}, step {row['step']}"
-        name = f" {text.safe(row['name']) or name_of(row['category'])}, {text.duration(ns)} "
+        name = f" {text.escape_name(row['name']) or name_of(row['category'])}, {text.duration(ns)} "
         labels.append(f"{position} ")
         names.append(name)
         hovers.append(f"{position}, {name_of(row['category'])}:{name}")
@@ -280,7 +288,7 @@ def segments(longest: pl.DataFrame, theme: Theme) -> Drawing:
     trace = bars(
         segment_indexes,
         lengths,
-        [theme.categories[row["category"]] for row in drawn_segments],
+        [theme.colour_by_category[row["category"]] for row in drawn_segments],
         "%{hovertext}",
         customdata=segment_indexes,
         text=names,
@@ -308,7 +316,7 @@ def segment_rows(longest: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _segments_sentence(longest: pl.DataFrame) -> str:
-    """Return the longest segment, and the rank and category with most of the segments."""
+    """Return the longest segment, and the rank and category with most of the segments (rows)."""
     longest_segment = longest.row(0, named=True)
     segment_counts = longest.group_by("rank", "category").len()
     counts_by_size = segment_counts.sort("len", "rank", "category", descending=[True, False, False])
@@ -326,7 +334,7 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw a rank's slack in the median step as a dot, the least as a ring, the least slack on top.
 
     Slack is how much later a rank could be without delaying the job. `ranks` has one row per rank
-    (`SLACK_COLUMNS`).
+    (`SLACK_COLUMNS`); `critical_steps` is the share of steps in which it has none.
     """
     if ranks.is_empty():
         return empty(theme, UNKNOWN)
@@ -376,18 +384,19 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def describe_slack(ranks_by_slack: pl.DataFrame) -> str:
-    """Return the rank with least slack, and the one with most; `ranks_by_slack` as in `slack`."""
-    least_slack_rank = ranks_by_slack.row(0, named=True)
-    most_slack_rank = ranks_by_slack.row(-1, named=True)
-    most_critical_rank = ranks_by_slack.sort("critical_steps", descending=True).row(0, named=True)
-    most_slack = text.duration(most_slack_rank["slack_ns"])
-    most_slack_text = f"rank {most_slack_rank['rank']} has {most_slack} of slack in most steps"
-    if most_critical_rank["critical_steps"] > CRITICAL_SHARE:
+    """Return the rank with least slack, and the one with most."""
+    # A rank is a row, least slack first; `critical_steps` is the share of steps without slack.
+    least_row = ranks_by_slack.row(0, named=True)
+    most_row = ranks_by_slack.row(-1, named=True)
+    most_critical_row = ranks_by_slack.sort("critical_steps", descending=True).row(0, named=True)
+    most_slack = text.duration(most_row["slack_ns"])
+    most_slack_text = f"rank {most_row['rank']} has {most_slack} of slack in most steps"
+    if most_critical_row["critical_steps"] > CRITICAL_SHARE:
         return (
-            f"Rank {most_critical_rank['rank']} has no slack in "
-            f"{text.percent(most_critical_rank['critical_steps'])} of steps; {most_slack_text}."
+            f"Rank {most_critical_row['rank']} has no slack in "
+            f"{text.percent(most_critical_row['critical_steps'])} of steps; {most_slack_text}."
         )
     return (
-        f"No rank is always on the path: rank {least_slack_rank['rank']} has least slack, "
-        f"{text.duration(least_slack_rank['slack_ns'])} in the median step, and {most_slack_text}."
+        f"No rank is always on the path: rank {least_row['rank']} has least slack, "
+        f"{text.duration(least_row['slack_ns'])} in the median step, and {most_slack_text}."
     )

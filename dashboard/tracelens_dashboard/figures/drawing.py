@@ -53,7 +53,9 @@ def figure(theme: Theme, *traces: go.Figure, **layout: Any) -> go.Figure:
     return go.Figure(list(traces), layout={"template": themes.template(theme.name), **layout})
 
 
-def panels(titles: Sequence[str], theme: Theme, spacing_share: float, **layout: Any) -> go.Figure:
+def panels(
+    titles: Sequence[str], theme: Theme, *, spacing_share: float, **layout: Any
+) -> go.Figure:
     """Make a figure with a panel per title, side by side, `spacing_share` of its width apart."""
     plot = make_subplots(
         cols=max(len(titles), 1),
@@ -106,7 +108,7 @@ def vertical_line(
 
 
 def pairs(texts: Iterable[str], links: Iterable[Any]) -> list[list[Any]]:
-    """Return the custom data of marks: the text under the mouse, and where a click leads."""
+    """Return the custom data of marks: the text under the mouse, and what a click leads to."""
     return [[hover, list(link) if link else None] for hover, link in zip(texts, links, strict=True)]
 
 

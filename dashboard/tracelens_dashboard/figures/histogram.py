@@ -24,10 +24,10 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 @dataclass(frozen=True)
 class Series:
-    """How many durations lie between neighbouring `edges` (ns); `examples` lead from a bar to spans."""
+    """How many durations lie between neighbouring edges; `examples` lead from a bar to a span."""
 
     name: str
-    edges: Floats
+    edges_ns: Floats
     counts: Floats
     colour: str
     examples: Sequence[object] = field(default_factory=tuple)
@@ -47,33 +47,37 @@ def from_table(
     """Take a series for each value of `name_column` from counts by bins of equal ratio.
 
     `table` has one row per value and bin: `from_ns`, `to_ns`, `count`, and `example_columns`, which
-    lead from the bar to a span. Empty bins between full ones are filled in.
+    lead from the bar to a span. Bins begin at powers of their ratio; empty bins between full ones
+    are filled in. All series have the same bins.
     """
     bin_ratio = float(table["to_ns"][0] / table["from_ns"][0])
-    ends = table.select(pl.col("from_ns").min(), pl.col("to_ns").max()).row(0)
-    first_power, last_power = (round(float(np.log(float(ns)) / np.log(bin_ratio))) for ns in ends)
-    edges: Floats = np.power(bin_ratio, np.arange(first_power, last_power + 1, dtype=np.float64))
+    ends_ns = table.select(pl.col("from_ns").min(), pl.col("to_ns").max()).row(0)
+    first_power, last_power = (
+        round(float(np.log(float(ns)) / np.log(bin_ratio))) for ns in ends_ns
+    )
+    edges_ns: Floats = np.power(bin_ratio, np.arange(first_power, last_power + 1, dtype=np.float64))
     all_series = []
     for series_index, bins in enumerate(table.partition_by(name_column, maintain_order=True)):
         powers = (np.log(bins["from_ns"].to_numpy()) / np.log(bin_ratio)).round().astype(int)
         bin_indexes = powers - first_power
-        counts = np.zeros(len(edges) - 1)
+        counts = np.zeros(len(edges_ns) - 1)
         counts[bin_indexes] = bins["count"].to_numpy()
         examples: list[object] = [None] * len(counts)
         bin_examples = bins.select(example_columns).rows()
         for bin_index, example in zip(bin_indexes.tolist(), bin_examples, strict=True):
             examples[bin_index] = list(example)
-        colour = theme.series[series_index % len(theme.series)]
-        name = text.safe(str(bins[name_column][0]))
-        all_series.append(Series(name, edges, counts, colour, examples))
+        colour = theme.series_colours[series_index % len(theme.series_colours)]
+        name = text.escape_name(str(bins[name_column][0]))
+        all_series.append(Series(name, edges_ns, counts, colour, examples))
     return all_series
 
 
 def quantile(table: pl.DataFrame, share: float) -> float:
-    """Return the quantile of counted durations at `share`: the middle of its bin, in ns."""
+    """Return the quantile of counted durations at `share`: the geometric middle of its bin, in ns."""
+    # `table` has one row per bin: `from_ns`, `to_ns`, `count`.
     bins = table.sort("from_ns")
-    shares_below = bins["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
-    bin_index = min(int(np.searchsorted(shares_below, share)), table.height - 1)
+    cumulated_shares = bins["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
+    bin_index = min(int(np.searchsorted(cumulated_shares, share)), table.height - 1)
     bin_begin_ns, bin_end_ns = bins["from_ns"][bin_index], bins["to_ns"][bin_index]
     return float((bin_begin_ns * bin_end_ns) ** 0.5)
 
@@ -82,9 +86,9 @@ def draw(
     all_series: Sequence[Series], duration_name: str, count_name: str, theme: Theme
 ) -> go.Figure:
     """Draw series over each other; `duration_name` and `count_name` are the titles of the axes."""
-    edges = all_series[0].edges
-    begin_ns, end_ns = float(edges[0]), float(edges[-1])
-    is_geometric = len(edges) > 2 and edges[-1] - edges[-2] > 1.05 * (edges[1] - edges[0])
+    edges_ns = all_series[0].edges_ns
+    begin_ns, end_ns, widths_ns = float(edges_ns[0]), float(edges_ns[-1]), np.diff(edges_ns)
+    is_geometric = len(widths_ns) > 1 and widths_ns[-1] > 1.05 * widths_ns[0]
     axis = axes.durations(end_ns, begin_ns)
     if is_geometric:
         axis = axes.log_durations(begin_ns, end_ns)
@@ -102,7 +106,7 @@ def draw(
 
 
 def mark(plot: go.Figure, marks: Sequence[tuple[str, float]], theme: Theme) -> go.Figure:
-    """Draw lines at named durations (ns), with their names and values one below the other."""
+    """Draw lines at durations, (name, ns), with their names and values one below the other."""
     is_log = plot.layout.xaxis.type == "log"
     for label_row, (name, ns) in enumerate(marks):
         plot.add_vline(x=ns, line={"dash": "dot", "width": 1, "color": theme.secondary})
@@ -119,8 +123,8 @@ def rows(all_series: Sequence[Series], count_name: str) -> Rows:
     return [
         {
             **({"of": series.name} if len(all_series) > 1 else {}),
-            "from": quantity.time(float(series.edges[bin_index])),
-            "to": quantity.time(float(series.edges[bin_index + 1])),
+            "from": quantity.time(float(series.edges_ns[bin_index])),
+            "to": quantity.time(float(series.edges_ns[bin_index + 1])),
             count_name: int(series.counts[bin_index]),
         }
         for series in all_series
@@ -129,8 +133,8 @@ def rows(all_series: Sequence[Series], count_name: str) -> Rows:
 
 
 def _draw_series(series: Series, count_name: str) -> go.Bar:
-    """Draw a series as bars; each leads to its example."""
-    begins_ns, ends_ns = series.edges[:-1], series.edges[1:]
+    """Draw a series as bars, one per bin; each leads to its example, a span."""
+    begins_ns, ends_ns = series.edges_ns[:-1], series.edges_ns[1:]
     bin_texts = [
         f"{text.duration(begin)} to {text.duration(end)}"
         for begin, end in zip(begins_ns.tolist(), ends_ns.tolist(), strict=True)

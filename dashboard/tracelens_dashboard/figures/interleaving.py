@@ -66,8 +66,8 @@ def has_no_communication(steps: pl.DataFrame) -> bool:
 def _layers(theme: Theme) -> tuple[Layer, Layer, Layer]:
     return (
         Layer("hidden_ns", "overlapped with compute", theme.accent),
-        Layer("transfer_ns", "exposed communication", theme.categories["transfer"]),
-        Layer("wait_ns", "wait", theme.categories["wait"]),
+        Layer("transfer_ns", "exposed communication", theme.colour_by_category["transfer"]),
+        Layer("wait_ns", "wait", theme.colour_by_category["wait"]),
     )
 
 
@@ -77,6 +77,7 @@ def _share_text(share: float) -> str:
 
 def overlap_by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw each step's communication on the mean rank; `steps` has one row per step."""
+    # A layer is a column of it in ns: time overlapped with compute, exposed, or waiting.
     if has_no_communication(steps):
         return empty(theme, NO_COMMUNICATION)
     layers = _layers(theme)
@@ -94,6 +95,7 @@ def overlap_by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw the mean call of each bucket (row): overlapped, exposed and waiting time."""
+    # A layer is a column in ns; `start_ns`, `end_ns` and `rank` are of the bucket's longest call.
     if buckets.is_empty():
         return empty(theme, NO_BUCKETS)
     drawn_buckets, layers = buckets.head(MOST_BUCKETS), _layers(theme)
@@ -125,13 +127,14 @@ def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def _describe_worst_bucket(buckets: pl.DataFrame) -> str:
-    """Return the bucket with most exposed communication per call, and its overlap."""
+    """Return the bucket (row) with most exposed communication per call, and its overlap."""
     exposed_ns = buckets["wait_ns"] + buckets["transfer_ns"]
-    worst_bucket = buckets.with_columns(exposed=exposed_ns).sort("exposed").row(-1, named=True)
-    total_ns = max(worst_bucket["exposed"] + worst_bucket["hidden_ns"], 1.0)
+    by_exposure = buckets.with_columns(exposed_ns=exposed_ns).sort("exposed_ns")
+    worst_bucket = by_exposure.row(-1, named=True)
+    total_ns = max(worst_bucket["exposed_ns"] + worst_bucket["hidden_ns"], 1.0)
     return (
         f"Bucket {worst_bucket['bucket']} ({text.size(worst_bucket['bytes'] or 0)}) has most "
-        f"exposed communication: {text.duration(worst_bucket['exposed'])} of "
+        f"exposed communication: {text.duration(worst_bucket['exposed_ns'])} of "
         f"{text.duration(total_ns)} per call; overlap with compute "
         f"{_share_text(worst_bucket['hidden_ns'] / total_ns)}. Compute beside two calls counts "
         "for both."
@@ -139,7 +142,10 @@ def _describe_worst_bucket(buckets: pl.DataFrame) -> str:
 
 
 def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the median stages of gradients from ready to first use, a row per bucket."""
+    """Draw the median stages of gradients from ready to first use, a row per bucket or shard."""
+    # `of` and `number` name it. Stages (columns in ns) follow each other from `ready_ns` on, which
+    # counts from the step's first ready gradient; `whole_ns` is from ready to first use. Null: not
+    # recorded. `rank` and `step` are those of the longest chain.
     if chains.is_empty():
         return empty(theme, NO_CHAINS)
     drawn_chains = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
@@ -153,11 +159,11 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
         trace = bars(
             labels,
             times_ns.fill_null(0).to_list(),
-            None,
-            f"%{{y}}{stage.name}: %{{customdata[0]}}",
+            colour=None,  # `marker` has it
+            hover=f"%{{y}}{stage.name}: %{{customdata[0]}}",
             name=stage.name,
             base=begins_ns.to_list(),
-            marker={"color": theme.categories[stage.category], "line": edge},
+            marker={"color": theme.colour_by_category[stage.category], "line": edge},
             customdata=pairs(map(_duration_text, times_ns), links),
         )
         traces.append(trace)
@@ -193,11 +199,12 @@ def _duration_text(ns: float | None) -> str:
 
 def latency_summary(chains: pl.DataFrame) -> str:
     """Return the longest latency from ready to first use, and its longest stage."""
+    # `chains` has a row per bucket or shard; `whole_ns` is null if a stage is not known.
     complete_chains = chains.drop_nulls("whole_ns")
     ranked_chains = complete_chains if complete_chains.height else chains
     longest_chain = ranked_chains.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
     stages_ns = {stage.name: longest_chain[stage.column] or 0 for stage in STAGES}
-    longest_stage = max(stages_ns, key=lambda name: stages_ns[name])
+    longest_stage = max(stages_ns, key=lambda name: stages_ns[name])  # its name
     latency_ns = longest_chain["whole_ns"] or sum(stages_ns.values())
     mark_text = (
         " (the mark; medians of stages need not add up to it)" if longest_chain["whole_ns"] else ""
@@ -211,7 +218,8 @@ def latency_summary(chains: pl.DataFrame) -> str:
 
 
 def update_gaps(gap_bins: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw how long gaps between updates are; `gap_bins` has one row per kind and bin of length."""
+    """Draw how long gaps between updates are; `gap_bins` has one row per kind (`of`) and bin."""
+    # `rank`, `start_ns` and `gap_ns` are those of the bin's longest gap.
     if gap_bins.is_empty():
         return empty(theme, NO_GAPS)
     series = histogram.from_table(gap_bins, "of", ("rank", "start_ns", "gap_ns"), theme)
@@ -224,10 +232,11 @@ def update_gaps(gap_bins: pl.DataFrame, theme: Theme) -> Drawing:
 
 
 def gaps_summary(gap_bins: pl.DataFrame) -> str:
-    """Return the median gap of each kind, and the longest gap; `gap_bins` as above."""
+    """Return the median gap of each kind, and the longest gap."""
+    # `gap_bins` has one row per kind (`of`) and bin: its `count` and its longest gap.
     median_texts = [
         f"{text.count(int(bins_of_kind['count'].sum()), 'gap')} {bins_of_kind['of'][0]}, median "
-        f"{text.duration(histogram.quantile(bins_of_kind, 0.5))}"
+        f"{text.duration(histogram.quantile(bins_of_kind, share=0.5))}"
         for bins_of_kind in gap_bins.partition_by("of", maintain_order=True)
     ]
     longest_gap = gap_bins.sort("gap_ns").row(-1, named=True)

@@ -24,7 +24,7 @@ USE_COLUMNS: Final[quantity.Columns] = {
     "attempt": "attempt",
     "use": ("use", USES.__getitem__),
     "time (ms)": ("ns", quantity.milliseconds(1)),
-    "% of the wall time": ("share", quantity.rounded(2, 0.01)),
+    "% of the wall time": ("share", quantity.rounded(2, factor=0.01)),
 }
 
 
@@ -32,15 +32,15 @@ def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw what each attempt's time was used for, one bar after the other.
 
     `uses` has one row per attempt and use (`USE_COLUMNS`), with its time and its share of the
-    job's.
+    job's. Attempts follow each other on the axis; so do the uses of one, in the usual order.
     """
     if uses.is_empty():
         return empty(theme, NO_LIFE)
     attempts = uses.group_by("attempt", maintain_order=True).agg(pl.col("ns").sum())
-    ends_ns = dict(zip(attempts["attempt"], attempts["ns"].cum_sum(), strict=True))
-    next_begin_ns = {attempt: ends_ns[attempt] - ns for attempt, ns in attempts.rows()}
+    end_by_attempt_ns = dict(zip(attempts["attempt"], attempts["ns"].cum_sum(), strict=True))
+    next_begin_ns = {attempt: end_by_attempt_ns[attempt] - ns for attempt, ns in attempts.rows()}
     wall_ns = int(uses["ns"].sum())
-    colours = _choose_colours(theme)
+    colour_by_use = _choose_colours(theme)
     traces = []
     for use in _IN_ORDER:
         use_rows = uses.filter(pl.col("use") == use)
@@ -54,7 +54,7 @@ def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
         ]
         lengths_ns, hover = use_rows["ns"].to_list(), f"%{{y}}, {USES[use]}: %{{customdata}}"
         options: dict[str, Any] = {"base": begins_ns, "customdata": hover_texts, "name": USES[use]}
-        traces.append(bars(labels, lengths_ns, colours[use], hover, **options))
+        traces.append(bars(labels, lengths_ns, colour_by_use[use], hover, **options))
     time_axis = axes.durations(wall_ns) | {"range": [0, wall_ns], "fixedrange": True}
     plot = figure(
         theme,
@@ -70,6 +70,7 @@ def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
 
 def _describe_uses(uses: pl.DataFrame) -> str:
     """Return the share of the wall time in kept steps, and the four largest other uses."""
+    # `uses` has one row per attempt and use, with its time (`ns`) and its share of the job's.
     share_by_use = uses.group_by("use").agg(pl.col("share").sum()).sort("share", descending=True)
     kept_share = float(share_by_use.filter(pl.col("use") == "kept")["share"].sum())
     other_uses = [
@@ -84,11 +85,11 @@ def _choose_colours(theme: Theme) -> dict[str, str]:
     return {
         "kept": theme.faster,
         "repeated": theme.slower,
-        "slow_steps": theme.ramp[3],
-        "first_step": theme.series[0],
-        "checkpoint": theme.series[5],
-        "evaluation": theme.series[3],
-        "data_preparation": theme.series[1],
+        "slow_steps": theme.ramp_colours[3],
+        "first_step": theme.series_colours[0],
+        "checkpoint": theme.series_colours[5],
+        "evaluation": theme.series_colours[3],
+        "data_preparation": theme.series_colours[1],
         "start_up": theme.accent,
         "hanging": theme.loss,
         "shut_down": theme.quiet,

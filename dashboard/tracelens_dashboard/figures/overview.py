@@ -9,7 +9,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from tracelens.lod import step_times
-from tracelens.reports.messages import cause
+from tracelens.reports.messages import name_cause
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
@@ -33,10 +33,10 @@ SCALE_QUANTILE: Final = 0.99  # of the steps: a first step may be very long
 
 
 class WaterfallBar(NamedTuple):
-    """A bar from `base` to `base + share` of rank time; without a cause it is no loss."""
+    """A bar from `base_share` of rank time, `share` long; without a cause it is no loss."""
 
     label: str
-    base: float
+    base_share: float
     share: float
     colour: str
     cause: str = ""
@@ -44,25 +44,30 @@ class WaterfallBar(NamedTuple):
 
 def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     """Draw a bar per cause of loss, each beginning where the one above it ended."""
+    # A loss has a cause and a share of rank time; the rest is the efficiency achieved.
     if efficiency is None:
         return empty(theme, "No steps recorded: time cannot be attributed.")
-    waterfall_bars = [WaterfallBar("total rank time", 0.0, 1.0, theme.quiet)]
+    waterfall_bars = [
+        WaterfallBar("total rank time", base_share=0.0, share=1.0, colour=theme.quiet)
+    ]
     remaining_share = 1.0
     for loss in efficiency.waterfall:
         remaining_share -= loss.share
         if loss.share >= LEAST_SHARE:
-            name, base = text.safe(cause(loss.cause)), max(remaining_share, 0.0)
-            waterfall_bars.append(WaterfallBar(name, base, loss.share, theme.loss, loss.cause))
-    waterfall_bars.append(WaterfallBar("efficiency", 0.0, efficiency.achieved, theme.accent))
-    labels = [step.label for step in waterfall_bars]
+            name, base_share = text.escape_name(name_cause(loss.cause)), max(remaining_share, 0.0)
+            bar = WaterfallBar(name, base_share, loss.share, theme.loss, loss.cause)
+            waterfall_bars.append(bar)
+    achieved = efficiency.achieved
+    waterfall_bars.append(WaterfallBar("efficiency", 0.0, share=achieved, colour=theme.accent))
+    labels = [bar.label for bar in waterfall_bars]
     trace = bars(
         labels,
-        [100 * step.share for step in waterfall_bars],
-        [step.colour for step in waterfall_bars],
+        [100 * bar.share for bar in waterfall_bars],
+        [bar.colour for bar in waterfall_bars],
         "%{y}: %{x:.2f} % of rank time",
-        base=[100 * step.base for step in waterfall_bars],
-        customdata=[step.cause for step in waterfall_bars],
-        text=["100 %", *(text.percent(step.share) for step in waterfall_bars[1:])],
+        base=[100 * bar.base_share for bar in waterfall_bars],
+        customdata=[bar.cause for bar in waterfall_bars],
+        text=["100 %", *(text.percent(bar.share) for bar in waterfall_bars[1:])],
         textposition="outside",
         cliponaxis=False,
     )
@@ -76,11 +81,13 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
         bargap=0.28,
     )
     losses = sorted(efficiency.waterfall, key=lambda loss: -loss.share)
-    largest_loss_text = f"; largest loss: {cause(losses[0].cause)}" if losses else ""
+    largest_loss_text = f"; largest loss: {name_cause(losses[0].cause)}" if losses else ""
     efficiency_text = f"{'At most ' * efficiency.at_most}{text.percent(efficiency.achieved)}"
-    shares = [(cause(loss.cause), loss.share) for loss in efficiency.waterfall]
-    shares.append(("efficiency", efficiency.achieved))
-    table_rows = [{"part": part, "share %": round(100 * share, 3)} for part, share in shares]
+    names_and_shares = [(name_cause(loss.cause), loss.share) for loss in efficiency.waterfall]
+    names_and_shares.append(("efficiency", efficiency.achieved))
+    table_rows = [
+        {"part": name, "share %": round(100 * share, 3)} for name, share in names_and_shares
+    ]
     return Drawing(plot, f"{efficiency_text} parallel efficiency{largest_loss_text}.", table_rows)
 
 
@@ -91,9 +98,11 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
     """
     if not times.steps:
         return empty(theme, "No steps recorded.")
-    mean_ns = times.mean
+    mean_ns = times.mean_ns  # [category, step]
     step_groups = step_times.split_evenly(len(times.steps), MOST_STEP_POINTS)
-    group_means_ns = np.stack([mean_ns[:, group].mean(axis=1) for group in step_groups], axis=1)
+    group_means_ns = np.stack(  # [category, group]
+        [mean_ns[:, group].mean(axis=1) for group in step_groups], axis=1
+    )
     traces = [
         go.Scatter(
             x=[times.steps[group.start] for group in step_groups],
@@ -102,7 +111,7 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
             stackgroup="all",
             mode="none",
             line={"shape": "hvh"},
-            fillcolor=theme.categories[name],
+            fillcolor=theme.colour_by_category[name],
             customdata=list(map(text.duration, category_ns.tolist())),
             hovertemplate="%{customdata} %{fullData.name}<extra></extra>",
         )
@@ -132,18 +141,18 @@ def parts_summary(categories: tuple[str, ...], mean_ns: Floats) -> str:
 def _longest_steps(times: Times, mean_ns: Floats) -> Rows:
     """List the longest steps with their times by category; `mean_ns` is [category, step]."""
     longest_indexes = np.argsort(-mean_ns.sum(axis=0), kind="stable")[:MOST_STEPS_LISTED]
-    names = ["step time", *map(name_of, times.categories)]
+    headings = ["step time", *map(name_of, times.categories)]
     table_rows: Rows = []
     for index in longest_indexes.tolist():
         times_ns = [mean_ns[:, index].sum(), *mean_ns[:, index]]
-        row = zip(names, (quantity.time(float(ns)) for ns in times_ns), strict=True)
-        table_rows.append({"step": times.steps[index], **dict(row)})
+        cells = zip(headings, (quantity.time(float(ns)) for ns in times_ns), strict=True)
+        table_rows.append({"step": times.steps[index], **dict(cells)})
     return table_rows
 
 
 def strip(
     times: Times,
-    windows: pl.DataFrame,
+    step_windows: pl.DataFrame,
     run_window: Window,
     theme: Theme,
     *,
@@ -151,15 +160,19 @@ def strip(
 ) -> Drawing:
     """Stack the categories' shares of the time of all ranks over the run.
 
-    `windows` has one row per step: step, start_ns, end_ns. `of_hosts`: devices did the work, and
-    `times` are those of the threads that feed them.
+    `step_windows` has one row per step: step, start_ns, end_ns. `of_hosts`: devices did the work,
+    and `times` are those of the threads that feed them.
     """
-    if not windows.height:
+    step_count = step_windows.height
+    if not step_count:
         return empty(theme, "No steps recorded.")
-    time_columns = np.searchsorted(times.steps, windows["step"].to_numpy())
-    shares = dict(zip(times.categories, times.shares()[:, time_columns], strict=True))
-    middles_s = ((windows["start_ns"] + windows["end_ns"]) / 2 - run_window.start_ns) / SECOND
-    groups = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
+    step_indexes = np.searchsorted(times.steps, step_windows["step"].to_numpy())
+    shares = dict(
+        zip(times.categories, times.share_of_categories()[:, step_indexes], strict=True)
+    )  # [step]
+    middles_ns = (step_windows["start_ns"] + step_windows["end_ns"]) / 2
+    middles_s = (middles_ns - run_window.start_ns) / SECOND
+    groups = np.array_split(np.arange(step_count), min(step_count, MOST_STRIP_POINTS))
     traces = [
         go.Scatter(
             x=[float(middles_s[int(group[0])]) for group in groups],
@@ -167,7 +180,7 @@ def strip(
             name=name_of(category),
             stackgroup="all",
             mode="none",
-            fillcolor=theme.categories[category],
+            fillcolor=theme.colour_by_category[category],
             hovertemplate="%{y:.0f} % %{fullData.name}<extra></extra>",
         )
         for category, category_shares in shares.items()

@@ -55,34 +55,34 @@ change: Final = Measure(lambda share: f"{100 * share:+.1f} %", ((0.01, "%"),))  
 Columns = Mapping[str, str | tuple[str, Callable[[Any], Any]]]
 
 
-def rounded(digits: int, factor: float = 1.0) -> Callable[[float | None], float | None]:
+def rounded(digits: int, *, factor: float = 1.0) -> Callable[[float | None], float | None]:
     """Show a number in units of `factor`, with `digits` digits."""
     return lambda value: None if value is None else round(value / factor, digits)
 
 
 def milliseconds(digits: int = 3) -> Callable[[float | None], float | None]:
     """Show nanoseconds in milliseconds."""
-    return rounded(digits, 1e6)
+    return rounded(digits, factor=1e6)
 
 
 def tabulate(frame: pl.DataFrame, columns: Columns) -> Rows:
-    """List the rows of `frame` as cells by heading, each shown as `columns` says."""
+    """List the rows of `frame` as cells by heading; `columns` says of which column, and how."""
     table_rows = []
     for row in frame.iter_rows(named=True):
         cells = {}
         for heading, column in columns.items():
-            column_name, show = (column, None) if isinstance(column, str) else column
-            cells[heading] = show(row[column_name]) if show else row[column_name]
+            column_name, show_value = (column, None) if isinstance(column, str) else column
+            cells[heading] = show_value(row[column_name]) if show_value else row[column_name]
         table_rows.append(cells)
     return table_rows
 
 
 def name(value: str | None) -> str:
     """Show a name from a trace."""
-    return text.safe(value)
+    return text.escape_name(value)
 
 
-def unit(column: Iterable[Quantity]) -> tuple[float, str]:
+def choose_unit(column: Iterable[Quantity]) -> tuple[float, str]:
     """Choose the (size, name) of a unit in which a column's largest number is at least 1."""
     values = list(column)
     largest_value = max(map(abs, values), default=0.0)

@@ -33,7 +33,9 @@ PANEL_DOMAINS: Final = ((0.54, 1.0), (0.0, 0.46))  # shares of the plot's height
 def steps(
     before_and_after: tuple[Stretches, Stretches], step: int, ranks: Sequence[int], theme: Theme
 ) -> Drawing:
-    """Draw ranks in a step as it was and with edits; time counts from the last step's end."""
+    """Draw ranks in a step as it was and with edits; time counts from the end of the step before."""
+    # Stretches are what each rank does one after the other: work, or waiting and communicating.
+    # They begin before 0 on ranks that were done earlier.
     ends_ns = [float(stretches.end_ns.max(initial=0.0)) for stretches in before_and_after]
     traces = [
         _stretch_bars(stretches, panel, activity, ranks, theme)
@@ -72,7 +74,7 @@ def steps(
 
 
 def _is_activity(stretches: Stretches, activity: str) -> Flags:
-    """Return a mask [stretch] of the stretches that are own work, or waiting."""
+    """Return a mask, [stretch], of those that are own work (`WORK`), or waiting (`WAIT`)."""
     return np.asarray(stretches.is_work == (activity == WORK))
 
 
@@ -81,19 +83,19 @@ def _stretch_bars(
 ) -> go.Bar:
     """Draw the stretches of one activity, work or waiting, of some ranks, in one panel."""
     is_drawn = _is_activity(stretches, activity) & np.isin(stretches.rank, list(ranks))
-    begin_ns, rank = stretches.begin_ns[is_drawn], stretches.rank[is_drawn]
-    length_ns = stretches.end_ns[is_drawn] - begin_ns
+    begins_ns, stretch_ranks = stretches.begin_ns[is_drawn], stretches.rank[is_drawn]
+    lengths_ns = stretches.end_ns[is_drawn] - begins_ns
     return bars(
-        [f"rank {rank_number} " for rank_number in rank.tolist()],
-        length_ns,
-        theme.accent if activity == WORK else theme.categories["wait"],
+        [f"rank {rank} " for rank in stretch_ranks.tolist()],
+        lengths_ns,
+        theme.accent if activity == WORK else theme.colour_by_category["wait"],
         f"%{{y}}{activity}: %{{customdata}}",
         name=activity,
         legendgroup=activity,
         showlegend=panel_index == 0,
-        base=begin_ns,
+        base=begins_ns,
         yaxis="y" if panel_index == 0 else "y2",
-        customdata=[text.duration(ns) for ns in length_ns.tolist()],
+        customdata=[text.duration(ns) for ns in lengths_ns.tolist()],
     )
 
 
@@ -110,33 +112,36 @@ def _panel_title(title: str, panel: int, theme: Theme) -> dict[str, Any]:
 
 def _times_of_ranks(before_and_after: tuple[Stretches, Stretches], ranks: Sequence[int]) -> Rows:
     """List for each rank how long it works and waits in the step, as it was and with edits."""
+    # A stretch is of a rank, from its begin to its end, and work or not; all are [stretch].
     rows: Rows = [{"rank": rank} for rank in ranks]
     for name, stretches in zip((AS_IT_WAS, WITH_EDITS), before_and_after, strict=True):
-        length_ns = stretches.end_ns - stretches.begin_ns
+        lengths_ns = stretches.end_ns - stretches.begin_ns
         for activity in (WORK, WAIT):
             is_active = _is_activity(stretches, activity)
             for row in rows:
-                spent_ns = length_ns[is_active & (stretches.rank == row["rank"])].sum()
+                spent_ns = lengths_ns[is_active & (stretches.rank == row["rank"])].sum()
                 row[f"{activity}, {name}"] = quantity.time(float(spent_ns))
     return rows
 
 
 def savings(whatif: WhatIf, theme: Theme) -> Drawing:
     """Draw the share of the mean step that each edit alone would save, with 95 % intervals."""
+    # An answer has its edits, their saving (a share), and the mean step before and after.
     answers = [answer for answer in whatif.answers if answer.saving >= LEAST_SAVING]
     if not answers:
         return empty(theme, NO_EDIT)
     drawn_answers = answers[:MOST_EDITS]
-    labels = [text.safe(" + ".join(answer.edits) + " ") for answer in drawn_answers]
-    savings = np.array([answer.saving for answer in drawn_answers])
-    low_savings, high_savings = np.array([answer.interval for answer in drawn_answers]).T
-    low_savings, high_savings = np.minimum(low_savings, savings), np.maximum(high_savings, savings)
+    labels = [text.escape_name(" + ".join(answer.edits) + " ") for answer in drawn_answers]
+    saving_shares = np.array([answer.saving for answer in drawn_answers])
+    low_shares, high_shares = np.array([answer.interval for answer in drawn_answers]).T
+    low_shares = np.minimum(low_shares, saving_shares)
+    high_shares = np.maximum(high_shares, saving_shares)
     trace = bars(
         labels,
-        savings,
+        saving_shares,
         theme.faster,
         "%{y}%{customdata[1]} less, %{customdata[2]} a step",
-        error_x=intervals(low_savings, savings, high_savings, theme.secondary, thickness=1),
+        error_x=intervals(low_shares, saving_shares, high_shares, theme.secondary, thickness=1),
         customdata=[
             [answer.edits[0], text.percent(answer.saving), text.duration(answer.after_ns)]
             for answer in drawn_answers
@@ -150,8 +155,9 @@ def savings(whatif: WhatIf, theme: Theme) -> Drawing:
         xaxis={"tickformat": ".0%", "rangemode": "tozero", "fixedrange": True} | title,
         yaxis={"type": "category"} | row_axis,
     )
-    without_phases = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
-    best_answer = next(without_phases, answers[0])
+    # To leave out a whole phase is a limit, and nothing that can be done.
+    not_of_phases = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
+    best_answer = next(not_of_phases, answers[0])
     summary = (
         f"Most would be saved by {best_answer.edits[0]}: {text.percent(best_answer.saving)} of "
         f"the mean step of {text.duration(best_answer.before_ns)}; phases without any time are "

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
-from tracelens.lod.colours import mixed
+from tracelens.lod.colours import mix
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
-from tracelens_dashboard.figures.axes import TIMES, scaled
+from tracelens_dashboard.figures.axes import TIMES, scale_to_unit
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.theme import Theme, readable
@@ -44,8 +44,8 @@ FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Drawing:
     """Draw the calls of a rank, callers above callees; red if longer than on the median peer.
 
-    `calls` has one row per call path: call, parent, frame, ns, and peers_ns, null without peers.
-    `peer_count` is their number.
+    `calls` has one row per call path, the root first: its number (`call`) and its caller's
+    (`parent`), frame, ns, and peers_ns, the median peer's, null without peers.
     """
     if calls.is_empty():
         return empty(theme, FEW_SAMPLES)
@@ -60,7 +60,7 @@ def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Dra
     trace = go.Icicle(
         ids=[str(row["call"]) for row in drawn_rows],
         parents=["" if row["parent"] is None else str(row["parent"]) for row in drawn_rows],
-        labels=[root_label, *(short(row["frame"]) for row in drawn_rows[1:])],
+        labels=[root_label, *(shorten_frame(row["frame"]) for row in drawn_rows[1:])],
         text=[root_label, *(_fitting_name(row, total_ns) for row in drawn_rows[1:])],
         texttemplate="%{text}",
         values=[row["ns"] for row in drawn_rows],
@@ -96,18 +96,19 @@ def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Dra
     return Drawing(plot, icicle_sentence(calls, rank, peer_count), table)
 
 
-def short(frame: str, most_letters: int = 80) -> str:
+def shorten_frame(frame: str, most_letters: int = 80) -> str:
     """Name a frame without the folders of its file, in at most `most_letters` letters."""
     match = FRAME.match(frame)
     name = frame
     if match:
         file = match["file"].replace("\\", "/").rsplit("/", 1)[-1]
         name = f"{match['name']} ({file}:{match['line']})"
-    return text.safe(name if len(name) <= most_letters else name[: most_letters - 1] + "…")
+    return text.escape_name(name if len(name) <= most_letters else name[: most_letters - 1] + "…")
 
 
 def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
     """Follow the residual down from all calls to the innermost call that holds most of it."""
+    # `calls` as in `icicle`. A residual is how much longer a call takes than on the median peer.
     rows = calls.to_dicts()
     call = rows[0]
     if not peer_count:
@@ -115,16 +116,16 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peer_count: int) -> str:
     residual_ns = _residual_of_call(call)
     if residual_ns < LEAST_RESIDUAL * call["ns"]:
         return f"Rank {rank} does not exceed the median of {_count_peers(peer_count)}."
-    callees: dict[int, list[dict[str, Any]]] = {}
+    callees_by_call: dict[int, list[dict[str, Any]]] = {}
     for row in rows[1:]:
-        callees.setdefault(row["parent"], []).append(row)
+        callees_by_call.setdefault(row["parent"], []).append(row)
     # Descend as long as one callee explains most of its caller's residual.
-    while callees.get(call["call"]):
-        worst_callee = max(callees[call["call"]], key=_residual_of_call)
+    while callees_by_call.get(call["call"]):
+        worst_callee = max(callees_by_call[call["call"]], key=_residual_of_call)
         if _residual_of_call(worst_callee) < CHILD_SHARE * _residual_of_call(call):
             break
         call = worst_callee
-    frame_text = f", most of it in {short(call['frame'])}" if call["frame"] else ""
+    frame_text = f", most of it in {shorten_frame(call['frame'])}" if call["frame"] else ""
     peers = _count_peers(peer_count)
     residual = text.duration(residual_ns)
     return f"Rank {rank} takes {residual} longer than the median of {peers}{frame_text}."
@@ -140,7 +141,8 @@ def _residual_of_call(row: dict[str, Any]) -> float:
 
 
 def _leave_out_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Leave out calls that hold all time, but the innermost; return the rest and their number."""
+    """Leave out calls that hold all time, but the innermost; return the rest and how many are out."""
+    # `rows` are calls, the root first; whose caller is left out is called by the root.
     outer_rows = [row for row in rows[1:] if row["ns"] >= OUTER_SHARE * rows[0]["ns"]]
     left_out_calls = {row["call"] for row in outer_rows[:-1]}
     root_call = rows[0]["call"]
@@ -154,20 +156,20 @@ def _leave_out_outer(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], 
 
 def _fitting_name(row: dict[str, Any], total_ns: float) -> str:
     """Name a call; where it is narrow without its file, as a text that is cut says less."""
-    name = short(row["frame"])
+    name = shorten_frame(row["frame"])
     return name if row["ns"] >= WIDE_SHARE * total_ns else name.partition(" (")[0]
 
 
 def _call_colour(row: dict[str, Any], total_ns: float, theme: Theme) -> Colour:
     """Make calls that take longer than the peers' red, the others pale."""
     strength = min(max(_residual_of_call(row) / total_ns, 0.0) * 3, 1.0)
-    return mixed(theme.loss, theme.flame, strength if strength > LEAST_RESIDUAL else 0.0)
+    return mix(theme.loss, theme.flame, strength if strength > LEAST_RESIDUAL else 0.0)
 
 
 def _call_hover(row: dict[str, Any], total_ns: float, peer_count: int) -> str:
     """Return the text under the mouse of a call: its time, its share, and its peers' median."""
     share_text = text.percent(row["ns"] / total_ns)
-    name = text.safe(row["frame"]) or "all"
+    name = text.escape_name(row["frame"]) or "all"
     hover_text = f"{name}<br>{text.duration(row['ns'])}, {share_text} of what is shown"
     if row["peers_ns"] is None:
         return hover_text
@@ -181,7 +183,7 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
         return empty(theme, FEW_SAMPLES)
     drawn_frames = frames.head(MOST_FUNCTIONS)
     self_ns, names = drawn_frames["self_ns"].to_numpy(), drawn_frames["frame"].to_list()
-    unit_name, _ = scaled(self_ns, TIMES)
+    unit_name, _ = scale_to_unit(self_ns, TIMES)
     unit_ns = next(ns for ns, name in TIMES if name == unit_name)
     rank_lengths = self_ns / unit_ns
     traces = [_function_bars(f"rank {rank}", rank_lengths, names, unit_name, theme.accent)]
@@ -193,7 +195,7 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
             rank_lengths > LONGER_RATIO * peer_lengths + LEAST_LONGER * self_ns.max() / unit_ns
         )
         traces[1].marker.color = np.where(is_longer, theme.loss, theme.accent)
-    labels = [f"{short(name, LABEL_LETTERS)} " for name in names]
+    labels = [f"{shorten_frame(name, LABEL_LETTERS)} " for name in names]
     tick_font = {"color": theme.text, "size": 11}
     plot = figure(
         theme,
@@ -220,15 +222,17 @@ def _function_bars(
     name: str, self_times: Array, frames: list[str], unit: str, colour: str
 ) -> go.Bar:
     """Draw a bar per frame; `self_times` are in `unit`."""
-    hover, texts = f"%{{hovertext}}<br>{name}: %{{x:,.2f}} {unit}", list(map(text.safe, frames))
+    hover = f"%{{hovertext}}<br>{name}: %{{x:,.2f}} {unit}"
+    texts = [text.escape_name(frame) for frame in frames]
     options: dict[str, Any] = {"name": name, "customdata": frames, "hovertext": texts}
     return bars(list(range(len(frames))), self_times, colour, hover, **options)
 
 
 def _function_sentence(frames: pl.DataFrame, rank: int, *, is_compared: bool) -> str:
     """Return the frame with the largest residual, and its self time on the rank and its peers."""
+    # `frames` has one row per frame, that one first; times are in ns, the peers' is their median.
     worst_frame = frames.row(0, named=True)
-    name, self_time = short(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
+    name, self_time = shorten_frame(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
     if not is_compared:
         return (
             f"Rank {rank} spends most self time in {name}: {self_time}. Click a frame to see when."
@@ -242,11 +246,12 @@ def over_time(
     shares: Mapping[int, Array], frame_name: str, window: Window, origin_ns: int, theme: Theme
 ) -> Drawing:
     """Draw the share of time, [bin] by rank, in which a frame was on the rank's stack."""
+    # The bins divide the window evenly; `origin_ns` is the run's start.
     if not frame_name or not shares:
         return empty(theme, "Click a frame above to see when it was on the stack.")
     percents = 100 * np.stack(list(shares.values()))
     if not percents.any():
-        return empty(theme, f"{short(frame_name)} was not sampled in this window.")
+        return empty(theme, f"{shorten_frame(frame_name)} was not sampled in this window.")
     bin_count = percents.shape[1]
     bin_ns = window.width_ns / bin_count
     offset_ns = window.start_ns - origin_ns
@@ -257,7 +262,7 @@ def over_time(
         x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / SECOND,
         y=[f"rank {rank} " for rank in ranks],
         customdata=[
-            [axes.cell_lead(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]
+            [axes.write_cell_values(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]
             for rank in ranks
         ],
         colorscale=theme.colorscale,
@@ -274,7 +279,7 @@ def over_time(
     totals_ns = {rank: float(row.sum()) * bin_ns for rank, row in shares.items()}
     top_rank = max(totals_ns, key=lambda rank: totals_ns[rank])
     summary = (
-        f"{short(frame_name)} was on rank {top_rank}'s stack for "
+        f"{shorten_frame(frame_name)} was on rank {top_rank}'s stack for "
         f"{text.duration(totals_ns[top_rank])}, more than on any other rank shown. Click a cell "
         "to see its spans."
     )

@@ -27,11 +27,13 @@ HEADROOM: Final = 1.08
 
 def factors(scaling: Scaling, theme: Theme) -> Drawing:
     """Draw efficiency, and the factors that multiply up to it, against workers or shards."""
+    # A curve is of one system: a row per size, with efficiency and factors (`ratios` by name) as
+    # shares of the smallest run's. Sizes are numbers of what the curve is `by`.
     traces: list[go.Scatter] = []
     for curve, dash in zip(scaling.curves, cycle(DASHES), strict=False):
         traces += _factor_lines(curve, dash, theme, several=len(scaling.curves) > 1)
     curves_and_rows = [(curve, row) for curve in scaling.curves for row in curve.rows]
-    row_maxima = [max(row.efficiency, *row.ratios.values()) for _, row in curves_and_rows]
+    row_maxima = [max(row.efficiency, *row.ratio_by_factor.values()) for _, row in curves_and_rows]
     share_axis = {
         "range": [0, max([*row_maxima, 1.0]) * HEADROOM],
         "tickformat": ".0%",
@@ -50,14 +52,16 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
 
 def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> list[go.Scatter]:
     """Return the line of a curve's efficiency; of a single curve also those of its factors."""
+    # A row of a curve is a size: its efficiency and factors (`ratios`) as shares of the smallest
+    # run's, and the run that they are of (`point`).
     efficiency_name = messages.title(curve) if several else EFFICIENCY
     shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}
     if not several:
         shares_by_name |= {
-            name: [row.ratios[factor] for row in curve.rows]
+            name: [row.ratio_by_factor[factor] for row in curve.rows]
             for factor, name in messages.WORDS.items()
         }
-    colours = (theme.text, *theme.series)
+    colours = (theme.text, *theme.series_colours)
     return [
         drawing.lines(
             [row.size for row in curve.rows],
@@ -67,7 +71,7 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
             name=name,
             mode="lines+markers",
             customdata=[
-                [text.percent(factor_share), text.safe(row.point.name)]
+                [text.percent(factor_share), text.escape_name(row.point.name)]
                 for factor_share, row in zip(factor_shares, curve.rows, strict=True)
             ],
         )
@@ -76,12 +80,13 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
 
 
 def steps(scaling: Scaling, theme: Theme) -> Drawing:
-    """Draw a step's length against the size; forecasts are hollow, with their 95 % interval."""
+    """Draw a step's length against the size; forecasts are hollow, with their 95 % interval (ns)."""
+    # A row of a curve is a size and its run (`point`); without forecasts, the table has the runs.
     traces: list[go.Scatter] = []
     longest_ns = 0.0
-    for curve, colour in zip(scaling.curves, cycle(theme.series), strict=False):
+    for curve, colour in zip(scaling.curves, cycle(theme.series_colours), strict=False):
         steps_ns = [row.point.step_ns for row in curve.rows]
-        longest_ns = max(longest_ns, *steps_ns, *(one.interval[1] for one in curve.forecasts))
+        longest_ns = max(longest_ns, *steps_ns, *(one.interval_ns[1] for one in curve.forecasts))
         line = drawing.lines(
             [row.size for row in curve.rows],
             steps_ns,
@@ -105,9 +110,9 @@ def steps(scaling: Scaling, theme: Theme) -> Drawing:
 
 
 def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
-    """Draw the forecasts of a curve as rings with their 95 % intervals."""
+    """Draw the forecasts of a curve, by ranks, as rings with their 95 % intervals (ns)."""
     steps_ns = np.array([forecast.step_ns for forecast in curve.forecasts])
-    low_ns, high_ns = np.array([forecast.interval for forecast in curve.forecasts]).T
+    low_ns, high_ns = np.array([forecast.interval_ns for forecast in curve.forecasts]).T
     lengths_ns = {
         "array": (high_ns - steps_ns).tolist(),
         "arrayminus": (steps_ns - low_ns).tolist(),
@@ -120,14 +125,14 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
         name="forecast",
         error_y={"type": "data", "symmetric": False, "color": colour} | lengths_ns,
         customdata=[
-            [text.duration(forecast.step_ns), *map(text.duration, forecast.interval)]
+            [text.duration(forecast.step_ns), *map(text.duration, forecast.interval_ns)]
             for forecast in curve.forecasts
         ],
     )
 
 
 def _size_axis(scaling: Scaling) -> dict[str, Any]:
-    """Return the axis of all sizes that were run or forecast; it is logarithmic."""
+    """Return the logarithmic axis of all sizes (workers or shards) that were run or forecast."""
     sizes = {row.size for curve in scaling.curves for row in curve.rows}
     sizes |= {forecast.ranks for curve in scaling.curves for forecast in curve.forecasts}
     ticks = sorted(sizes)
@@ -142,7 +147,7 @@ def _size_axis(scaling: Scaling) -> dict[str, Any]:
 
 
 def _describe_growth(curve: Curve) -> str:
-    """Return the step's length with least and most workers, and the last forecast."""
+    """Return the step's length with least and most workers (or shards), and the last forecast."""
     smallest, largest = curve.rows[0], curve.rows[-1]
     growth_sentence = (
         f"A step takes {text.duration(smallest.point.step_ns)} with {smallest.size} {curve.by}, "
@@ -151,7 +156,7 @@ def _describe_growth(curve: Curve) -> str:
     if not curve.forecasts:
         return growth_sentence
     forecast = curve.forecasts[-1]
-    step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval))
+    step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval_ns))
     forecast_text = f"{step_text} ({low_text} to {high_text})"
     return f"{growth_sentence} Forecast for {forecast.ranks:,}: {forecast_text}."
 
@@ -160,8 +165,11 @@ def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
     return (
         {"curve": messages.title(curve), curve.by: row.size, "run": row.point.name}
         | {"step": quantity.time(row.point.step_ns), EFFICIENCY: quantity.share(row.efficiency)}
-        | {name: quantity.share(row.ratios[factor]) for factor, name in messages.WORDS.items()}
-        | {"lost in": messages.WORDS[row.lost_in] if row.lost_in else NO_FACTOR}
+        | {
+            name: quantity.share(row.ratio_by_factor[factor])
+            for factor, name in messages.WORDS.items()
+        }
+        | {"lost in": messages.WORDS[row.main_loss_factor] if row.main_loss_factor else NO_FACTOR}
     )
 
 
@@ -176,12 +184,12 @@ def _step_row(row: Row) -> dict[str, Any]:
 
 def _forecast_row(curve: Curve, forecast: Forecast) -> dict[str, Any]:
     """Return a forecast of a curve as a row of the table."""
-    low_ns, high_ns = forecast.interval
+    low_ns, high_ns = forecast.interval_ns
     return {
         "curve": messages.title(curve),
         "workers": forecast.ranks,
         "step, forecast": quantity.time(forecast.step_ns),
         "at least": quantity.time(low_ns),
         "at most": quantity.time(high_ns),
-        "validated": "yes" if forecast.validated else "no",
+        "validated": "yes" if forecast.is_validated else "no",
     }

@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, drawing
-from tracelens_dashboard.figures.axes import BYTES, TIMES, Units, cell_lead, scaled
+from tracelens_dashboard.figures.axes import BYTES, TIMES, Units, scale_to_unit, write_cell_values
 from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, panels
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ SYNCHRONOUS: Final = "No worker trains asynchronously here: there is no stalenes
 
 
 class Measure(NamedTuple):
-    """One measure of all shards, in a unit that suits its size."""
+    """One measure of all shards, [shard], in a unit that suits its size."""
 
     title: str
     unit: str
@@ -56,13 +56,15 @@ class Measure(NamedTuple):
 
 
 def scale_measures(shards: pl.DataFrame) -> list[Measure]:
-    """Return the `MEASURES` of all shards; `shards` has one row per shard."""
+    """Return the `MEASURES` of all shards; a shard is a row, with its totals of the run."""
     requests = pl.max_horizontal("requests", pl.lit(1))
-    shard_rows = shards.with_columns(
+    shard_rows = shards.with_columns(  # ns per request
         service=pl.col("service_ns") / requests, queue=pl.col("queue_ns") / requests
     )
     return [
-        Measure(title, *scaled(shard_rows[name].fill_null(0).to_numpy().astype(float), units))
+        Measure(
+            title, *scale_to_unit(shard_rows[name].fill_null(0).to_numpy().astype(float), units)
+        )
         for name, title, units in MEASURES
     ]
 
@@ -71,25 +73,29 @@ def load(shards: pl.DataFrame, theme: Theme, marked_shard: int | None = None) ->
     """Draw a panel of dots per measure of shards (rows); the line is the mean, far dots are red."""
     if shards.is_empty():
         return empty(theme, NO_REQUESTS)
-    measures, numbers = scale_measures(shards), shards["shard"].to_list()
-    labels = [f"shard {number}" for number in numbers]
-    plot = panels([measure.heading for measure in measures], theme, 0.03, margin={"t": 44})
+    measures, shard_numbers = scale_measures(shards), shards["shard"].to_list()
+    labels = [f"shard {number}" for number in shard_numbers]
+    plot = panels(
+        [measure.heading for measure in measures], theme, spacing_share=0.03, margin={"t": 44}
+    )
     for panel, measure in enumerate(measures, start=1):
         cell = {"row": 1, "col": panel}
         mean = float(measure.values.mean())
         is_far = measure.values > FAR_RATIO * mean
         marker = {"size": 11, "color": np.where(is_far, theme.loss, theme.accent)}
         hover = f"%{{y}}: %{{x:,.2f}} {measure.unit}"
-        plot.add_trace(dots(measure.values, labels, marker, hover, customdata=numbers), **cell)
+        plot.add_trace(
+            dots(measure.values, labels, marker, hover, customdata=shard_numbers), **cell
+        )
         plot.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **cell)
         plot.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **cell)
     plot.update_xaxes(fixedrange=True, nticks=4)
     plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5], ticksuffix=" ")
-    if marked_shard in numbers:
-        marked_row = numbers.index(marked_shard)
+    if marked_shard in shard_numbers:
+        marked_row = shard_numbers.index(marked_shard)
         band = {"y0": marked_row - 0.45, "y1": marked_row + 0.45}
         plot.add_hrect(**band, fillcolor=theme.loss, opacity=0.14, line_width=0)
-    table_columns = {"shard": numbers, "host": shards["host"].to_list()}
+    table_columns = {"shard": shard_numbers, "host": shards["host"].to_list()}
     table_columns |= {
         measure.heading.replace("<br>", " "): measure.values.round(3).tolist()
         for measure in measures
@@ -100,7 +106,7 @@ def load(shards: pl.DataFrame, theme: Theme, marked_shard: int | None = None) ->
 
 
 def describe_load(shards: pl.DataFrame) -> str:
-    """Return the fullest shard, and its bytes in relation to the mean; `shards` as in `load`."""
+    """Return the fullest shard, and its bytes in relation to the mean; a shard is a row."""
     shard_bytes = shards["bytes"].to_numpy()
     if not shard_bytes.sum():
         return "Shard requests have no byte counts."
@@ -120,7 +126,7 @@ def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw how many bytes each worker moves with each shard.
 
     `requests` has one row per worker, shard and kind of request, with its bytes; those that do not
-    say which shard they are for are left out.
+    say which shard they are for are left out. The map is [worker, shard].
     """
     requests = requests.drop_nulls("shard")
     if requests.is_empty():
@@ -128,29 +134,28 @@ def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
     pair_bytes = requests.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
     bytes_by_worker = pair_bytes.pivot(on="shard", index="rank", values="bytes").sort("rank")
     shard_names = [name for name in bytes_by_worker.columns if name != "rank"]
-    unit_name, scaled_bytes = scaled(
-        bytes_by_worker.select(shard_names).fill_null(0).to_numpy().astype(float), BYTES
-    )
+    cell_bytes = bytes_by_worker.select(shard_names).fill_null(0).to_numpy().astype(float)
+    unit_name, cell_sizes = scale_to_unit(cell_bytes, BYTES)
     trace = go.Heatmap(
-        z=scaled_bytes,
+        z=cell_sizes,
         customdata=[
-            [cell_lead(rank, int(shard)) for shard in shard_names]
+            [write_cell_values(rank, int(shard)) for shard in shard_names]
             for rank in bytes_by_worker["rank"]
         ],
         x=[f"shard {name}" for name in shard_names],
         y=[f"worker {rank} " for rank in bytes_by_worker["rank"]],
-        colorscale=[[0, theme.ramp[0]], [1, theme.accent]],
+        colorscale=[[0, theme.ramp_colours[0]], [1, theme.accent]],
         zmin=0,
-        zmax=float(scaled_bytes.max()) or 1.0,
+        zmax=float(cell_sizes.max()) or 1.0,
         colorbar={"ticksuffix": f" {unit_name}", "nticks": 5},
         hovertemplate=f"%{{y}}with %{{x}}: %{{z:,.2f}} {unit_name}<extra></extra>",
         xgap=2,
-        ygap=2 if len(scaled_bytes) <= 64 else 0,
+        ygap=2 if len(cell_sizes) <= 64 else 0,
     )
     axis = {"fixedrange": True, "showgrid": False}
-    rows = axis | {"range": [len(scaled_bytes) - 0.5, -0.5]}
+    rows = axis | {"range": [len(cell_sizes) - 0.5, -0.5]}
     plot = figure(theme, trace, xaxis=axis, yaxis=rows)
-    worker_totals = scaled_bytes.sum(axis=1)
+    worker_totals = cell_sizes.sum(axis=1)
     summary = (
         f"Worker {bytes_by_worker['rank'][int(worker_totals.argmax())]} moves the most, "
         f"{worker_totals.max():,.2f} {unit_name}; the least is {worker_totals.min():,.2f} "
@@ -166,16 +171,17 @@ def tensor_bars(
 ) -> Drawing:
     """Draw a bar per tensor of a shard, the largest first; red if it exceeds the mean shard.
 
-    `tensors` has one row per tensor and shard. `mean_bytes` is what a worker moves one way to the
-    mean shard in a step, None where that is not known.
+    `tensors` has one row per tensor and shard, the largest first: `step_bytes` move one way in a
+    step, which is a `share` of the shard's. `mean_bytes` are the mean shard's, None where not
+    known.
     """
     tensors_of_shard = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
     if tensors_of_shard.is_empty():
         return empty(theme, UNNAMED.format(shard=shard))
     drawn_tensors = tensors_of_shard.head(MOST_TENSORS)
     step_bytes = drawn_tensors["step_bytes"].to_numpy()
-    unit_name, scaled_sizes = scaled(step_bytes.astype(float), BYTES)
-    labels = [text.safe(name) for name in drawn_tensors["tensor"]]
+    unit_name, scaled_sizes = scale_to_unit(step_bytes.astype(float), BYTES)
+    labels = [text.escape_name(name) for name in drawn_tensors["tensor"]]
     trace = bars(
         list(range(len(labels))),
         scaled_sizes,
@@ -221,8 +227,9 @@ def _size_axis(title: str, high: float) -> dict[str, Any]:
 
 def _describe_tensors(tensors_of_shard: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
     """Return the largest tensor of a shard, and whether it exceeds the mean shard."""
+    # Tensors are rows, the largest first; bytes move one way in a step, `share` is of the shard's.
     largest_tensor = tensors_of_shard.row(0, named=True)
-    name, size = text.safe(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
+    name, size = text.escape_name(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
     sentence = (
         f"Shard {shard} serves {text.count(tensors_of_shard.height, 'tensor')}; {name} ({size} "
         f"per step, one way) is {text.percent(largest_tensor['share'])} of its bytes."
@@ -237,15 +244,18 @@ def _describe_tensors(tensors_of_shard: pl.DataFrame, shard: int, mean_bytes: fl
 
 def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw the bytes of each placement's (row's) fullest shard; diamond: its lower bound."""
+    # The first row is the placement as it is. Bytes per step are of the fullest (`most_bytes`) and
+    # the mean shard, and what the fullest has at least (`least_bytes`).
     if placements.is_empty():
         return empty(theme, "No request has a byte count: placements cannot be evaluated.")
     placement_rows = placements.to_dicts()
-    unit_name, fullest_size = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
-    unit_bytes = placement_rows[0]["most_bytes"] / fullest_size[0]
+    fullest_bytes = placements["most_bytes"].to_numpy().astype(float)
+    unit_name, fullest_sizes = scale_to_unit(fullest_bytes, BYTES)
+    unit_bytes = fullest_bytes[0] / fullest_sizes[0]
     labels = [f"{_name_placement(row)} " for row in placement_rows]
     trace = bars(
         labels,
-        fullest_size,
+        fullest_sizes,
         [theme.quiet if row["placement"] == "now" else theme.accent for row in placement_rows],
         f"%{{y}}: %{{x:,.2f}} {unit_name} on the max shard, %{{customdata}} effective shards",
         text=[_saving_text(row) for row in placement_rows],
@@ -254,13 +264,15 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
         customdata=[f"{row['effective_shards']:.1f}" for row in placement_rows],
     )
     marker, hover = {"symbol": "diamond", "size": 10}, f"lower bound %{{x:,.2f}} {unit_name}"
-    bound_size = placements["least_bytes"].to_numpy() / unit_bytes
-    bound_dots = dots(bound_size, labels, marker | {"color": theme.text}, hover)
+    bound_sizes = placements["least_bytes"].to_numpy() / unit_bytes
+    bound_dots = dots(bound_sizes, labels, marker | {"color": theme.text}, hover)
     plot = figure(
         theme,
         trace,
         bound_dots,
-        xaxis=_size_axis(f"{unit_name} per step on the max shard", 1.3 * float(fullest_size.max())),
+        xaxis=_size_axis(
+            f"{unit_name} per step on the max shard", 1.3 * float(fullest_sizes.max())
+        ),
         yaxis=axes.rows_of(len(labels), theme),
         bargap=0.35,
         margin={"t": 22},
@@ -289,6 +301,8 @@ def _name_placement(row: dict[str, Any]) -> str:
 
 def describe_placements(placements: pl.DataFrame) -> str:
     """Return the effective shards of now, and what the best placement would save."""
+    # `placements` has one row each; `saving` is a share of the job, null if it cannot be replayed.
+    # Effective shards are the number of shards x mean load / max load.
     alternatives = {placement["placement"]: placement for placement in placements.to_dicts()}
     current = alternatives.pop("now")
     ratio_to_mean = current["most_bytes"] / max(current["mean_bytes"], 1)
@@ -324,27 +338,36 @@ class _Panel(NamedTuple):
     title: str
     factor: float
     unit: str
-    even: float | None = None  # the value where all workers are served alike
+    even_value: float | None = None  # where all workers are served alike
 
 
 PANELS: Final = (
-    _Panel("rate", "updates made,<br>times the mean worker's", 1, "times", 1.0),
-    _Panel("staleness", "staleness of an update<br>(versions; ring: max)", 1, "versions"),
-    _Panel("turn_share", "serialized at the server,<br>% of the job", 100, "%"),
+    _Panel(
+        "rate", "updates made,<br>times the mean worker's", factor=1, unit="times", even_value=1.0
+    ),
+    _Panel(
+        "staleness", "staleness of an update<br>(versions; ring: max)", factor=1, unit="versions"
+    ),
+    _Panel("turn_share", "serialized at the server,<br>% of the job", factor=100, unit="%"),
 )
 
 
 def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw a row per worker: its updates, their staleness, its time serialized at the server."""
+    # `workers` has one row each. Staleness is in versions, `turn_share` is the share of the job in
+    # which the worker waits for its turn. A panel's line is where all workers are served alike.
     if workers.is_empty():
         return empty(theme, SYNCHRONOUS)
-    order = pl.max_horizontal(pl.col("staleness").fill_null(0), pl.col("turn_share").fill_null(0))
-    drawn_workers = workers.sort(order, descending=True).head(MOST_WORKERS).sort("rank")
+    # The stalest workers are drawn; of those without staleness, the ones that wait most.
+    severity = pl.max_horizontal(
+        pl.col("staleness").fill_null(0), pl.col("turn_share").fill_null(0)
+    )
+    drawn_workers = workers.sort(severity, descending=True).head(MOST_WORKERS).sort("rank")
     drawn_panels = [
         panel for panel in PANELS if (drawn_workers[panel.column].fill_null(0) > 0).any()
     ]
     titles = [panel.title for panel in drawn_panels]
-    plot = panels(titles, theme, 0.05, margin={"t": 48}, bargap=0.3)
+    plot = panels(titles, theme, spacing_share=0.05, margin={"t": 48}, bargap=0.3)
     labels = [f"worker {rank} " for rank in drawn_workers["rank"]]
     ranks = drawn_workers["rank"].to_list()
     for column, panel in enumerate(drawn_panels, start=1):
@@ -354,11 +377,13 @@ def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
         if panel.column == "staleness":
             ring = {"symbol": "circle-open", "size": 9, "color": theme.loss, "line": {"width": 2}}
             hover, options = "%{y}: at most %{x} versions", {"cliponaxis": False}
-            worst = drawn_workers["staleness_max"]
-            rings = dots(worst, labels, ring, hover, customdata=ranks, **options)
+            max_versions = drawn_workers["staleness_max"]
+            rings = dots(max_versions, labels, ring, hover, customdata=ranks, **options)
             plot.add_trace(rings, **cell)
-        if panel.even:
-            plot.add_vline(x=panel.even, line={"dash": "dot", "color": theme.secondary}, **cell)
+        if panel.even_value:
+            plot.add_vline(
+                x=panel.even_value, line={"dash": "dot", "color": theme.secondary}, **cell
+            )
     plot.update_xaxes(fixedrange=True, rangemode="tozero", nticks=5)
     plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5])
     table = workers.select(
@@ -375,6 +400,8 @@ def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
 
 def describe_staleness(workers: pl.DataFrame) -> str:
     """Return the stalest worker, how even updates are, and how long workers are serialized."""
+    # `workers` has one row each: its staleness in versions, its updates over the mean worker's
+    # (`rate`), and the share of the job in which it waits for its turn. Null: not known.
     sentences = []
     workers_by_staleness = workers.drop_nulls("staleness").sort("staleness", descending=True)
     if not workers_by_staleness.is_empty():

@@ -32,8 +32,8 @@ class Layer(NamedTuple):
 
 
 def draw(table: pl.DataFrame, layers: Sequence[Layer], theme: Theme) -> go.Figure:
-    """Stack the layers (ns) of each step (row); of steps that share a bar the longest."""
-    times_ns = table.select(layer.column for layer in layers).to_numpy()
+    """Stack the layers (columns, ns) of each step (row); of steps that share a bar the longest."""
+    times_ns = table.select(layer.column for layer in layers).to_numpy()  # [step, layer]
     totals_ns = times_ns.sum(axis=1)
     step_groups = step_times.split_evenly(table.height, MOST_BARS)
     drawn_rows = [group.start + int(totals_ns[group].argmax()) for group in step_groups]
@@ -69,7 +69,7 @@ def rows(table: pl.DataFrame, layers: Sequence[Layer], most_rows: int = 500) -> 
 
 
 def _choose_widths(steps: list[int]) -> list[float]:
-    """Return the width of each bar: up to the next step, but no wider than the median bar."""
+    """Return the width of each bar, in steps: up to the next, but at most the median bar's."""
     gaps = np.diff(steps, append=steps[-1] + 1)
     median_gap = max(float(np.median(gaps)), 1.0)
     return np.minimum(np.maximum(gaps, 1), median_gap).astype(float).tolist()

@@ -43,9 +43,9 @@ class Mark(NamedTuple):
     """Steps that a finding is about."""
 
     label: str
-    first: int
-    last: int
-    fault: bool
+    first_step: int
+    last_step: int
+    is_fault: bool
 
 
 def over_run(
@@ -56,12 +56,13 @@ def over_run(
     theme: Theme,
 ) -> Drawing:
     """Draw the slowest and the median rank's time per step; `measure_name` is what they measure."""
+    # By step: `longest_ns` of the slowest rank, `usual_ns` of the median one (NaN without any).
     if not times.steps:
         return empty(theme, NO_STEPS)
     step_groups = step_times.split_evenly(len(times.steps), MOST_POINTS)
     drawn_marks = marks[:MOST_MARKS]
-    median_ns = float(np.nanmedian(times.usual_ns))
-    nearly_all_ns = 1.1 * float(np.quantile(times.longest_ns, 0.98))  # nearly all steps are below
+    median_ns = float(np.nanmedian(times.median_ns))
+    nearly_all_ns = 1.1 * float(np.quantile(times.longest_ns, q=0.98))  # nearly all steps are below
     limit_ns = max(FAR_RATIO * median_ns, nearly_all_ns) or 1.0
     highest_ns = min(float(np.nanmax(times.longest_ns)), limit_ns)
     top_ns = highest_ns * (1.12 + 0.08 * len(drawn_marks))
@@ -84,7 +85,11 @@ def over_run(
 
 def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
     """Return the median step, the longest one, and the regimes if there are several."""
-    median_ns, longest_index = float(np.nanmedian(times.usual_ns)), int(np.argmax(times.longest_ns))
+    # A regime's `first` and `last` are indexes of steps, its `level` their median in ns.
+    median_ns, longest_index = (
+        float(np.nanmedian(times.median_ns)),
+        int(np.argmax(times.longest_ns)),
+    )
     median_text = (
         f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
         f"{text.duration(float(times.longest_ns[longest_index]))}, on rank "
@@ -93,8 +98,8 @@ def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: 
     if len(regimes) < 2:
         return f"{median_text} One regime over the whole run."
     regime_texts = [
-        f"{text.duration(regime.level)} in "
-        f"{text.steps(times.steps[regime.first], times.steps[regime.last])}"
+        f"{text.duration(regime.median)} in "
+        f"{text.steps(times.steps[regime.first_index], times.steps[regime.last_index])}"
         for regime in regimes[:MOST_REGIMES_NAMED]
     ]
     other_count = len(regimes) - MOST_REGIMES_NAMED
@@ -103,22 +108,24 @@ def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: 
 
 
 def over_run_table(times: StepTimes, regimes: Sequence[Regime]) -> Rows:
-    """List the regimes."""
+    """List the regimes; their first and last steps are indexes of steps, their level is in ns."""
     return [
         {
             "regime": number,
-            "first step": times.steps[regime.first],
-            "last step": times.steps[regime.last],
-            "level": quantity.time(regime.level),
-            "vs. first": quantity.change(regime.level / max(regimes[0].level, 1e-9) - 1),
-            "longest": quantity.time(float(times.longest_ns[regime.first : regime.last + 1].max())),
+            "first step": times.steps[regime.first_index],
+            "last step": times.steps[regime.last_index],
+            "level": quantity.time(regime.median),
+            "vs. first": quantity.change(regime.median / max(regimes[0].median, 1e-9) - 1),
+            "longest": quantity.time(
+                float(times.longest_ns[regime.first_index : regime.last_index + 1].max())
+            ),
         }
         for number, regime in enumerate(regimes, 1)
     ]
 
 
 def _draw_slowest(times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
-    """Draw the longest step of any rank in each group of steps."""
+    """Draw the longest step of any rank in each group of steps (indexes)."""
     step_indexes = [group.start + int(times.longest_ns[group].argmax()) for group in step_groups]
     longest_ns = [float(times.longest_ns[step_index]) for step_index in step_indexes]
     return drawing.lines(
@@ -140,7 +147,7 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
     """Draw the median rank's time in each group of steps; None where no rank has one."""
     first_steps, medians_ns = [times.steps[group.start] for group in step_groups], []
     for group in step_groups:
-        known_ns = times.usual_ns[group]
+        known_ns = times.median_ns[group]
         known_ns = known_ns[np.isfinite(known_ns)]
         medians_ns.append(float(np.median(known_ns)) if len(known_ns) else None)
     return drawing.lines(
@@ -157,12 +164,12 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
 
 
 def _draw_regimes(times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> go.Scatter:
-    """Draw each regime's level as a line of its own."""
+    """Draw each regime's level as a line of its own; `first` and `last` are indexes of steps."""
     steps: list[float | None] = []
     levels_ns: list[float | None] = []
     for regime in regimes if len(regimes) > 1 else ():
-        steps += [times.steps[regime.first] - 0.5, times.steps[regime.last] + 0.5, None]
-        levels_ns += [regime.level, regime.level, None]
+        steps += [times.steps[regime.first_index] - 0.5, times.steps[regime.last_index] + 0.5, None]
+        levels_ns += [regime.median, regime.median, None]
     line = {"color": theme.text, "width": 2.2, "dash": "dash"}
     return drawing.lines(steps, levels_ns, line, name="regime level")
 
@@ -171,12 +178,12 @@ def _add_mark(
     plot: go.Figure, mark: Mark, label_row: int, steps: Sequence[int], theme: Theme
 ) -> None:
     """Shade the steps of a finding, and name it `label_row` lines below the top."""
-    colour = theme.loss if mark.fault else theme.secondary
-    middle_step = (mark.first + mark.last) / 2
+    colour = theme.loss if mark.is_fault else theme.secondary
+    middle_step = (mark.first_step + mark.last_step) / 2
     position_share = (middle_step - steps[0]) / max(steps[-1] - steps[0], 1)
     # A label grows to the side on which there is more room: never out of the plot.
     anchor = "left" if position_share < 1 / 3 else "center" if position_share <= 2 / 3 else "right"
-    extent = {"x0": mark.first - 0.5, "x1": mark.last + 0.5}
+    extent = {"x0": mark.first_step - 0.5, "x1": mark.last_step + 0.5}
     plot.add_vrect(**extent, fillcolor=colour, opacity=0.09, line_width=0)
     position = {"x": middle_step, "xanchor": anchor, "yshift": -15 * label_row}
     plot.add_annotation(drawing.label(mark.label, colour, position, drawing.AT_TOP))
@@ -184,15 +191,16 @@ def _add_mark(
 
 def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None = None) -> Drawing:
     """Draw the time of each rank in each step; `marked_steps`, first to last, are framed."""
+    # A cell is the longest of some ranks and steps: slices of indexes in `grid.rows`, `.columns`.
     cells_ns, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
     if not cells_ns.size or np.isnan(cells_ns).all():
         return empty(theme, NO_STEPS)
-    labels = [rank_label(ranks[group]) for group in grid.rows]
+    labels = [rank_label(ranks[group]) for group in grid.rank_slices]
     low_ns, high_ns = _choose_scale(cells_ns)
     ticks = axes.durations(high_ns, low_ns)
     trace = go.Heatmap(
         z=cells_ns.astype(np.float32),
-        x=[steps[group.start] for group in grid.columns],
+        x=[steps[group.start] for group in grid.step_slices],
         y=labels,
         colorscale=theme.colorscale,
         zmin=low_ns,
@@ -208,11 +216,12 @@ def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None =
 
 def by_rank_summary(grid: StepGrid) -> str:
     """Return the longest step and its rank, and how many ranks and steps share a cell."""
-    cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)
+    # `grid.rows` and `.columns` are the ranks and steps of the cells, as slices of indexes.
+    cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)  # [row, column]
     row_index, column_index = np.unravel_index(int(cells_ns.argmax()), cells_ns.shape)
-    rank, step = grid.longest(int(row_index), int(column_index))
-    ranks_per_cell = max(group.stop - group.start for group in grid.rows)
-    steps_per_cell = max(group.stop - group.start for group in grid.columns)
+    rank, step = grid.find_longest(int(row_index), int(column_index))
+    ranks_per_cell = max(group.stop - group.start for group in grid.rank_slices)
+    steps_per_cell = max(group.stop - group.start for group in grid.step_slices)
     column_ns = grid.cells_ns[:, column_index]
     ranks_differ = float(np.nanmax(column_ns)) > (1 + SAME_SHARE) * float(np.nanmin(column_ns))
     hint = ALIKE if len(cells_ns) > 1 and not ranks_differ else ""
@@ -222,20 +231,21 @@ def by_rank_summary(grid: StepGrid) -> str:
             f"{text.count(steps_per_cell, 'step')}."
         )
     longest_text = text.duration(float(cells_ns[row_index, column_index]))
-    position = f"on rank {rank} in" if ranks_differ else "in"
-    return f"The longest is {longest_text}, {position} step {step}.{hint}"
+    where_text = f"on rank {rank} in" if ranks_differ else "in"
+    return f"The longest is {longest_text}, {where_text} step {step}.{hint}"
 
 
 def by_rank_table(grid: StepGrid) -> Rows:
-    """List the longest cells."""
-    cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)
-    count = min(cells_ns.size, MOST_CELLS_LISTED)
-    longest_cells = np.argpartition(-cells_ns.ravel(), count - 1)[:count]
+    """List the longest cells, each with the rank and the step that it shows."""
+    cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)  # [row, column]; -1: no rank took part
+    listed_count = min(cells_ns.size, MOST_CELLS_LISTED)
+    longest_cells = np.argpartition(-cells_ns.ravel(), listed_count - 1)[:listed_count]
+    longest_first = np.argsort(-cells_ns.ravel()[longest_cells], kind="stable")
     table_rows = []
-    for cell in longest_cells[np.argsort(-cells_ns.ravel()[longest_cells], kind="stable")].tolist():
+    for cell in longest_cells[longest_first].tolist():
         row_index, column_index = divmod(cell, cells_ns.shape[1])
         if cells_ns[row_index, column_index] >= 0:
-            rank, step = grid.longest(row_index, column_index)
+            rank, step = grid.find_longest(row_index, column_index)
             duration = quantity.time(float(cells_ns[row_index, column_index]))
             table_rows.append({"rank": rank, "step": step, "duration": duration})
     return table_rows
@@ -243,43 +253,50 @@ def by_rank_table(grid: StepGrid) -> Rows:
 
 def _choose_scale(cells_ns: Floats) -> tuple[float, float]:
     """Return the ends of the colour scale, in ns: neither noise nor few long steps use it up."""
+    # `cells_ns` is [row, column], NaN where no rank took part.
     median_ns = float(np.nanmedian(cells_ns))
     low_ns = min(float(np.nanquantile(cells_ns, LOW_QUANTILE)), median_ns)
-    longest_ns = np.nan_to_num(cells_ns).max(axis=0)
-    high_ns = min(float(np.quantile(longest_ns, HIGH_QUANTILE)), MOST_SCALE * median_ns)
+    column_max_ns = np.nan_to_num(cells_ns).max(axis=0)
+    high_ns = min(float(np.quantile(column_max_ns, HIGH_QUANTILE)), MOST_SCALE * median_ns)
     return low_ns, max(high_ns, LEAST_SCALE * median_ns, 1.0)
 
 
 def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
     """Draw how many steps of ranks lasted how long; `measure_name` is what `times` measure."""
+    # The sample is [rank, sampled step] of every `times.every`-th step, NaN if absent.
     is_known = np.isfinite(times.sample_ns)
     sample_ns = times.sample_ns[is_known]
     if not sample_ns.size:
         return empty(theme, NO_STEPS)
-    edges = histogram.choose_edges(sample_ns)
-    counts = np.histogram(sample_ns, edges)[0].astype(float)
-    examples = _choose_examples(times, is_known, edges)
-    series = [histogram.Series(measure_name, edges, counts, theme.accent, examples)]
+    edges_ns = histogram.choose_edges(sample_ns)
+    counts = np.histogram(sample_ns, edges_ns)[0].astype(float)
+    examples = _choose_examples(times, is_known, edges_ns)
+    series = [histogram.Series(measure_name, edges_ns, counts, theme.accent, examples)]
     quantiles_ns = np.quantile(sample_ns, list(QUANTILES.values())).tolist()
     plot = histogram.draw(series, measure_name, COUNTED, theme)
     histogram.mark(plot, list(zip(QUANTILES, quantiles_ns, strict=True)), theme)
     p50, p90, p99 = map(text.duration, quantiles_ns)
-    sampled_text = f" Every {times.every}th step is counted." if times.every > 1 else ""
+    sampled_text = (
+        f" Every {times.sample_stride}th step is counted." if times.sample_stride > 1 else ""
+    )
     summary = f"p50 {p50}, p90 {p90}, p99 {p99}.{sampled_text}"
     return Drawing(plot, summary, histogram.rows(series, COUNTED))
 
 
-def _choose_examples(times: StepTimes, is_known: Flags, edges: Floats) -> list[Any]:
-    """Return [rank, step] of the longest step between `edges` (ns); None for an empty bar."""
+def _choose_examples(times: StepTimes, is_known: Flags, edges_ns: Floats) -> list[Any]:
+    """Return [rank, step] of the longest step between neighbouring edges; None for an empty bar."""
+    # `is_known` is [rank, sampled step]; every `times.every`-th step is sampled.
     rank_indexes, sample_indexes = np.nonzero(is_known)
     sample_ns = times.sample_ns[is_known]
     order = np.argsort(sample_ns, kind="stable")
-    last_in_bar = np.searchsorted(sample_ns[order], edges[1:], side="left") - 1
+    last_in_bar = np.searchsorted(sample_ns[order], edges_ns[1:], side="left") - 1
     longest_in_bar = order[np.maximum(last_in_bar, 0)]
-    sampled_steps = times.steps[:: times.every]
+    sampled_steps = times.steps[:: times.sample_stride]
     return [
         [times.ranks[rank_indexes[sample_index]], sampled_steps[sample_indexes[sample_index]]]
         if sample_ns[sample_index] >= low_ns
         else None
-        for sample_index, low_ns in zip(longest_in_bar.tolist(), edges[:-1].tolist(), strict=True)
+        for sample_index, low_ns in zip(
+            longest_in_bar.tolist(), edges_ns[:-1].tolist(), strict=True
+        )
     ]

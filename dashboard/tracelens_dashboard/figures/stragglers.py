@@ -45,32 +45,35 @@ def by_rank(
     return _draw_map(residuals, rank_groups, labels, theme, marked_steps)
 
 
-def by_host(residuals: Residuals, hosts: Mapping[int, str], theme: Theme) -> Drawing:
+def by_host(residuals: Residuals, host_by_rank: Mapping[int, str], theme: Theme) -> Drawing:
     """Draw a row a host: the worst of its ranks, as a mean would hide a single one."""
     if not residuals.steps:
         return empty(theme, NO_STEPS)
     rank_indexes_by_host: dict[str, list[int]] = {}
     for index, rank in enumerate(residuals.ranks):
-        rank_indexes_by_host.setdefault(hosts[rank], []).append(index)
-    labels = [text.safe(name) for name in rank_indexes_by_host]
-    return _draw_map(residuals, list(rank_indexes_by_host.values()), labels, theme, None)
+        rank_indexes_by_host.setdefault(host_by_rank[rank], []).append(index)
+    labels = [text.escape_name(name) for name in rank_indexes_by_host]
+    return _draw_map(
+        residuals, list(rank_indexes_by_host.values()), labels, theme, marked_steps=None
+    )
 
 
 def worst_cell(residuals: Residuals, rank_indexes: Sequence[int], step: int) -> tuple[int, int]:
-    """Return (rank, step) of the largest residual of some ranks, in the column with `step`."""
+    """Return (rank, step) of some ranks' largest residual, in the map's column with `step`."""
     step_index = np.searchsorted(residuals.steps, step)
-    column_steps = next(group for group in _group_steps(residuals) if step_index <= group[-1])
-    cell_ns = residuals.residual_ns[np.ix_(np.array(rank_indexes), column_steps)]
+    column_indexes = next(group for group in _group_steps(residuals) if step_index <= group[-1])
+    cell_ns = residuals.residual_ns[np.ix_(np.array(rank_indexes), column_indexes)]  # [rank, step]
     cell_ns = np.nan_to_num(cell_ns, nan=-np.inf)
     row, column = divmod(int(cell_ns.argmax()), cell_ns.shape[1])
-    return residuals.ranks[rank_indexes[row]], residuals.steps[int(column_steps[column])]
+    return residuals.ranks[rank_indexes[row]], residuals.steps[int(column_indexes[column])]
 
 
 def summary(residuals: Residuals) -> str:
     """Return the rank with the largest residual, its step, and with which ranks it is compared."""
-    if not residuals.total_ns.any():
+    # A rank's `total_ns` is the sum of its positive residuals; `peers_ns` has a row per stage.
+    if not residuals.total_delay_ns.any():
         return "No rank exceeds its peers in any step."
-    worst_index = int(np.argmax(residuals.total_ns))
+    worst_index = int(np.argmax(residuals.total_delay_ns))
     worst_ns = np.nan_to_num(residuals.residual_ns[worst_index])
     step_index = int(np.argmax(worst_ns))
     stage_count = len(residuals.peers_ns)
@@ -79,7 +82,7 @@ def summary(residuals: Residuals) -> str:
         peers_text += "; one alone with its own other steps"
     return (
         f"Largest residual over the run: rank {residuals.ranks[worst_index]}, "
-        f"{text.duration(float(residuals.total_ns[worst_index]))} in total and at most "
+        f"{text.duration(float(residuals.total_delay_ns[worst_index]))} in total and at most "
         f"{text.duration(float(worst_ns[step_index]))}, in step "
         f"{residuals.steps[step_index]}.{f'{peers_text}.' if stage_count > 1 else ''}"
     )
@@ -93,6 +96,7 @@ def _draw_map(
     marked_steps: tuple[int, int] | None,
 ) -> Drawing:
     """Draw the largest residual of groups of ranks in groups of steps; `labels` are the rows'."""
+    # Groups are of indexes; residuals are [rank, step] in ns, and the colours end at `ceiling_ns`.
     step_groups = _group_steps(residuals)
     rows_ns = _reduce_to_maximum(residuals.residual_ns, rank_groups, axis=0)
     cells_ns = _reduce_to_maximum(rows_ns, step_groups, axis=1)
@@ -122,6 +126,7 @@ def _group_steps(residuals: Residuals) -> list[Array]:
 
 def table(residuals: Residuals) -> Rows:
     """List the residuals of each rank against its peers, the largest total first."""
+    # Times are [rank, step] in ns, NaN where a rank was absent; `peers_ns` has a row per stage.
     median_ns = float(np.nanmedian(residuals.compute_ns)) or 1.0
     step_counts = np.sum(~np.isnan(residuals.compute_ns), axis=1)
     residual_ns = np.nan_to_num(residuals.residual_ns, nan=-np.inf)
@@ -132,11 +137,11 @@ def table(residuals: Residuals) -> Rows:
         "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / MS, 3),
         "residual, max (ms)": np.round(residual_ns.max(axis=1) / MS, 3),
         "step of max": np.array(residuals.steps)[residual_ns.argmax(axis=1)],
-        "residual, total (ms)": np.round(residuals.total_ns / MS, 2),
+        "residual, total (ms)": np.round(residuals.total_delay_ns / MS, 2),
         "steps > 10 % above peers": np.sum(residual_ns > median_ns / 10, axis=1),
         "steps": step_counts,
     }
-    rank_order = [index for index in np.argsort(-residuals.total_ns) if step_counts[index]]
+    rank_order = [index for index in np.argsort(-residuals.total_delay_ns) if step_counts[index]]
     column_lists = (column[rank_order].tolist() for column in table_columns.values())
     return [dict(zip(table_columns, row, strict=True)) for row in zip(*column_lists, strict=True)]
 
@@ -162,16 +167,17 @@ def by_category(
     residuals: Residuals, residuals_in: Callable[[str], Residuals], theme: Theme
 ) -> Drawing:
     """Draw the mean residual per step of the worst ranks, divided by category."""
+    # `residuals_in` measures those of one category; a rank's `total_ns` is its sum over the steps.
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
-    mean_ns = {name: _mean_residual(residuals_in(name)) for name in OWN_CATEGORIES}
-    worst_indexes = np.argsort(-residuals.total_ns)[:MOST_RANKS]
+    mean_ns = {name: _mean_residual(residuals_in(name)) for name in OWN_CATEGORIES}  # [rank]
+    worst_indexes = np.argsort(-residuals.total_delay_ns)[:MOST_RANKS]
     labels = [f"rank {residuals.ranks[rank_index]} " for rank_index in worst_indexes]
     traces = [
         bars(
             labels,
             category_ns[worst_indexes] / MS,
-            theme.categories[name],
+            theme.colour_by_category[name],
             f"%{{y}}{name_of(name)}: %{{x:.3f}} ms per step",
             name=name_of(name),
         )

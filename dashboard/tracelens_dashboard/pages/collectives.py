@@ -45,10 +45,11 @@ def _draw_distribution(store: Store, theme: Theme) -> Drawing:
 
 def _link_to_largest_skew(store: Store, point: dict[str, Any]) -> str:
     """Link to the collective of a step with the largest arrival skew, else to the step."""
+    # The table has one row per step: when that call's first rank entered, and its last one left.
     step = int(point["x"])
-    step_row = store.table("arrivals_by_step").filter(step=step)
-    calls = [Window(*ends_ns) for ends_ns in step_row.select("first_ns", "over_ns").iter_rows()]
-    return links.to_call(store, calls[0]) if calls else links.to_step(store, step)
+    step_rows = store.table("arrivals_by_step").filter(step=step)
+    windows = [Window(*ends_ns) for ends_ns in step_rows.select("first_ns", "over_ns").iter_rows()]
+    return links.to_call(store, windows[0]) if windows else links.to_step(store, step)
 
 
 def _link_to_call(store: Store, point: dict[str, Any]) -> str | None:
@@ -56,7 +57,7 @@ def _link_to_call(store: Store, point: dict[str, Any]) -> str | None:
     _, call = point.get("customdata") or (None, None)
     if not call:
         return None
-    first_ns, over_ns, _ = call
+    first_ns, over_ns, _ = call  # first arrival, last exit, and a rank
     return links.to_call(store, Window(first_ns, over_ns))
 
 
@@ -84,7 +85,10 @@ LAST_ARRIVALS: Final = ChartCard(
     "caused alone is what all waited for that one rank.",
     draw=from_tables(arrival_skew.last_arrivals, "arrivals_last"),
     height_px=fit_rows(
-        lambda store: min(len(store.ranks), arrival_skew.MOST_RANKS), 90, 24, chart.PLOT_PX
+        lambda store: min(len(store.ranks), arrival_skew.MOST_RANKS),
+        frame_px=90,
+        row_px=24,
+        least_px=chart.PLOT_PX,
     ),
     link_from_mark=_link_to_call,
     span=HALF,
@@ -112,11 +116,11 @@ LINKS: Final = ChartCard(
     explanation="Bandwidth of messages between two ranks, the slowest first. Red: a finding names "
     "the link.",
     draw=lambda store, theme: bandwidth.by_link(
-        store.table("links"), theme, links.slow_links(store)
+        store.table("links"), theme, links.find_slow_links(store)
     ),
     height_px=fit_rows(
         lambda store: min(store.table("links").height or 8, bandwidth.MOST_LINKS),
-        90, 24, chart.PLOT_PX,
+        frame_px=90, row_px=24, least_px=chart.PLOT_PX,
     ),
     link_from_mark=lambda store, point: links.to_ranks(store, tuple(point["customdata"][1])),
 )  # fmt: skip

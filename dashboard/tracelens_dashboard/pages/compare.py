@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 
-from tracelens.comparison import Comparison, Metric, Steps
+from tracelens.comparison import Comparison, Metric, RunMetrics
 from tracelens.comparison import compare as compare_runs
-from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
+from tracelens.comparison.series import (
+    CATEGORY_OF,
+    MEAN_STEP_TIME,
+    STEP_TIME,
+    subtract_compute_time,
+)
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import baselines, chart, fields, finding_card, heading, live
 from tracelens_dashboard.components.chart import HALF_FROM_MEDIUM, ChartCard
@@ -65,8 +70,8 @@ def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
 
 
 def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
-    cells = difference(store.residuals, baseline.residuals)
-    return compare.by_rank(cells, theme, step_ns=store.times.usual_ns)
+    difference = subtract_compute_time(store.residuals, baseline.residuals)
+    return compare.by_rank(difference, theme, step_ns=store.times.median_step_ns)
 
 
 THIS_RUN: Final = replace(
@@ -105,19 +110,19 @@ def layout(store: Store, view: ViewState) -> Component:
     if selection.is_served_alone(store.run_id):
         return heading.page_in_words([title], ALONE, identity="compare")
     top_line = html.Div([title, _choose_runs(store, view)], className="page-heading")
-    baseline_stores = [other for run_id in view.compared if (other := current.find_store(run_id))]
+    baseline_stores = list(filter(None, map(current.find_store, view.baseline_keys)))
     if not baseline_stores:
         return heading.page_in_words([top_line], CHOOSE, identity="compare")
     if len(baseline_stores) > 1:
         page_parts = [top_line, *baselines.layout(store, view)]
         return html.Div(page_parts, className="page", id="compare")
     (baseline,) = baseline_stores
-    common_ranks = len(set(store.ranks) & set(baseline.ranks))
+    common_count = len(set(store.ranks) & set(baseline.ranks))
     cards = (
-        replace(THIS_RUN, suffix=f": {current.name(store)}"),
-        replace(BASELINE, suffix=f": {current.name(baseline)}"),
+        replace(THIS_RUN, title_suffix=f": {current.name(store)}"),
+        replace(BASELINE, title_suffix=f": {current.name(baseline)}"),
         CATEGORIES,
-        replace(MAP, height_px=max(200, min(420, 100 + 26 * common_ranks))),
+        replace(MAP, height_px=max(200, min(420, 100 + 26 * common_count))),
     )
     return html.Div(
         [
@@ -144,9 +149,11 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(chosen: Any, search: Any) -> str:
-        view, run_ids = state.read(search), state.baselines(chosen)
-        current.require(all(map(current.runs().entry, run_ids)) and run_ids != view.compare)
-        return links.to_comparison(view.run, *run_ids)
+        view, run_ids = state.read(search), state.read_baselines(chosen)
+        current.stop_unless(
+            all(map(current.runs().find_entry, run_ids)) and run_ids != view.baseline_ids
+        )
+        return links.to_comparison(view.run_id, *run_ids)
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -156,26 +163,26 @@ def register(app: Dash) -> None:
     )
     def renew(chosen: Any, search: Any) -> str:
         view = state.read(search)
-        current.require(chosen in view.compare)
+        current.stop_unless(chosen in view.baseline_ids)
         return _swap_runs(view, chosen)
 
 
 def _baseline_of(view: ViewState) -> Store | None:
     """Return the one baseline; None if it is not served any more."""
-    stores = (current.find_store(run_id) for run_id in view.compared)
+    stores = (current.find_store(run_id) for run_id in view.baseline_keys)
     return next((store for store in stores if store), None)
 
 
 def _choose_runs(store: Store, view: ViewState) -> Component:
     """Return the fields for the baselines and, with several of them, for the new run."""
     run_selection = selection.read(store.run_id)
-    run_id = run_selection.run if run_selection else None
-    name_by_run = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
-    offered_names = {other_id: name for other_id, name in name_by_run.items() if other_id != run_id}
-    baseline_ids = [other_id for other_id in view.compare if other_id in offered_names]
+    run_id = run_selection.run_id if run_selection else None
+    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
+    other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
+    baseline_ids = [other_id for other_id in view.baseline_ids if other_id in other_names]
     baseline_field = fields.multi_select(
         CHOICE,
-        offered_names.items(),
+        other_names.items(),
         "runs to compare with",
         value=baseline_ids,
         placeholder="Add a baseline" if baseline_ids else "Compare with",
@@ -188,23 +195,23 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     )
     controls = [html.Span("with", className="fact-name"), baseline_field]
     if len(baseline_ids) > 1 and run_id:
-        compared_runs = [(any_id, name_by_run[any_id]) for any_id in (run_id, *baseline_ids)]
+        compared_runs = [(any_id, name_by_id[any_id]) for any_id in (run_id, *baseline_ids)]
         label = "new run, compared with all others"
         new_run_field = fields.select(NEW, compared_runs, label, value=run_id, w=190)
         controls = [html.Span("new run", className="fact-name"), new_run_field, *controls]
-    elif baseline_ids and view.run:
+    elif baseline_ids and view.run_id:
         href = _swap_runs(view, baseline_ids[0])
         controls.append(dcc.Link("Swap", href=href, className="way"))
     return dmc.Group(controls, gap="sm")
 
 
 def _swap_runs(view: ViewState, new_id: str) -> str:
-    """Link to the comparison of one of the baselines with all other runs of a comparison."""
-    run_selection = selection.read(view.run)
-    former_run = (run_selection.run if run_selection else None) or ""
-    new_run = (run_selection.in_run(new_id) if run_selection else None) or new_id
+    """Link to a comparison in which a baseline (`new_id`) and the run change places."""
+    run_selection = selection.read(view.run_id)
+    former_id = (run_selection.run_id if run_selection else None) or ""
+    new_key = (run_selection.key_in_run(new_id) if run_selection else None) or new_id
     return links.to_comparison(
-        new_run, *(former_run if run_id == new_id else run_id for run_id in view.compare)
+        new_key, *(former_id if run_id == new_id else run_id for run_id in view.baseline_ids)
     )
 
 
@@ -216,13 +223,13 @@ def _lay_out_verdict(store: Store, view: ViewState) -> Component | None:
         return None
     describers = (_compare_steps, _compare_efficiency, _describe_largest_change)
     sentences = (describe(store, baseline) for describe in describers)
-    sentence = text.tied(" ".join(filter(None, sentences)))
+    sentence = text.tie_units(" ".join(filter(None, sentences)))
     return html.Div(dmc.Title(sentence, order=2, id="verdict"), className="verdict")
 
 
 @lru_cache(MOST_COMPARISONS_KEPT)
 def _compare(store: Store, baseline: Store) -> Comparison:
-    return compare_runs([Steps.from_run(baseline.run)], Steps.from_run(store.run))
+    return compare_runs([RunMetrics.from_run(baseline.run)], RunMetrics.from_run(store.run))
 
 
 def _compare_steps(store: Store, baseline: Store) -> str:
@@ -231,7 +238,9 @@ def _compare_steps(store: Store, baseline: Store) -> str:
     step_metric, mean_metric = comparison.metric(STEP_TIME), comparison.metric(MEAN_STEP_TIME)
     if step_metric is None or mean_metric is None:
         return "One of the runs has no steps."
-    change_text = "no clear difference" if not step_metric.clear else _describe_change(step_metric)
+    change_text = (
+        "no clear difference" if not step_metric.is_clear else _describe_change(step_metric)
+    )
     return (
         f"Median step {text.duration(step_metric.change.after)}, in {current.name(baseline)} "
         f"{text.duration(step_metric.change.before)}: {change_text}; the mean step is "
@@ -241,16 +250,18 @@ def _compare_steps(store: Store, baseline: Store) -> str:
 
 def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval if that is clear."""
+    # A change is in the metric's unit; `share` relates it to what was before, if that is not 0.
     change = metric.change
-    relative_change = change.share(change.delta) or 0.0
+    relative_change = change.as_share(change.difference) or 0.0
     direction = "longer" if relative_change > 0 else "shorter"
     amount_text = f"{text.percent(abs(relative_change))} {direction}"
-    if not metric.clear or change.low is None or change.high is None:
+    if not metric.is_clear or change.low is None or change.high is None:
         return amount_text
     low_share, high_share = sorted(
-        abs(change.share(interval_end) or 0.0) for interval_end in (change.low, change.high)
+        abs(change.as_share(interval_end) or 0.0) for interval_end in (change.low, change.high)
     )
-    return f"{amount_text} (95 % interval {text.points(low_share)} to {text.percent(high_share)})"
+    low_text, high_text = text.percent_number(low_share), text.percent(high_share)
+    return f"{amount_text} (95 % interval {low_text} to {high_text})"
 
 
 def _compare_efficiency(store: Store, baseline: Store) -> str:
@@ -267,14 +278,14 @@ def _describe_largest_change(store: Store, baseline: Store) -> str:
     phases = _compare(store, baseline).phases
     if not phases:
         return ""
-    phase_name, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
+    phase_name, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.difference
     direction = "more" if delta_ns > 0 else "less"
     return f"Largest change: {phase_name}, {text.duration(abs(delta_ns))} {direction} per step."
 
 
 @live.section("compare-findings")
 def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
-    """List the findings of this run that the baseline lacks, and those that it alone has."""
+    """List the findings that only this run has, and those that only the baseline has."""
     baseline = _baseline_of(view)
     if baseline is None:
         return None

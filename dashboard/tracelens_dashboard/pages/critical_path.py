@@ -46,7 +46,9 @@ def _choose_group(_store: Store, _view: ViewState) -> Component:
 
 def _draw_composition(store: Store, theme: Theme, group: Any = None) -> Drawing:
     grouping = group if group in critical_path.GROUPS else critical_path.GROUPS[0]
-    return critical_path.composition(store.table("critical_path"), store.hosts, grouping, theme)
+    return critical_path.composition(
+        store.table("critical_path"), store.host_by_rank, grouping, theme
+    )
 
 
 def _link_to_cell(store: Store, point: dict[str, Any]) -> str | None:
@@ -58,15 +60,16 @@ def _link_to_cell(store: Store, point: dict[str, Any]) -> str | None:
 
 def _link_to_group(store: Store, point: dict[str, Any]) -> str | None:
     """Link to the path's longest segment in a group and category, else to the group's ranks."""
-    grouping, group, category = point.get("customdata") or ("", "", "")
+    # A mark knows what it is grouped by, the name of its group, and its category.
+    grouping, group_name, category = point.get("customdata") or ("", "", "")
     ranks = [
         rank
-        for rank, host in store.hosts.items()
-        if grouping == "category" or group == (f"rank {rank}" if grouping == "rank" else host)
+        for rank, host in store.host_by_rank.items()
+        if grouping == "category" or group_name == (f"rank {rank}" if grouping == "rank" else host)
     ]
     is_in_group = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
-    group_segments = store.table("critical_longest").filter(is_in_group)
-    segment_link = _link_to_segment(store, 0, group_segments)
+    group_segments = store.table("critical_longest").filter(is_in_group)  # the longest first
+    segment_link = _link_to_segment(store, segment_index=0, segments=group_segments)
     return segment_link or links.along_path(links.to_ranks(store, tuple(ranks)))
 
 
@@ -78,7 +81,7 @@ def _link_to_bar(store: Store, point: dict[str, Any]) -> str | None:
 def _link_to_segment(
     store: Store, segment_index: int, segments: pl.DataFrame | None = None
 ) -> str | None:
-    """Link to a segment of the path by its index; None where there is none."""
+    """Link to a segment of the path, a row of `segments` (or of the longest), if there is one."""
     all_segments = store.table("critical_longest") if segments is None else segments
     if not 0 <= segment_index < all_segments.height:
         return None
@@ -103,7 +106,7 @@ BY_STEP: Final = ChartCard(
     title="Ranks on the path, per step",
     explanation="On which rank the critical path was, step by step, by its phase.",
     draw=from_tables(critical_path.by_step, "critical_cells"),
-    height_px=fit_rows(_count_rows, 130, 24, 230),
+    height_px=fit_rows(_count_rows, frame_px=130, row_px=24, least_px=230),
     link_from_mark=_link_to_cell,
 )
 COMPOSITION: Final = ChartCard(
@@ -114,7 +117,7 @@ COMPOSITION: Final = ChartCard(
     height_px=400,
     inputs=(Input(GROUP, "value"),),
     link_from_mark=_link_to_group,
-    choice=_choose_group,
+    lay_out_choice=_choose_group,
     span=HALF,
 )
 SEGMENTS: Final = ChartCard(
@@ -133,7 +136,7 @@ SLACK: Final = ChartCard(
     explanation="By how much a rank could be later without making the job longer; none: it is "
     "critical.",
     draw=from_tables(critical_path.slack, "slack"),
-    height_px=fit_rows(_count_rows, 120, 24, 220, 520),
+    height_px=fit_rows(_count_rows, frame_px=120, row_px=24, least_px=220, most_px=520),
     link_from_mark=_link_to_rank,
 )
 CARDS: Final[tuple[ChartCard, ...]] = (BY_STEP, COMPOSITION, SEGMENTS, SLACK)

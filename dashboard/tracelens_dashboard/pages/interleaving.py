@@ -54,7 +54,12 @@ def _link_to_gap(store: Store, point: dict[str, Any]) -> str | None:
 
 
 def _fit_table(table_name: str) -> Callable[[Store], int]:
-    return fit_rows(lambda store: min(store.table(table_name).height, 40), 110, 26, PLOT_PX)
+    return fit_rows(
+        lambda store: min(store.table(table_name).height, 40),
+        frame_px=110,
+        row_px=26,
+        least_px=PLOT_PX,
+    )
 
 
 BY_STEP: Final = ChartCard(

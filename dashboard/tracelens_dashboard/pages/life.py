@@ -41,7 +41,7 @@ BY_ATTEMPT: Final = ChartCard(
         "the rest is what training cost beyond them."
     ),
     draw=from_tables(life.by_attempt, "life"),
-    height_px=fit_rows(_count_attempts, 130, 40, 220, 900),
+    height_px=fit_rows(_count_attempts, frame_px=130, row_px=40, least_px=220, most_px=900),
 )
 CARDS: Final[tuple[ChartCard, ...]] = (BY_ATTEMPT,)
 
@@ -49,8 +49,8 @@ CARDS: Final[tuple[ChartCard, ...]] = (BY_ATTEMPT,)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why nothing is known of the job's life."""
     title = heading.page_title(TITLE, EXPLANATION)
-    shares = store.report.life
-    if shares is None:
+    life_shares = store.report.life
+    if life_shares is None:
         return heading.page_in_words([title], NOT_RECORDED, identity="no-life")
-    summary = html.P(describe_life(shares), className="summary prose")
+    summary = html.P(describe_life(life_shares), className="summary prose")
     return html.Div([title, summary, chart.grid(CARDS, store, view)], className="page")

@@ -10,7 +10,7 @@ from dash import html
 
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.model.inert import clean
-from tracelens.reports.messages import lines_of, write_note
+from tracelens.reports.messages import list_verdict_lines, write_note
 from tracelens_dashboard import text
 from tracelens_dashboard.components import finding_card, live
 from tracelens_dashboard.components.chart import ChartCard
@@ -40,11 +40,11 @@ def _has_rank_rows(store: Store) -> bool:
 def _draw_map(store: Store, theme: Theme) -> Drawing:
     if _has_rank_rows(store):
         return stragglers.by_rank(store.residuals, theme)
-    return stragglers.by_host(store.residuals, store.hosts, theme)
+    return stragglers.by_host(store.residuals, store.host_by_rank, theme)
 
 
 def _fit_map(store: Store) -> int:
-    row_count = len(store.ranks) if _has_rank_rows(store) else len(set(store.hosts.values()))
+    row_count = len(store.ranks) if _has_rank_rows(store) else len(set(store.host_by_rank.values()))
     return max(170, min(280, 110 + 26 * row_count))
 
 
@@ -60,7 +60,8 @@ def _find_rows(store: Store, label: str) -> list[int]:
     ranks = store.residuals.ranks
     if _has_rank_rows(store):
         return [ranks.index(axes.first_rank(label))]
-    return [row for row, rank in enumerate(ranks) if text.safe(store.hosts[rank]) == label]
+    host_labels = [text.escape_name(store.host_by_rank[rank]) for rank in ranks]
+    return [row for row, host_label in enumerate(host_labels) if host_label == label]
 
 
 def _link_to_loss(store: Store, point: dict[str, Any]) -> str | None:
@@ -106,22 +107,22 @@ CARDS: Final[tuple[ChartCard, ...]] = (WATERFALL, RESIDUALS, STEPS)
 
 
 def layout(store: Store, view: ViewState) -> Component:
-    """Return the page; few findings leave room for the map next to the waterfall."""
+    """Return the page; few findings leave room for the map of residuals next to the waterfall."""
     residuals = RESIDUALS if _has_rank_rows(store) else RESIDUALS_BY_HOST
     map_column = residuals.lay_out(store, view)
-    findings_section, full_rows = _lay_out_findings(store, view), []
+    right_parts, wide_columns = [_lay_out_findings(store, view)], [map_column]
     if len(store.report.findings) <= FEW_FINDINGS:
-        right = [findings_section, map_column.children]
-    else:
-        right, full_rows = [findings_section], [map_column]
+        right_parts, wide_columns = [*right_parts, map_column.children], []
     return html.Div(
         [
             _lay_out_verdict(store, view),
             dmc.Grid(
                 [
                     WATERFALL.lay_out(store, view),
-                    dmc.GridCol(html.Div(right, className="column"), span={"base": 12, "md": 7}),
-                    *full_rows,
+                    dmc.GridCol(
+                        html.Div(right_parts, className="column"), span={"base": 12, "md": 7}
+                    ),
+                    *wide_columns,
                     STEPS.lay_out(store, view),
                 ],
                 gutter="sm",
@@ -134,13 +135,13 @@ def layout(store: Store, view: ViewState) -> Component:
 
 @live.section("overview-verdict")
 def _lay_out_verdict(store: Store, _view: ViewState) -> Component:
-    """Return the run's verdict as a title, with its lines as terms and descriptions."""
+    """Return the run's verdict as a title, with its named lines as terms and descriptions."""
     lines = [
         term_or_line
-        for name, line in lines_of(store.report)
-        for term_or_line in (html.Dt(name), html.Dd(text.tied(line)))
+        for name, line in list_verdict_lines(store.report)
+        for term_or_line in (html.Dt(name), html.Dd(text.tie_units(line)))
     ]
-    headline = text.tied(clean(store.report.verdict.headline))
+    headline = text.tie_units(clean(store.report.verdict.headline))
     return html.Div(
         [dmc.Title(headline, order=1, id="verdict"), html.Dl(lines)],
         className=f"verdict lead lead-{store.report.verdict.state}",

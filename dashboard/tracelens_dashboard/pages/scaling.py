@@ -56,6 +56,7 @@ CONTROLS: Final = tuple(Input(name, "value") for name in (CHOSEN, BY, KIND, AHEA
 
 def _draw_scaling(draw: Callable[[Scaling, Theme], Drawing]) -> Callable[..., Drawing]:
     """Return a card's `draw` that compares the chosen runs, or draws why that fails."""
+    # The values are those of `CONTROLS`.
 
     def draw_chosen(_store: Store, theme: Theme, *values: Any) -> Drawing:
         try:
@@ -93,7 +94,7 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title(TITLE, EXPLANATION)
     if selection.is_served_alone(store.run_id):
         return heading.page_in_words([title], ALONE, identity="no-scaling")
-    controls = _lay_out_controls(current.runs().look())
+    controls = _lay_out_controls(current.runs().list_entries())
     return html.Div(
         [
             html.Div([title, controls], className="page-heading"),
@@ -117,20 +118,24 @@ def register(app: Dash) -> None:
             return [html.P(clean(str(error)), className="summary", id="scaling-refused")]
         describers = (messages.explain_loss, messages.advice, messages.scope)
         lines = [*(describe(comparison) for describe in describers), *messages.cautions(comparison)]
-        unread_count = sum(current.runs().glance(entry) is None for entry in _find_entries(run_ids))
+        unread_count = sum(
+            current.runs().find_glance(entry) is None for entry in _find_entries(run_ids)
+        )
         lines += [UNREAD.format(count=text.count(unread_count, "run"))] if unread_count else []
         return [
-            dmc.Title(text.tied(messages.headline(comparison)), order=2, id="verdict"),
+            dmc.Title(text.tie_units(messages.headline(comparison)), order=2, id="verdict"),
             *(html.P(line, className="summary") for line in lines),
         ]
 
 
 def _lay_out_controls(entries: list[Entry]) -> Component:
     """Return the fields for the runs, what they differ in, the kind of scaling, and forecasts."""
-    run_choices = [(entry.id, text.shown(entry.name)) for entry in entries]
+    run_choices = [(entry.id, text.clean_name(entry.name)) for entry in entries]
     run_ids = [entry.id for entry in entries[:MOST_RUNS]]
     options = {"searchable": True, "clearable": True, "limit": 100, "maw": 640}
-    runs = fields.multi_select(CHOSEN, run_choices, "runs to compare", value=run_ids, **options)
+    runs_field = fields.multi_select(
+        CHOSEN, run_choices, "runs to compare", value=run_ids, **options
+    )
     switches = [
         dmc.SegmentedControl(id=name, data=list(words), value=words[0], size="xs", **aria(label))
         for name, words, label in (
@@ -140,11 +145,14 @@ def _lay_out_controls(entries: list[Entry]) -> Component:
     ]
     label = "numbers of workers to forecast"
     sizes_field = fields.text_input(AHEAD, label, "forecast: 64 128", w=140)
-    return dmc.Group([runs, *switches, sizes_field], gap="xs")
+    return dmc.Group([runs_field, *switches, sizes_field], gap="xs")
 
 
 def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any) -> Scaling:
-    """Compare runs; what the browser sends may be anything.
+    """Compare runs by their sizes; what the browser sends may be anything.
+
+    `forecast_text` has numbers of workers; unknown groupings and kinds of scaling are left to the
+    data.
 
     Raises:
         InvalidArgument: no two sizes of one system are among them, or a forecast cannot be made.
@@ -153,7 +161,7 @@ def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any
     points = [
         point
         for entry in _find_entries(chosen_ids)
-        if (point := _measure(entry.path, text.shown(entry.name), entry.changed_ns))
+        if (point := _measure(entry.path, text.clean_name(entry.name), entry.changed_ns))
     ]
     sizes = re.findall(r"\b\d{1,7}\b", forecast_text) if isinstance(forecast_text, str) else []
     return curves(
@@ -166,13 +174,13 @@ def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any
 
 def _find_entries(chosen_ids: Any) -> list[Entry]:
     run_ids = chosen_ids[:MOST_RUNS] if isinstance(chosen_ids, list) else []
-    return [entry for entry in map(current.runs().entry, run_ids) if entry]
+    return [entry for entry in map(current.runs().find_entry, run_ids) if entry]
 
 
 @lru_cache(4 * MOST_RUNS)
 def _measure(path: Path, name: str, _changed_ns: int) -> Point | None:
     """Return a run's point on the curves; None if it was not analyzed, or has no steps of work."""
-    run = opening.indexed(path)
+    run = opening.open_indexed(path)
     try:
         return Point.from_run(run, name) if run else None
     except TraceLensError:

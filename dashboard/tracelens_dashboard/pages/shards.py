@@ -49,9 +49,9 @@ def _heaviest_shard(store: Store) -> int:
 
 def _choose_shard(store: Store, view: ViewState) -> Component:
     """Offer the shards; the one of the link is chosen, else the one that carries most."""
-    numbers = store.run.loads["shard"].to_list()
-    shard = view.shard if view.shard in numbers else _heaviest_shard(store)
-    shard_choices = [(str(number), f"shard {number}") for number in numbers]
+    shard_numbers = store.run.loads["shard"].to_list()
+    shard = view.shard if view.shard in shard_numbers else _heaviest_shard(store)
+    shard_choices = [(str(number), f"shard {number}") for number in shard_numbers]
     options = {"searchable": True, "limit": 50, "w": 120}
     return fields.select(CHOSEN, shard_choices, "shard", value=str(shard), **options)
 
@@ -70,7 +70,7 @@ def _draw_tensors(store: Store, theme: Theme, chosen_shard: Any) -> Drawing:
 def draw_heaviest_shard(store: Store, theme: Theme) -> Drawing:
     """Draw the tensors of the shard that carries most, for the report."""
     if store.run.loads.is_empty():
-        return shards.tensor_bars(store.table("tensors"), 0, None, theme)
+        return shards.tensor_bars(store.table("tensors"), shard=0, mean_bytes=None, theme=theme)
     return _draw_tensors(store, theme, _heaviest_shard(store))
 
 
@@ -107,6 +107,7 @@ def _read_pair(point: dict[str, Any]) -> tuple[int, int]:
 
 def _link_to_longest(store: Store, requests: pl.DataFrame, **constraints: Any) -> str | None:
     """Link to the longest of some requests, its worker pinned; None without any."""
+    # A row of `requests` holds the longest of some; `constraints` are values of its columns.
     if not all(isinstance(value, int) for value in constraints.values()):
         return None
     matching_requests = requests.filter(**constraints)
@@ -123,7 +124,13 @@ LOADS: Final = ChartCard(
     title="Load per shard",
     explanation="Bytes, requests, queue and service time of each shard beside the mean (dotted).",
     draw=_draw_loads,
-    height_px=fit_rows(lambda store: store.shard_count, 100, ROW_PX, LEAST_PX, MOST_PX),
+    height_px=fit_rows(
+        lambda store: store.shard_count,
+        frame_px=100,
+        row_px=ROW_PX,
+        least_px=LEAST_PX,
+        most_px=MOST_PX,
+    ),
     inputs=(Input(MARKED, "data"),),
     link_from_mark=_link_to_shard,
     scrolls=True,
@@ -133,7 +140,7 @@ TRAFFIC: Final = ChartCard(
     title="Bytes between workers and shards",
     explanation="Bytes that each worker exchanged with each shard, both ways.",
     draw=lambda store, theme: shards.traffic(store.run.traffic, theme),
-    height_px=fit_rows(rank_count, 110, ROW_PX, 320, MOST_PX),
+    height_px=fit_rows(rank_count, frame_px=110, row_px=ROW_PX, least_px=320, most_px=MOST_PX),
     link_from_mark=_link_to_pair,
     span=HALF,
 )
@@ -145,7 +152,7 @@ TENSORS: Final = ChartCard(
     height_px=320,
     inputs=(Input(CHOSEN, "value"),),
     link_from_mark=_link_to_tensor,
-    choice=_choose_shard,
+    lay_out_choice=_choose_shard,
     span=HALF,
 )
 PLACEMENTS: Final = ChartCard(
@@ -162,7 +169,7 @@ STALENESS: Final = ChartCard(
     explanation="How many updates of others came between a worker's read and its own update, and "
     "how often each worker gets its turn.",
     draw=from_tables(shards.staleness, "asynchrony"),
-    height_px=fit_rows(rank_count, 130, ROW_PX, LEAST_PX, MOST_PX),
+    height_px=fit_rows(rank_count, frame_px=130, row_px=ROW_PX, least_px=LEAST_PX, most_px=MOST_PX),
     link_from_mark=_link_to_worker,
     scrolls=True,
 )

@@ -50,31 +50,35 @@ CHOICES: Final = (Input(RANK, "value"), Input(PHASE, "value"), Input(VIEW, "data
 
 def _draw_calls(store: Store, theme: Theme, *choice: Any) -> Drawing:
     comparison = peer_stacks.read(store, *choice) if choice else peer_stacks.from_findings(store)
-    stacks_of_rank, stacks_of_peers = peer_stacks.stacks_of(store, comparison)
-    calls = stacks.calls(stacks_of_rank, stacks_of_peers)
+    stacks_of_rank, stacks_of_peers = peer_stacks.measure_stacks(store, comparison)
+    calls = stacks.list_calls(stacks_of_rank, stacks_of_peers)
     return sampled_stacks.icicle(calls, comparison.rank, len(stacks_of_peers), theme)
 
 
 def _draw_functions(store: Store, theme: Theme, *choice: Any) -> Drawing:
     comparison = peer_stacks.read(store, *choice) if choice else peer_stacks.from_findings(store)
-    frames = stacks.frames(*peer_stacks.stacks_of(store, comparison))
+    frames = stacks.list_frames(*peer_stacks.measure_stacks(store, comparison))
     return sampled_stacks.by_function(frames, comparison.rank, theme)
 
 
 def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
     """Draw when a frame was on stacks: the chosen one, at first that with the largest residual."""
+    # The values are those of `CHOICES`, and the frame's name.
     *comparison_values, frame_name = values
     comparison = peer_stacks.read(store, *comparison_values)
     if not isinstance(frame_name, str):
-        frames = stacks.frames(*peer_stacks.stacks_of(store, comparison))
+        frames = stacks.list_frames(*peer_stacks.measure_stacks(store, comparison))
         frame_name = "" if frames.is_empty() else str(frames["frame"][0])
     window, ranks = comparison.window, (comparison.rank, *comparison.peers)
-    shares = {
-        rank: stacks.share_over_time(store.samples(rank), frame_name, window, sampled_stacks.BINS)
+    shares_by_rank = {
+        rank: stacks.measure_share_over_time(
+            store.samples(rank), frame_name, window, sampled_stacks.BINS
+        )
         for rank in ranks
         if frame_name
     }
-    return sampled_stacks.over_time(shares, frame_name, window, store.run_window.start_ns, theme)
+    origin_ns = store.run_window.start_ns
+    return sampled_stacks.over_time(shares_by_rank, frame_name, window, origin_ns, theme)
 
 
 def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
@@ -107,7 +111,10 @@ TIMES: Final = ChartCard(
     explanation="When the chosen function was on the stack of which rank.",
     draw=_draw_times,
     height_px=fit_rows(
-        lambda store: min(len(store.sampled), peer_stacks.MOST_PEERS + 1), 100, 26, 200
+        lambda store: min(len(store.sampled_ranks), peer_stacks.MOST_PEERS + 1),
+        frame_px=100,
+        row_px=26,
+        least_px=200,
     ),
     inputs=(*CHOICES, Input(FRAME, "data")),
     link_from_mark=_link_to_moment,
@@ -118,7 +125,7 @@ CARDS: Final[tuple[ChartCard, ...]] = (CALLS, FUNCTIONS, TIMES)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say how to record what it shows."""
     title = heading.page_title(HEADING, EXPLANATION)
-    if not store.sampled:
+    if not store.sampled_ranks:
         lines = (NO_DATA, dmc.Code(COMMAND, block=True), WHAT_IT_SHOWS)
         return heading.page_in_words([title], *lines, identity="no-stacks")
     window = _find_window(store, view)
@@ -146,7 +153,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def renew(run: Any, search: Any) -> list[int]:
-        current.require(bool(current.edition(run)))
+        current.stop_unless(bool(current.edition(run)))
         window = _find_window(current.store(run), state.read(search))
         return [window.start_ns, window.end_ns]
 
@@ -160,7 +167,7 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_mark(click: Any) -> str:
-        return _read_frame(current.require(chart.clicked_point(click)).get("customdata"))
+        return _read_frame(current.stop_unless(chart.clicked_point(click)).get("customdata"))
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
@@ -169,23 +176,25 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_row(cell: Any, rows: Any) -> str:
-        row_index = current.require(chart.clicked_row(cell))
+        row_index = current.stop_unless(chart.clicked_row(cell))
         row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))
 
 
 def _read_frame(value: Any) -> str:
     is_frame = isinstance(value, str) and 0 < len(value) <= LONGEST_FRAME
-    return str(current.require(value if is_frame else None))
+    return str(current.stop_unless(value if is_frame else None))
 
 
 def _lay_out_controls(store: Store, view: ViewState) -> Component:
     """Return the fields for the rank and the phase."""
-    rank = peer_stacks.first_rank(store, view.pins)
-    rank_choices = [(str(sampled_rank), f"rank {sampled_rank}") for sampled_rank in store.sampled]
+    rank = peer_stacks.choose_rank(store, view.pinned_ranks)
+    rank_choices = [
+        (str(sampled_rank), f"rank {sampled_rank}") for sampled_rank in store.sampled_ranks
+    ]
     names = (peer_stacks.ALL_TIME, *store.times.categories)
     phase_choices = [(name, name_of(name)) for name in names]
-    phase = peer_stacks.first_phase(store, rank)
+    phase = peer_stacks.choose_phase(store, rank)
     return dmc.Group(
         [
             fields.select(RANK, rank_choices, "rank", value=str(rank), searchable=True, limit=50),
@@ -197,10 +206,11 @@ def _lay_out_controls(store: Store, view: ViewState) -> Component:
 
 def _find_window(store: Store, view: ViewState) -> Window:
     """Return the window of the link, else that of its steps, else the whole run; absolute."""
-    window_of_steps = store.window_of(*view.steps) if view.steps and view.start_ns is None else None
+    steps = view.marked_steps if view.start_ns is None else None
+    window_of_steps = store.window_of_steps(*steps) if steps else None
     if window_of_steps:
         return window_of_steps
-    return viewport.window_of(store, view).shift(store.run_window.start_ns)
+    return viewport.window_of_view(store, view).shift(store.run_window.start_ns)
 
 
 def _describe_scope(store: Store, view: ViewState, window: Window) -> list[Any]:
@@ -209,6 +219,7 @@ def _describe_scope(store: Store, view: ViewState, window: Window) -> list[Any]:
         return [f"{QUESTION} The whole run; a finding's link “Sampled code” narrows it."]
     begin_text = text.duration(window.start_ns - store.run_window.start_ns)
     length_text = text.duration(window.width_ns)
-    extent_text = text.steps(*view.steps) if view.steps else f"{length_text} from {begin_text} on"
+    time_text, steps = f"{length_text} from {begin_text} on", view.marked_steps
+    extent_text = text.steps(*steps) if steps else time_text
     link = dcc.Link("show the whole run", href=links.to_stacks(store), className="way")
     return [f"{QUESTION} A part of the run: {extent_text}; ", link, "."]

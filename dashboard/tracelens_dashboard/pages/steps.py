@@ -61,22 +61,23 @@ def name_measure(measure: str | None) -> str:
 
 def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
     """Draw a measure of steps over the run, with its regimes and the findings' marks."""
+    # Regimes are stretches of the run in which the median rank's time (`usual_ns`) keeps a level.
     marks = [
         step_durations.Mark(
-            finding_card.title(finding), *finding.steps, finding.category == "fault"
+            finding_card.title(finding), *finding.steps, is_fault=finding.category == "fault"
         )
         for finding in store.report.findings
         if finding.steps
     ]
     times = store.step_times(select_categories(store, measure))
-    step_regimes = regimes.find(times.usual_ns)
+    step_regimes = regimes.find_regimes(times.median_ns)
     return step_durations.over_run(times, step_regimes, marks, name_measure(measure), theme)
 
 
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
     """Draw whole steps over the run, without marks of findings, for the report."""
     times = store.step_times(store.times.categories)
-    return step_durations.over_run(times, regimes.find(times.usual_ns), [], "step", theme)
+    return step_durations.over_run(times, regimes.find_regimes(times.median_ns), [], "step", theme)
 
 
 def _make_grid(store: Store, measure: str | None) -> StepGrid:
@@ -103,7 +104,7 @@ def _link_to_point(store: Store, point: dict[str, Any]) -> str | None:
 
 def _link_to_cell(store: Store, point: dict[str, Any], measure: str | None) -> str:
     grid = _make_grid(store, measure)
-    rank, step = grid.shown_at(axes.first_rank(point["y"]), int(point["x"]))
+    rank, step = grid.find_longest_from(axes.first_rank(point["y"]), int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
@@ -128,7 +129,7 @@ MAP: Final = ChartCard(
     explanation="The longest step of each cell. The scale ends at 2.5 times the median step at "
     "most, so a few warm-up steps do not use its colours up.",
     draw=_draw_map,
-    height_px=fit_rows(rank_count, 100, 30, 240, 440),
+    height_px=fit_rows(rank_count, frame_px=100, row_px=30, least_px=240, most_px=440),
     inputs=(Input(MEASURE, "value"), Input(MARKED, "data")),
     link_from_mark=_link_to_cell,
     link_states=(State(MEASURE, "value"),),
@@ -139,7 +140,7 @@ DISTRIBUTION: Final = ChartCard(
     title="Step time distribution",
     explanation="How many steps of ranks lasted how long, with p50, p90 and p99.",
     draw=_draw_distribution,
-    height_px=fit_rows(rank_count, 100, 30, 240, 440),
+    height_px=fit_rows(rank_count, frame_px=100, row_px=30, least_px=240, most_px=440),
     inputs=(Input(MEASURE, "value"),),
     link_from_mark=_link_to_example,
     span={"base": 12, "lg": 5},
@@ -149,7 +150,9 @@ CARDS: Final[tuple[ChartCard, ...]] = (SERIES, MAP, DISTRIBUTION)
 
 @live.section("steps-findings")
 def _lay_out_findings(store: Store, _view: ViewState) -> Component:
-    cards = [finding_card.card(store, one) for one in store.report.findings if one.steps]
+    cards = [
+        finding_card.card(store, finding) for finding in store.report.findings if finding.steps
+    ]
     return dmc.Stack(cards[: step_durations.MOST_MARKS], gap="xs", mt="sm")
 
 
@@ -160,7 +163,7 @@ def layout(store: Store, view: ViewState) -> Component:
         return heading.page_in_words([title], NO_STEPS)
     return html.Div(
         [
-            dcc.Store(id=MARKED, data=view.steps),
+            dcc.Store(id=MARKED, data=view.marked_steps),
             html.Div([title, _choose_measure(store)], className="page-heading"),
             chart.grid(CARDS, store, view),
             _lay_out_findings(store, view),

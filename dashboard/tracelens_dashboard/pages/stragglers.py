@@ -53,10 +53,10 @@ MAP: Final = ChartCard(
     title=stragglers.MAP_TITLE,
     explanation=stragglers.MAP_EXPLANATION,
     draw=_draw_map,
-    height_px=fit_rows(rank_count, 100, 34, 240, 440),
+    height_px=fit_rows(rank_count, frame_px=100, row_px=34, least_px=240, most_px=440),
     inputs=(Input(PHASE, "value"), Input(MARKED, "data")),
     link_from_mark=_link_to_cell,
-    choice=_choose_phase,
+    lay_out_choice=_choose_phase,
     span={"base": 12, "lg": 7},
 )
 BARS: Final = ChartCard(
@@ -64,7 +64,7 @@ BARS: Final = ChartCard(
     title="Residual by phase",
     explanation="The mean residual per step of the worst ranks, by the phase it is in.",
     draw=lambda store, theme: stragglers.by_category(store.residuals, store.residuals_in, theme),
-    height_px=fit_rows(rank_count, 100, 34, 240, 440),
+    height_px=fit_rows(rank_count, frame_px=100, row_px=34, least_px=240, most_px=440),
     span={"base": 12, "lg": 5},
 )
 CARDS: Final[tuple[ChartCard, ...]] = (MAP, BARS)
@@ -76,7 +76,7 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
     return html.Div(
         [
-            dcc.Store(id=MARKED, data=view.steps),
+            dcc.Store(id=MARKED, data=view.marked_steps),
             heading.page_title(TITLE, EXPLANATION),
             _lay_out_findings(store, view),
             chart.grid(CARDS, store, view),

@@ -78,7 +78,7 @@ def register(app: Dash) -> None:
 
 def _read_view(store: Store, view: ViewState) -> dict[str, Any]:
     """Return the view as the browser keeps it: times in ns since the run's start."""
-    window = viewport.window_of(store, view)
-    steps = list(view.steps) if view.steps else None
+    window = viewport.window_of_view(store, view)
+    steps = list(view.marked_steps) if view.marked_steps else None
     ends = {"t0": window.start_ns, "t1": window.end_ns, "whole": store.run_window.width_ns}
     return ends | {"steps": steps}

@@ -76,6 +76,7 @@ def _try_all(store: Store, _view: ViewState) -> Component:
 
 def _draw_step(store: Store, theme: Theme, given_edits: Any, step: Any) -> Drawing:
     """Draw a step as it was and with the edits; without edits, or where that fails, why."""
+    # `step` is the number that the user asked for, if any.
     edits = _read_edits(given_edits)
     if not edits:
         return empty(theme, NO_EDITS)
@@ -103,7 +104,7 @@ def _draw_savings(store: Store, theme: Theme, clicks: Any) -> Drawing:
 
 def _link_to_edit(store: Store, point: dict[str, Any]) -> str | None:
     data = point.get("customdata")
-    edits = state.edits(data[0] if isinstance(data, list) and data else None)
+    edits = state.read_edits(data[0] if isinstance(data, list) and data else None)
     return links.to_replay(store, edits) if edits else None
 
 
@@ -114,10 +115,13 @@ BOTH: Final = ChartCard(
     "is over on all ranks at the dotted line.",
     draw=_draw_step,
     height_px=fit_rows(
-        lambda store: 2 * min(len(store.ranks), replayed_steps.MOST_ROWS), 140, 22, 0
+        lambda store: 2 * min(len(store.ranks), replayed_steps.MOST_ROWS),
+        frame_px=140,
+        row_px=22,
+        least_px=0,
     ),
     inputs=(Input(EDITS, "data"), Input(STEP, "value")),
-    choice=_choose_step,
+    lay_out_choice=_choose_step,
 )
 EVERY: Final = ChartCard(
     name="what-if-every",
@@ -128,7 +132,7 @@ EVERY: Final = ChartCard(
     height_px=360,
     inputs=(Input(TRY, "n_clicks"),),
     link_from_mark=_link_to_edit,
-    choice=_try_all,
+    lay_out_choice=_try_all,
 )
 CARDS: Final[tuple[ChartCard, ...]] = (BOTH, EVERY)
 
@@ -137,10 +141,10 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why this run cannot be replayed here."""
     title = heading.page_title(TITLE, EXPLANATION)
     span_count = store.report.summary.spans
-    if store.windows.is_empty():
+    if store.step_windows.is_empty():
         return heading.page_in_words([title], NO_STEPS, identity="no-replay")
     if span_count > MOST_SPANS:
-        refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.shown(store.name))
+        refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.clean_name(store.name))
         return heading.page_in_words([title], refusal, identity="no-replay")
     edits = view.edits or _suggest_edits(store)
     controls = _lay_out_controls(store, edits)
@@ -162,7 +166,7 @@ def register(app: Dash) -> None:
     )
     def collect(_values: Any, before: Any) -> list[str]:
         edits = edits_of(_read_controls(ctx.inputs_list[0]))
-        current.require(edits != before)
+        current.stop_unless(edits != before)
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
@@ -184,7 +188,8 @@ def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def edits_of(value_by_name: Mapping[str, Any]) -> list[str]:
     """Return the edits, as text, that the controls' values by their names stand for.
 
-    A phase's value is its percentage, the others' a power of two.
+    A phase's value is the percentage of its time that is left, that of bandwidth, latency and
+    message cost a power of two by which they are multiplied or divided. `MORE` is edits as text.
     """
     chosen_ranks = value_by_name.get(RANKS)
     rank_texts = chosen_ranks if isinstance(chosen_ranks, list) else []
@@ -193,6 +198,7 @@ def edits_of(value_by_name: Mapping[str, Any]) -> list[str]:
         is_phase = name.startswith(PHASE) and isinstance(percent, (int, float))
         if is_phase and 0 <= percent < FULL_PERCENT:
             edits.append(f"{name}*{percent / FULL_PERCENT:g}" if percent else f"{name}=0")
+    # A slider goes to the better: more bandwidth, or less latency and cost.
     for name, signs in (("bandwidth", "*/"), ("latency", "/*"), ("message_cost", "/*")):
         power = value_by_name.get(name)
         if isinstance(power, (int, float)) and power:
@@ -202,7 +208,7 @@ def edits_of(value_by_name: Mapping[str, Any]) -> list[str]:
         for name in ("overlap", "algorithm", "async")
         if isinstance(value_by_name.get(name), str) and value_by_name[name] != AS_RECORDED
     ]
-    return [*edits, *state.edits(value_by_name.get(MORE))]
+    return [*edits, *state.read_edits(value_by_name.get(MORE))]
 
 
 def _suggest_edits(store: Store) -> tuple[str, ...]:
@@ -233,13 +239,16 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
         size="xs",
     )
     sliders = [_phase_slider(name) for name in _select_phases(store)]
-    sliders += [_power_slider("bandwidth", "Bandwidth", 1), _power_slider("latency", "Latency", -1)]
+    sliders += [
+        _power_slider("bandwidth", "Bandwidth", sign=1),
+        _power_slider("latency", "Latency", sign=-1),
+    ]
     choice_fields = [
         _select("overlap", "Overlap with backprop", ("on", "off")),
         _select("algorithm", "Allreduce by", ALGORITHMS),
     ]
     if store.shard_count:
-        sliders.append(_power_slider("message_cost", "Servers' cost a message", -1))
+        sliders.append(_power_slider("message_cost", "Servers' cost a message", sign=-1))
         choice_fields.append(_select("async", "Asynchronous updates", ("on",)))
     cells = [dmc.GridCol(field, span={"base": 12, "md": 6}) for field in (ranks_field, text_field)]
     cells += [
@@ -251,9 +260,9 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
 
 def _select_phases(store: Store) -> list[str]:
     """Return the phases of ranks' own work that take enough time for a slider."""
-    total_ns = float(np.nansum(store.times.time_in(store.times.categories)))
+    total_ns = float(np.nansum(store.times.sum_time_ns(store.times.categories)))
     least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
-    time_by_phase = {phase: np.nansum(store.times.time_in([phase])) for phase in OWN_CATEGORIES}
+    time_by_phase = {phase: np.nansum(store.times.sum_time_ns([phase])) for phase in OWN_CATEGORIES}
     return [phase for phase, ns in time_by_phase.items() if float(ns) > least_ns]
 
 
@@ -267,7 +276,7 @@ def _phase_slider(phase: str) -> Component:
     return _slider(PHASE + phase, title, marks=marks, thumbLabel=thumb_label, **limits)
 
 
-def _power_slider(name: str, title: str, sign: int) -> Component:
+def _power_slider(name: str, title: str, *, sign: int) -> Component:
     """Return a slider of powers of two that is better to the right; `sign` -1: less is better."""
     marks = [
         {"value": power, "label": f"{2.0 ** (sign * power):g} \N{MULTIPLICATION SIGN}"}
@@ -307,9 +316,9 @@ def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
     options = " ".join(f"--what '{edit}'" for edit in edits)
     lines = [*_name_fixes(store, edits), whatif.trust, *answer.remarks]
     return [
-        dmc.Title(text.tied(describe_answer(answer)), order=2, id="verdict"),
+        dmc.Title(text.tie_units(describe_answer(answer)), order=2, id="verdict"),
         *(html.P(line, className="summary") for line in lines),
-        html.Code(f"tracelens whatif {text.shown(store.name)} {options}", className="summary"),
+        html.Code(f"tracelens whatif {text.clean_name(store.name)} {options}", className="summary"),
     ]
 
 
@@ -326,35 +335,41 @@ def _name_fixes(store: Store, edits: Sequence[str]) -> list[str]:
 
 def describe_answer(answer: Answer) -> str:
     """Return by how much some edits shorten or lengthen the mean step, as a sentence."""
+    # An answer's saving and its 95 % interval are shares of the step, negative for a longer one.
     low_saving, high_saving = sorted(answer.interval)
     direction = "shorter" if answer.saving >= 0 else "longer"
     low, high = (low_saving, high_saving) if answer.saving >= 0 else (-high_saving, -low_saving)
     return (
         f"The mean step would take {text.duration(answer.after_ns)} instead of "
-        f"{text.duration(answer.before_ns)}: {text.percent(abs(answer.saving), 1)} {direction} "
-        f"(95 % interval {text.percent(low, 1)} to {text.percent(high, 1)})."
+        f"{text.duration(answer.before_ns)}: "
+        f"{text.percent(abs(answer.saving), digits=1)} {direction} (95 % interval "
+        f"{text.percent(low, digits=1)} to {text.percent(high, digits=1)})."
     )
 
 
 def _find_step(replay: Replay, edits: Sequence[str], asked_step: Any) -> int:
-    """Return the index of the step that was asked for, else of the one with the median change."""
+    """Return the index of the step that was asked for, else of the one with the median saving."""
+    # Steps that hardly change do not count, unless all are such.
     steps = replay.graph.steps.tolist()
     if asked_step in steps:
         return steps.index(asked_step)
-    saving_ns = replay.measure_savings_ns(*edits)
-    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_ns)
-    changed_indexes = np.flatnonzero(np.abs(saving_ns) > least_ns)
-    step_indexes = changed_indexes if len(changed_indexes) else np.arange(len(saving_ns))
-    indexes_by_saving = step_indexes[np.argsort(saving_ns[step_indexes], kind="stable")]
+    savings_ns = replay.measure_savings_ns(*edits)  # [step]
+    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_times_ns)
+    changed_indexes = np.flatnonzero(np.abs(savings_ns) > least_ns)
+    step_indexes = changed_indexes if len(changed_indexes) else np.arange(len(savings_ns))
+    indexes_by_saving = step_indexes[np.argsort(savings_ns[step_indexes], kind="stable")]
     return int(indexes_by_saving[len(indexes_by_saving) // 2])
 
 
 def _select_ranks(answer: Answer, edits: Sequence[str]) -> list[int]:
     """Return the ranks to draw: those that edits name, then those whose wait changes most."""
+    # `answer.waits` is by rank how long it waits in a step, ns, as it was and with the edits.
     edited_ranks = {int(rank) for edit in edits for rank in re.findall(r"^rank:(\d+)", edit)}
-    change_ns = {rank: abs(was_ns - then_ns) for rank, (was_ns, then_ns) in answer.waits.items()}
+    change_by_rank = {
+        rank: abs(was_ns - then_ns) for rank, (was_ns, then_ns) in answer.waits.items()
+    }
     ranks_by_change = sorted(
-        answer.waits, key=lambda rank: (rank not in edited_ranks, -change_ns[rank], rank)
+        answer.waits, key=lambda rank: (rank not in edited_ranks, -change_by_rank[rank], rank)
     )
     return sorted(ranks_by_change[: replayed_steps.MOST_ROWS])
 
@@ -362,5 +377,5 @@ def _select_ranks(answer: Answer, edits: Sequence[str]) -> list[int]:
 def _read_edits(value: Any) -> tuple[str, ...]:
     """Read the edits that a browser sent back; they may be anything."""
     items = value if isinstance(value, list) else []
-    single = (item for item in items if isinstance(item, str) and item != EVERY_EDIT)
-    return state.edits(state.BETWEEN_EDITS.join(single))
+    edits = (item for item in items if isinstance(item, str) and item != EVERY_EDIT)
+    return state.read_edits(state.BETWEEN_EDITS.join(edits))

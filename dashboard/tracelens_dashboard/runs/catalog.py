@@ -27,7 +27,7 @@ from tracelens.lod.run_data import Glance
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.fmt import shown_name
 from tracelens_dashboard.runs import selection
-from tracelens_dashboard.runs.live import Followed, Standing, follow, is_recorded
+from tracelens_dashboard.runs.live import FolderFollower, Freshness, follow, is_recorded
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.runs.tags import Tags
 from tracelens_dashboard.runs.watched import WatchedJobs
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.selection import Selection
 
     Read = Callable[[Path, OnProgress], Trace]
-    State = tuple[str | None, int]
+    FilesState = tuple[str | None, int]  # the files' digest, and when their folder changed (ns)
 
 MOST_OPEN: Final = 8
 _MOST_PARTS: Final = 64
@@ -59,15 +59,16 @@ class OpenRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """How far a run's opening is: what is done to it (`done` of `total`), or why it failed."""
+    """How far a run's opening is: parts of an activity that are done, or why it failed."""
 
     kind: Kind = "new"
-    what: str = ""
-    done: int = 0
-    total: int = 0
+    activity: str = ""
+    done_count: int = 0
+    total_count: int = 0
+    failure: str = ""
 
     @property
-    def under_way(self) -> bool:
+    def is_under_way(self) -> bool:
         """Whether the run is being read, or is going to be."""
         return self.kind in {"queued", "working"}
 
@@ -78,7 +79,7 @@ QUEUED: Final = Stage("queued")
 
 @dataclass
 class Entry:
-    """A run, or a part of one, that can be asked for by its id; `settled` while nothing is under way."""
+    """A run, or a part of one, that can be asked for by its id; `lock` guards its stage."""
 
     id: str
     name: str
@@ -86,10 +87,10 @@ class Entry:
     choice: Choice = EVERYTHING
     stage: Stage = NEW
     lock: Lock = field(default_factory=Lock)
-    settled: Event = field(default_factory=Event)
-    awaited: bool = False  # by a page, so that it is kept open
-    recorded: bool = False  # still, when it was looked at
-    failed: State | None = None  # of the files that could not be read
+    opening_ended: Event = field(default_factory=Event)  # set while its opening is not under way
+    is_awaited: bool = False  # by a page, so that it is kept open
+    is_recorded: bool = False  # still, when it was looked at
+    state_at_failure: FilesState | None = None  # of the files that could not be read
 
     @property
     def changed_ns(self) -> int:
@@ -100,28 +101,28 @@ class Entry:
             return 0
 
     @property
-    def state(self) -> State:
-        """What changes when its files do."""
+    def files_state(self) -> FilesState:
+        """A value that changes when its files do."""
         try:
             return fingerprint(self.path), self.changed_ns
         except OSError:
             return None, 0
 
     @contextmanager
-    def progress_of(self, what: str, check: Callable[[], None]) -> Iterator[OnProgress]:
-        """Keep the progress of some work on this run as its stage; `check` may raise to end it."""
+    def track_progress(self, activity: str, check: Callable[[], None]) -> Iterator[OnProgress]:
+        """Yield a function that keeps an activity's progress as the run's stage; `check` may raise."""
 
-        def on_progress(done: int, total: int) -> None:
+        def on_progress(done_count: int, total_count: int) -> None:
             check()
-            self.stage = Stage("working", what, done, total)
+            self.stage = Stage("working", activity, done_count, total_count)
 
-        on_progress(0, 0)
+        on_progress(done_count=0, total_count=0)
         yield on_progress
 
     def fail(self, sentence: str) -> None:
         """Note why it cannot be shown."""
-        self.stage = Stage("failed", sentence)
-        self.failed = self.state
+        self.stage = Stage("failed", failure=sentence)
+        self.state_at_failure = self.files_state
 
 
 def id_of(path: Path) -> str:
@@ -145,7 +146,7 @@ def _find_shortest_name(path: Path, all_paths: Sequence[Path]) -> str:
 
 
 class Runs:
-    """What is served. Requests share it."""
+    """The runs that are served. Requests share it."""
 
     def __init__(
         self,
@@ -165,42 +166,42 @@ class Runs:
         self._indexed = indexed
         self._most_held_bytes = most_held_bytes
         self._lock = Lock()
-        self._open: OrderedDict[str, OpenRun] = OrderedDict()  # by id
-        self._worker = Worker(self._settle)
-        self._glances: dict[str, tuple[State, Glance]] = {}  # of runs without an index
-        self._entries: dict[str, Entry] = {}
-        self._parts: OrderedDict[str, Entry] = OrderedDict()
-        self._followed: dict[str, Followed] = {}
-        self.alone: Store | None = None
+        self._open_by_id: OrderedDict[str, OpenRun] = OrderedDict()
+        self._worker = Worker(self._read_in_turn)
+        self._glance_by_id: dict[str, tuple[FilesState, Glance]] = {}  # of runs without an index
+        self._entry_by_id: dict[str, Entry] = {}
+        self._part_by_key: OrderedDict[str, Entry] = OrderedDict()
+        self._follower_by_id: dict[str, FolderFollower] = {}
+        self.only_store: Store | None = None  # the run that is served alone
         self.tags = Tags()
         self.watched_jobs = WatchedJobs()
-        self.surveying = False
+        self.is_surveying = False
         self._survey_lock = Lock()
         _require(self._folders)
-        self.look()
+        self.list_entries()
 
     @classmethod
     def from_store(cls, store: Store) -> Runs:
         """Serve one run, which is open, alone: addresses need not name it."""
         served = cls()
-        served.alone = store
+        served.only_store = store
         source = store.source
         served._follow("", source if isinstance(source, Path) else source.path)
         return served
 
-    def look(self) -> list[Entry]:
+    def list_entries(self) -> list[Entry]:
         """Return the present runs; an entry stays the same as long as its run is there."""
         paths = list(dict.fromkeys(path for folder in self._folders for path in runs_in(folder)))
         with self._lock:
             entries = {}
             for path, name in zip(paths, short_names(paths), strict=True):
                 run_id = id_of(path)
-                entries[run_id] = self._entries.get(run_id) or Entry(run_id, name, path)
-            self._entries = entries
+                entries[run_id] = self._entry_by_id.get(run_id) or Entry(run_id, name, path)
+            self._entry_by_id = entries
             return list(entries.values())
 
     @staticmethod
-    def folders(entries: Sequence[Entry]) -> dict[str, str]:
+    def name_folders(entries: Sequence[Entry]) -> dict[str, str]:
         """Return the name of each run's folder, by run id: the shortest that distinguishes them."""
         folder_paths = [entry.path.resolve().parent for entry in entries]
         distinct_paths = list(dict.fromkeys(folder_paths))
@@ -210,36 +211,36 @@ class Runs:
             for entry, folder_path in zip(entries, folder_paths, strict=True)
         }
 
-    def entry(self, run: object) -> Entry | None:
-        """Return a run, or a part of one, by its id."""
-        run_selection = selection.read(run) if isinstance(run, str) else None
-        entry = self._entry_of_run(run_selection.run) if run_selection else None
-        if entry is None or run_selection is None or run_selection.choice.is_all:
+    def find_entry(self, run_id: object) -> Entry | None:
+        """Return a run, or a part of one, by its id; None if it is not served."""
+        run_selection = selection.read(run_id) if isinstance(run_id, str) else None
+        entry = self._entry_of_run(run_selection.run_id) if run_selection else None
+        if entry is None or run_selection is None or run_selection.choice.is_whole_run:
             return entry
         return self._entry_of_part(entry, run_selection)
 
-    def state_of(self, run: object) -> State | None:
-        """Give a value that changes when a run's files do; null if it is not served."""
-        entry = self.entry(run)
-        return entry.state if entry else None
+    def files_state_of(self, run_id: object) -> FilesState | None:
+        """Return a value that changes when a run's files do; None if it is not served."""
+        entry = self.find_entry(run_id)
+        return entry.files_state if entry else None
 
-    def _entry_of_run(self, run: str | None) -> Entry | None:
-        if run is None:
-            return Entry("", self.alone.name, Path()) if self.alone else None
-        if run not in self._entries:
-            self.look()
-        return self._entries.get(run)
+    def _entry_of_run(self, run_id: str | None) -> Entry | None:
+        if run_id is None:  # a run that is served alone has no id
+            return Entry("", self.only_store.name, Path()) if self.only_store else None
+        if run_id not in self._entry_by_id:
+            self.list_entries()
+        return self._entry_by_id.get(run_id)
 
     def _entry_of_part(self, entry: Entry, run_selection: Selection) -> Entry:
         """Return the entry of a selection, the same for all who ask; the latest are kept."""
         key = str(run_selection.key)
         with self._lock:
-            if key not in self._parts:
-                self._parts[key] = Entry(key, entry.name, entry.path, run_selection.choice)
-            self._parts.move_to_end(key)
-            while len(self._parts) > _MOST_PARTS:
-                self._parts.popitem(last=False)
-            return self._parts[key]
+            if key not in self._part_by_key:
+                self._part_by_key[key] = Entry(key, entry.name, entry.path, run_selection.choice)
+            self._part_by_key.move_to_end(key)
+            while len(self._part_by_key) > _MOST_PARTS:
+                self._part_by_key.popitem(last=False)
+            return self._part_by_key[key]
 
     def open(self, entry: Entry, patience_s: float = 0.0) -> Store | None:
         """Return a run opened; None while it is being read, or where that failed (`entry.stage`)."""
@@ -247,12 +248,12 @@ class Runs:
             store = self._open_store(entry) or self._open_index(entry)
             if store:
                 return store
-            if entry.stage == NEW or (entry.stage == QUEUED and not entry.awaited):
+            if entry.stage == NEW or (entry.stage == QUEUED and not entry.is_awaited):
                 entry.stage = QUEUED
-                entry.settled.clear()
-                self._worker.ask(entry)
-            entry.awaited = entry.stage.under_way
-        entry.settled.wait(patience_s)
+                entry.opening_ended.clear()
+                self._worker.add_urgent(entry)
+            entry.is_awaited = entry.stage.is_under_way
+        entry.opening_ended.wait(patience_s)
         return self._open_store(entry)
 
     def survey(self, *, enabled: bool) -> None:
@@ -262,25 +263,26 @@ class Runs:
         folder changes.
         """
         with self._survey_lock:
-            self.surveying = enabled
+            self.is_surveying = enabled
             for entry in self._worker.backlog:
-                if entry.stage == QUEUED and not entry.awaited:
+                if entry.stage == QUEUED and not entry.is_awaited:
                     entry.stage = NEW
-            unread = [entry for entry in self.look() if self._is_unread(entry)] if enabled else []
+            entries = self.list_entries() if enabled else []
+            unread = [entry for entry in entries if self._is_unread(entry)]
             unread.sort(key=lambda entry: -entry.changed_ns)
             for entry in unread:
                 entry.stage = QUEUED
-                entry.settled.clear()
-            self._worker.fill(unread)
+                entry.opening_ended.clear()
+            self._worker.replace_backlog(unread)
 
     def _is_unread(self, entry: Entry) -> bool:
         """Return True if a run is to be analyzed; one that is still recorded is not yet."""
-        if entry.stage.under_way or self.glance(entry):
+        if entry.stage.is_under_way or self.find_glance(entry):
             return False
-        if entry.stage.kind == "failed" and entry.failed == entry.state:
+        if entry.stage.kind == "failed" and entry.state_at_failure == entry.files_state:
             return False
-        entry.recorded = is_recorded(entry.path)
-        return not entry.recorded
+        entry.is_recorded = is_recorded(entry.path)
+        return not entry.is_recorded
 
     def close(self) -> None:
         """Wait a few seconds for the threads in the background: the server ends.
@@ -292,54 +294,54 @@ class Runs:
         self._worker.close()
         self.watched_jobs.close()
         with self._lock:
-            stores = [self.alone, *(open_run.store for open_run in self._open.values())]
-        threads = [store.refinement for store in stores if store]
-        threads += [followed.reading for followed in list(self._followed.values())]
+            stores = [self.only_store, *(open_run.store for open_run in self._open_by_id.values())]
+        threads = [store.refinement_thread for store in stores if store]
+        threads += [follower.reading_thread for follower in list(self._follower_by_id.values())]
         for thread in threads:
             if thread:
                 thread.join(max(deadline_s - monotonic(), 0.0))
 
-    def glance(self, entry: Entry) -> Glance | None:
-        """Return a run at a glance; None where it has to be read first."""
-        open_run = self._open.get(entry.id)
+    def find_glance(self, entry: Entry) -> Glance | None:
+        """Return a run at a glance; None where it has to be read first, or its files changed."""
+        open_run = self._open_by_id.get(entry.id)
         if open_run:
             return Glance.from_run(open_run.store.run)
-        index_glance = opening.glanced(entry.path) if self._indexed else None
-        state, glance = self._glances.get(entry.id, (None, None))
-        return index_glance or (glance if glance and state == entry.state else None)
+        index_glance = opening.read_glance(entry.path) if self._indexed else None
+        files_state, glance = self._glance_by_id.get(entry.id, (None, None))
+        return index_glance or (glance if glance and files_state == entry.files_state else None)
 
-    def folder_of(self, run: str) -> Path | None:
+    def folder_of(self, run_id: str) -> Path | None:
         """Return the folder of a run that is served; None where it was not read from a path."""
-        if self.alone and not run:
-            source = self.alone.source
+        if self.only_store and not run_id:
+            source = self.only_store.source
             return source if isinstance(source, Path) else source.path
-        entry = self.entry(run)
+        entry = self.find_entry(run_id)
         return entry.path if entry else None
 
-    def standing(self, run: str, *, paused: bool) -> Standing:
+    def check_freshness(self, run_id: str, *, paused: bool) -> Freshness:
         """Compare what is shown of a run with its folder; one that is recorded is read again."""
-        followed = self._followed.get(run)
-        if followed is None:  # a part of a run stays what it was
-            return Standing()
-        return followed.look(lambda: self._read_again(run, followed.path), paused=paused)
+        follower = self._follower_by_id.get(run_id)
+        if follower is None:  # a part of a run stays what it was
+            return Freshness()
+        return follower.check_folder(lambda: self._read_again(run_id, follower.path), paused=paused)
 
-    def is_recorded(self, run: str) -> bool:
+    def is_recorded(self, run_id: str) -> bool:
         """Return True if a run was still recorded when it was read last."""
-        followed = self._followed.get(run)
-        return followed is not None and followed.recorded
+        follower = self._follower_by_id.get(run_id)
+        return follower is not None and follower.was_recorded
 
-    def _read_again(self, run: str, path: Path) -> None:
-        store = Store.open(path, lambda: self._read(path, _ignored), run_id=run or None)
+    def _read_again(self, run_id: str, path: Path) -> None:
+        store = Store.open(path, lambda: self._read(path, _ignore_progress), run_id=run_id or None)
         store.refine()
-        if self.alone:
-            self.alone = store
-        elif entry := self._entries.get(run):
+        if self.only_store:
+            self.only_store = store
+        elif entry := self._entry_by_id.get(run_id):
             self._keep(entry, store)
 
-    def _follow(self, run: str, path: Path | None) -> None:
-        followed = follow(path) if path and run not in self._followed else None
-        if followed:
-            self._followed[run] = followed
+    def _follow(self, run_id: str, path: Path | None) -> None:
+        follower = follow(path) if path and run_id not in self._follower_by_id else None
+        if follower:
+            self._follower_by_id[run_id] = follower
 
     def retry(self, entry: Entry) -> None:
         """Let a run that could not be read be tried again."""
@@ -349,15 +351,15 @@ class Runs:
 
     def _open_store(self, entry: Entry) -> Store | None:
         with self._lock:
-            if entry.id not in self._open:
+            if entry.id not in self._open_by_id:
                 return None
-            self._open.move_to_end(entry.id)
-            return self._open[entry.id].store
+            self._open_by_id.move_to_end(entry.id)
+            return self._open_by_id[entry.id].store
 
     def _open_index(self, entry: Entry) -> Store | None:
-        if not self._indexed or entry.stage.under_way or not entry.choice.is_all:
+        if not self._indexed or entry.stage.is_under_way or not entry.choice.is_whole_run:
             return None
-        store = Store.indexed(entry.path, entry.id)
+        store = Store.from_index(entry.path, entry.id)
         if store:
             store.refine()
             self._keep(entry, store)
@@ -365,25 +367,25 @@ class Runs:
 
     def _keep(self, entry: Entry, store: Store) -> None:
         """Keep a run open, and close those that were not asked for the longest."""
-        if entry.choice.is_all and self._indexed:
+        if entry.choice.is_whole_run and self._indexed:
             self._follow(entry.id, entry.path)
         entry.stage = NEW
         with self._lock:
-            self._open[entry.id] = OpenRun(store, store.held_bytes)
-            while len(self._open) > 1 and self._holds_too_much():
-                self._open.popitem(last=False)
+            self._open_by_id[entry.id] = OpenRun(store, store.held_bytes)
+            while len(self._open_by_id) > 1 and self._holds_too_much():
+                self._open_by_id.popitem(last=False)
 
     def _holds_too_much(self) -> bool:
-        held_bytes = sum(open_run.held_bytes for open_run in self._open.values())
-        return len(self._open) > MOST_OPEN or held_bytes > self._most_held_bytes
+        held_bytes = sum(open_run.held_bytes for open_run in self._open_by_id.values())
+        return len(self._open_by_id) > MOST_OPEN or held_bytes > self._most_held_bytes
 
-    def _settle(self, entry: Entry) -> None:
-        """Read and analyze a run when its turn comes; after a failure, the others are served."""
+    def _read_in_turn(self, entry: Entry) -> None:
+        """Read and analyze a run, or part of one, in its turn; a failure is noted as its stage."""
         try:
-            if not entry.choice.is_all:
-                self._narrow(entry)
-            elif entry.awaited or (entry.stage == QUEUED and not self.glance(entry)):
-                self._read_first(entry)
+            if not entry.choice.is_whole_run:
+                self._open_part(entry)
+            elif entry.is_awaited or (entry.stage == QUEUED and not self.find_glance(entry)):
+                self._analyze_first(entry)
             elif entry.stage == QUEUED:  # read meanwhile, because a page asked for it
                 entry.stage = NEW
         except Interrupted:
@@ -394,21 +396,21 @@ class Runs:
         finally:
             if entry.stage.kind == "working":
                 entry.fail(f"'{entry.name}' could not be opened; the terminal has the details.")
-            entry.awaited = False
-            entry.settled.set()
+            entry.is_awaited = False
+            entry.opening_ended.set()
 
-    def _read_first(self, entry: Entry) -> None:
-        """Analyze a run that was not yet; keep it open if a page waits for it."""
-        progress: Progress = partial(entry.progress_of, check=self._worker.check)
+    def _analyze_first(self, entry: Entry) -> None:
+        """Analyze a run for the first time; keep its glance, and it open if a page waits."""
+        progress: Progress = partial(entry.track_progress, check=self._worker.raise_if_closed)
         store = self._analyze(entry, progress)
-        self._glances[entry.id] = entry.state, Glance.from_run(store.run)
-        if entry.awaited:
+        self._glance_by_id[entry.id] = entry.files_state, Glance.from_run(store.run)
+        if entry.is_awaited:
             store.refine()
             self._keep(entry, store)
         entry.stage = NEW
 
     def _analyze(self, entry: Entry, progress: Progress) -> Store:
-        """Read a run and analyze it; `progress` is that of the entry for which it is done."""
+        """Read a run and analyze it; `progress(activity)` yields the function told the progress."""
 
         def read() -> Trace:
             with progress("reading") as on_progress:
@@ -417,14 +419,14 @@ class Runs:
         path = entry.path if self._indexed else None
         return Store.open(path, read, progress, entry.id)
 
-    def _narrow(self, entry: Entry) -> None:
+    def _open_part(self, entry: Entry) -> None:
         """Read the run of a selection, if it is not open, and narrow it to the selection."""
         run_selection = selection.read(entry.id)
-        whole_run = self._entry_of_run(run_selection.run) if run_selection else None
+        whole_run = self._entry_of_run(run_selection.run_id) if run_selection else None
         if whole_run is None:
             raise TraceNotFound("This run is not served any more.")
-        progress: Progress = partial(entry.progress_of, check=self._worker.check)
-        store = self.alone or self._open_store(whole_run) or self._open_index(whole_run)
+        progress: Progress = partial(entry.track_progress, check=self._worker.raise_if_closed)
+        store = self.only_store or self._open_store(whole_run) or self._open_index(whole_run)
         if store is None:
             store = self._analyze(whole_run, progress)
             store.refine()
@@ -434,7 +436,7 @@ class Runs:
         self._keep(entry, narrowed)
 
 
-def _ignored(_done: int, _total: int) -> None:
+def _ignore_progress(_done: int, _total: int) -> None:
     """Show no progress."""
 
 

@@ -24,8 +24,8 @@ BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
 _Value = TypeVar("_Value")
 
 
-def require(value: _Value | None) -> _Value:
-    """Return a value; without one, None or False, the request changes nothing on the page."""
+def stop_unless(value: _Value | None) -> _Value:
+    """Return a value; None and False end the request (PreventUpdate), and the page stays."""
     if value is None or value is False:
         raise PreventUpdate
     return value
@@ -53,42 +53,42 @@ def runs() -> Runs:
 
 
 def store(run: Any) -> Store:
-    """Return the run of a request.
+    """Return the run of a request by its id, with or without an edition.
 
     Raises:
         InvalidArgument: there is no such run, or it is not open any more and takes long to open.
     """
-    served, run = runs(), run_id_of(run)
-    if served.alone and not run:
-        return served.alone
-    entry = served.entry(run)
+    served_runs, run_id = runs(), run_id_of(run)
+    if served_runs.only_store and not run_id:
+        return served_runs.only_store
+    entry = served_runs.find_entry(run_id)
     if entry is None:
         raise InvalidArgument("This run is not served any more: choose another one from the list.")
-    opened = served.open(entry, PATIENCE_S)
-    if opened is None:
+    open_store = served_runs.open(entry, PATIENCE_S)
+    if open_store is None:
         raise InvalidArgument("This run has to be read again: reload the page to see the progress.")
-    return opened
+    return open_store
 
 
 def find_store(run: Any) -> Store | None:
     """Return the run that a page compares with; None where there is no such run."""
-    entry = runs().entry(run)
+    entry = runs().find_entry(run)
     return runs().open(entry, PATIENCE_S) if entry else None
 
 
 def name(store: Store) -> str:
     """Name a run among those that are served."""
-    entry = runs().entry(store.run_id)
-    return text.shown(entry.name if entry else store.name)
+    entry = runs().find_entry(store.run_id)
+    return text.clean_name(entry.name if entry else store.name)
 
 
-def facts(store: Store) -> str:
+def describe_size(store: Store) -> str:
     """Return the size of a run in a few words: ranks, shards, steps, duration."""
     shard_count = store.shard_count
     sizes = [
         text.count(len(store.ranks), "rank"),
         text.count(shard_count, "shard") if shard_count else "",
-        text.count(store.windows.height, "step"),
+        text.count(store.step_windows.height, "step"),
         text.duration(store.run_window.width_ns),
     ]
     return " · ".join(filter(None, sizes))

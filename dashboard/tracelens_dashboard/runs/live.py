@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.conversion.segments import is_live
 from tracelens.distil.places import fingerprint
 from tracelens.errors import TraceLensError
-from tracelens.readers.native.recordings import recordings
+from tracelens.readers.native.recordings import list_recordings
 from tracelens.schema.vocabulary import TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -23,70 +23,75 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEAST_S: Final = 0.5  # between two readings
-_LOOKED_S: Final = 3.0  # between two looks at the files of a run that is complete, however many ask
+_LOOK_EVERY_S: Final = 3.0  # at the files of a run that is complete, however many ask
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How what is shown stands to what is on disk.
+class Freshness:
+    """How what is shown of a run stands to what is on disk.
 
-    `edition` counts how often it was read again, `age_s` is since when the last reading began, null for
-    a run that is not recorded any more. `missing`: the folder is gone; `replaced`: it holds other files,
-    `unreadable` if these cannot be read.
+    `edition` counts how often it was read again; `age_s` is the time since the last reading began,
+    None for a run that is not recorded any more. `is_missing`: the folder is gone; `is_replaced`:
+    it holds other files, `is_unreadable` if these cannot be read.
     """
 
     edition: int = 0
     age_s: float | None = None
-    missing: bool = False
-    replaced: bool = False
-    unreadable: bool = False
+    is_missing: bool = False
+    is_replaced: bool = False
+    is_unreadable: bool = False
 
 
 @dataclass(eq=False)
-class Followed:
-    """A run whose folder is looked at from time to time."""
+class FolderFollower:
+    """Looks at a run's folder from time to time; digests are of its files (`fingerprint`)."""
 
     path: Path
-    recorded: bool = False  # when it was read
-    digest: str | None = None
+    was_recorded: bool = False  # still, when it was read
+    digest_as_read: str | None = None
     edition: int = 0
-    _begun: float = field(default_factory=time.monotonic)
-    _ended: float = field(default_factory=time.monotonic)
-    reading: Thread | None = None  # the last one
-    _now: str | None = None  # the digest when it was last looked at,
-    _refused: str | None = None  # and that of files that could not be read
-    _looked: float = 0.0
+    _reading_begun_s: float = field(default_factory=time.monotonic)
+    _reading_ended_s: float = field(default_factory=time.monotonic)
+    reading_thread: Thread | None = None  # the last one
+    _current_digest: str | None = None  # when it was last looked at
+    _unreadable_digest: str | None = None  # of files that could not be read
+    _looked_at_s: float = 0.0
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """Note the present files."""
-        self.recorded = is_recorded(self.path)
-        self.digest = self._now = fingerprint(self.path)
+        self.was_recorded = is_recorded(self.path)
+        self.digest_as_read = self._current_digest = fingerprint(self.path)
 
-    def look(self, read_again: Callable[[], None], *, paused: bool) -> Standing:
-        """Return its standing; read a growing run again in the background, unless `paused`."""
+    def check_folder(self, read_again: Callable[[], None], *, paused: bool) -> Freshness:
+        """Compare the run as read with its folder; read it again in a thread, unless `paused`."""
+        # A run that was still recorded is read again; a complete one if other files are there now.
+        # A reading begins at the earliest when as much time has passed as the last one took.
         if not self.path.exists():
-            return Standing(self.edition, missing=True)
+            return Freshness(self.edition, is_missing=True)
         with self._lock:
             now_s = time.monotonic()
-            is_replaced = not self.recorded and self._digest_at(now_s) != self.digest
-            is_unreadable = is_replaced and self._now == self._refused
-            is_due = now_s - self._ended >= max(self._ended - self._begun, _LEAST_S)
-            is_wanted = self.recorded or (is_replaced and not is_unreadable)
+            is_replaced = not self.was_recorded and self._find_digest(now_s) != self.digest_as_read
+            is_unreadable = is_replaced and self._current_digest == self._unreadable_digest
+            last_reading_s = self._reading_ended_s - self._reading_begun_s
+            is_due = now_s - self._reading_ended_s >= max(last_reading_s, _LEAST_S)
+            is_wanted = self.was_recorded or (is_replaced and not is_unreadable)
             if is_wanted and is_due and not paused and not self._is_reading:
-                self.reading = Thread(target=self._read, args=(read_again,), daemon=True)
-                self.reading.start()
-            age_s = now_s - self._begun if self.recorded else None
-            return Standing(self.edition, age_s, replaced=is_replaced, unreadable=is_unreadable)
+                self.reading_thread = Thread(target=self._read, args=(read_again,), daemon=True)
+                self.reading_thread.start()
+            age_s = now_s - self._reading_begun_s if self.was_recorded else None
+            return Freshness(
+                self.edition, age_s, is_replaced=is_replaced, is_unreadable=is_unreadable
+            )
 
     @property
     def _is_reading(self) -> bool:
-        return self.reading is not None and self.reading.is_alive()
+        return self.reading_thread is not None and self.reading_thread.is_alive()
 
-    def _digest_at(self, now_s: float) -> str | None:
-        if now_s - self._looked >= _LOOKED_S:
-            self._now, self._looked = fingerprint(self.path), now_s
-        return self._now
+    def _find_digest(self, now_s: float) -> str | None:
+        if now_s - self._looked_at_s >= _LOOK_EVERY_S:
+            self._current_digest, self._looked_at_s = fingerprint(self.path), now_s
+        return self._current_digest
 
     def _read(self, read_again: Callable[[], None]) -> None:
         """Read the run again; note the files as read, or as those that cannot be read."""
@@ -96,25 +101,25 @@ class Followed:
         try:
             read_again()
         except (TraceLensError, OSError):  # of a recording the next reading may find it whole
-            self._refused = digest
+            self._unreadable_digest = digest
         else:
-            self.recorded, self._begun = was_recorded, begun_s
-            self.digest = self._now = digest
+            self.was_recorded, self._reading_begun_s = was_recorded, begun_s
+            self.digest_as_read = self._current_digest = digest
             self.edition += 1
         finally:
-            self._ended = time.monotonic()
+            self._reading_ended_s = time.monotonic()
 
 
-def follow(path: Path) -> Followed | None:
+def follow(path: Path) -> FolderFollower | None:
     """Return the follower of a run, if it is a folder that TraceLens records into."""
-    return Followed(path) if path.is_dir() and recordings(path) else None
+    return FolderFollower(path) if path.is_dir() and list_recordings(path) else None
 
 
 def is_recorded(path: Path) -> bool:
     """Return True if a process of this machine still records into a folder."""
     if not path.is_dir():
         return False
-    for recording in recordings(path):
+    for recording in list_recordings(path):
         if not recording.name.endswith(TRACE_SUFFIX):
             with suppress(TraceLensError, OSError):
                 if is_live(recording):

@@ -16,26 +16,27 @@ _KEY: Final = re.compile(r"([0-9a-f]{12}|)(?:~r([0-9,-]{1,200}))?(?:~s([0-9,-]{1
 
 
 class Selection(NamedTuple):
-    """A run, null if it is served alone, and which ranks and steps of it."""
+    """A run's id, None if it is served alone, and which ranks and steps of it."""
 
-    run: str | None
+    run_id: str | None
     choice: Choice = EVERYTHING
 
     @property
     def key(self) -> str | None:
-        """What addresses call it; null for all of a run that is served alone."""
-        texts = self.choice.texts
-        parts = [f"~{mark}{text}" for mark, text in zip("rs", texts.values(), strict=False) if text]
-        return "".join([self.run or "", *parts]) or None
+        """What addresses call it; None for all of a run that is served alone."""
+        ranks_and_steps = zip("rs", self.choice.text_by_option.values(), strict=False)
+        parts = [f"~{letter}{ranges}" for letter, ranges in ranks_and_steps if ranges]
+        return "".join([self.run_id or "", *parts]) or None
 
-    def in_run(self, key: object) -> str | None:
-        """Name the same part of another run; null if that is no run's id."""
-        other = read(key)
-        return Selection(other.run, self.choice).key if other else None
+    def key_in_run(self, run_id: object) -> str | None:
+        """Return the key of the same part of another run; None if that is no run's id."""
+        other = read(run_id)
+        return Selection(other.run_id, self.choice).key if other else None
 
 
 def read(key: object) -> Selection | None:
     """Read what an address calls a run, or a part of it; None where that can be none."""
+    # A key of None is a run that is served alone.
     match = _KEY.fullmatch(key) if isinstance(key, str) else None
     if match is None:
         return None if key is not None else Selection(None)
@@ -47,5 +48,5 @@ def read(key: object) -> Selection | None:
 
 def is_served_alone(key: str | None) -> bool:
     """Return True if a run, or the run of a part, has no id among others."""
-    part = read(key)
-    return part is None or part.run is None
+    run_selection = read(key)
+    return run_selection is None or run_selection.run_id is None

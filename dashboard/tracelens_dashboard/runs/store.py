@@ -16,11 +16,11 @@ from tracelens.errors import TraceLensError
 from tracelens.lod import narrowed, opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import StepTimes, Times
-from tracelens.lod.tracks.group import Group, group_of
+from tracelens.lod.tracks.group import Group, make_tracks
 from tracelens.lod.tracks.names import Names
 from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
 from tracelens.lod.viewport import Window
-from tracelens.memory import last_results
+from tracelens.memory import cache_last_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -52,17 +52,17 @@ class Store:
         run: Run,
         source: Path | Trace,
         run_id: str | None = None,
-        every_rank: Run | None = None,
+        run_of_all_ranks: Run | None = None,
     ) -> None:
         self.run = run
-        self.every_rank = every_rank or run  # of which some are shown
+        self.run_of_all_ranks = run_of_all_ranks or run  # of which some are shown
         self.run_id = run_id  # what addresses call it, where several runs are served
         self.source = source
-        self.refinement: Thread | None = None
-        self._recorded = RecordedSpans(run, source)
-        self.names = Names.from_run(run, self._recorded.read)
-        self.opened = last_results(self._open_process, KEPT_GROUPS)
-        self.step_times = last_results(self._measure_steps, KEPT_PROCESSES)
+        self.refinement_thread: Thread | None = None
+        self._recorded_spans = RecordedSpans(run, source)
+        self.span_names = Names.from_run(run, self._recorded_spans.read)
+        self.open_process = cache_last_results(self._make_tracks, KEPT_GROUPS)
+        self.step_times = cache_last_results(self._measure_steps, KEPT_PROCESSES)
 
     @classmethod
     def from_trace(cls, trace: Trace, report: Report) -> Store:
@@ -79,20 +79,21 @@ class Store:
     ) -> Store:
         """Open a trace by its index; without one, read and analyze it, and make one.
 
-        `path` is null where what `read` opens is more than what lies there.
+        `path` is None where what `read` opens is more than what lies there. A run with an index
+        reads its spans from the files at `path`, another one from the trace in memory.
         """
-        store = cls.indexed(path, run_id) if path else None
+        store = cls.from_index(path, run_id) if path else None
         if store:
             return store
         trace = read()
-        analyzed_run = opening.explained(trace, progress)
+        analyzed_run = opening.explain_trace(trace, progress)
         has_index = analyzed_run.scene.pyramid and analyzed_run.scene.pyramid.folder
         return cls(analyzed_run, path if has_index and path else trace, run_id)
 
     @classmethod
-    def indexed(cls, path: Path, run_id: str | None = None) -> Store | None:
+    def from_index(cls, path: Path, run_id: str | None = None) -> Store | None:
         """Open a trace by its index; None without one."""
-        run = opening.indexed(path)
+        run = opening.open_indexed(path)
         return cls(run, path, run_id) if run else None
 
     def narrow(self, choice: Choice, progress: Progress, run_id: str | None) -> Store:
@@ -101,15 +102,15 @@ class Store:
         Raises:
             InvalidArgument: it has none of them.
         """
-        every_rank, source = self.every_rank, self.source
+        run_of_all_ranks, source = self.run_of_all_ranks, self.source
         if choice.steps is not None:
             with progress("reading"):
-                source = narrowed.of_steps(self._recorded.trace(), choice)
-            every_rank = opening.explained(source, progress)
-        narrowed_run = every_rank
+                source = narrowed.select_steps(self._recorded_spans.open_trace(), choice)
+            run_of_all_ranks = opening.explain_trace(source, progress)
+        narrowed_run = run_of_all_ranks
         if choice.ranks is not None:
-            narrowed_run = narrowed.of_ranks(every_rank, choice)
-        return Store(narrowed_run, source, run_id, every_rank)
+            narrowed_run = narrowed.select_ranks(run_of_all_ranks, choice)
+        return Store(narrowed_run, source, run_id, run_of_all_ranks)
 
     @property
     def held_bytes(self) -> int:
@@ -120,13 +121,13 @@ class Store:
 
     def refine(self) -> None:
         """Start to make the levels that the run's index lacks."""
-        self.refinement = Thread(target=self._refine, daemon=True)
-        self.refinement.start()
+        self.refinement_thread = Thread(target=self._refine, daemon=True)
+        self.refinement_thread.start()
 
     def _refine(self) -> None:
-        opening.refined(self.run)
+        opening.refine_index(self.run)
         with suppress(TraceLensError):  # whoever searches reads it
-            _ = self.names.table
+            _ = self.span_names.table
 
     @property
     def name(self) -> str:
@@ -153,14 +154,14 @@ class Store:
         return self.run.tables.get(name, pl.DataFrame())
 
     @property
-    def windows(self) -> pl.DataFrame:
+    def step_windows(self) -> pl.DataFrame:
         """Each step's usual window: step, start_ns, end_ns."""
         return self.run.windows
 
     @property
     def run_window(self) -> Window:
         """From the first step's begin to the last one's end."""
-        return self.run.scene.whole
+        return self.run.scene.run_window
 
     @property
     def residuals(self) -> Residuals:
@@ -173,19 +174,21 @@ class Store:
 
     def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
-        every_rank = self.every_rank
-        measured = residuals.measure(every_rank.times, [category], every_rank.residuals.stage)
-        if every_rank is self.run:
+        # Where some ranks are shown, their peers are nevertheless all ranks of their stage.
+        all_ranks = self.run_of_all_ranks.residuals
+        measured = residuals.measure(self.run_of_all_ranks.times, [category], all_ranks.stage)
+        if self.run_of_all_ranks is self.run:
             return measured
-        return measured.of_rows(np.searchsorted(every_rank.residuals.ranks, self.ranks))
+        return measured.select_ranks(np.searchsorted(all_ranks.ranks, self.ranks))
 
     def peers_of(self, rank: int, candidates: Iterable[int]) -> list[int]:
         """Return the ranks of the same stage; where it has no other, all others, as findings do."""
         others = sorted(set(candidates) - {rank})
-        return [peer for peer in others if self._stages[peer] == self._stages[rank]] or others
+        stages = self._stage_by_rank
+        return [other for other in others if stages[other] == stages[rank]] or others
 
     @cached_property
-    def _stages(self) -> dict[int, int]:
+    def _stage_by_rank(self) -> dict[int, int]:
         return dict(self.run.workers.select("rank", "stage").iter_rows())
 
     def _measure_steps(self, categories: tuple[str, ...]) -> StepTimes:
@@ -197,7 +200,7 @@ class Store:
         return tuple(self.run.workers["rank"])
 
     @cached_property
-    def hosts(self) -> dict[int, str]:
+    def host_by_rank(self) -> dict[int, str]:
         """The host of every worker rank."""
         return dict(self.run.workers.select("rank", "host").iter_rows())
 
@@ -213,12 +216,12 @@ class Store:
         return efficiency is not None and efficiency.devices is not None
 
     @cached_property
-    def flagged(self) -> frozenset[int]:
+    def flagged_ranks(self) -> frozenset[int]:
         """The ranks that faults name."""
         faults = [finding for finding in self.report.findings if finding.category == "fault"]
         return frozenset(rank for fault in faults for rank in fault.ranks)
 
-    def streams_of(self, rank: int) -> list[int]:
+    def stream_rows_of(self, rank: int) -> list[int]:
         """Return the rows of a rank's streams in the scene."""
         rows = enumerate(self.scene.lanes.lanes)
         return [row for row, lane in rows if lane.role == "device" and lane.rank == rank]
@@ -232,11 +235,11 @@ class Store:
         """
         from tracelens.verdicts.whatif import replay_with_fixes  # noqa: PLC0415 - an index opens without analyses
 
-        return replay_with_fixes(self._recorded.trace())
+        return replay_with_fixes(self._recorded_spans.open_trace())
 
-    def window_of(self, first: int, last: int) -> Window | None:
-        """Return the window of a range of steps; None where there are no such steps."""
-        windows = self.windows.filter(pl.col("step").is_between(first, last))
+    def window_of_steps(self, first: int, last: int) -> Window | None:
+        """Return the absolute window of steps `first` to `last`; None without such steps."""
+        windows = self.step_windows.filter(pl.col("step").is_between(first, last))
         if not windows.height:
             return None
         return Window(int(windows["start_ns"][0]), int(windows["end_ns"][-1]))
@@ -245,112 +248,124 @@ class Store:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
-    def _open_process(self, row: int) -> Group:
-        """Return the tracks of the process of a row of the scene."""
+    def _make_tracks(self, row: int) -> Group:
+        """Make the tracks of the process of a row of the scene; a shard trains on no thread."""
         lane = self.scene.lanes.lanes[row]
         thread_rows = self.run.threads.filter(process=lane.process)
-        thread_names = dict(thread_rows.select("thread", "name").iter_rows())
-        events = self._recorded.events_of(lane.process)
-        if lane.role == "ps":
-            return group_of(events, lane, thread_names, None, run_window=self.run_window)
-        samples = self.samples(lane.rank) if lane.rank in self.sampled else None
-        worker = self.run.workers.row(by_predicate=pl.col("process") == lane.process, named=True)
-        thread = worker["training_thread"]
-        return group_of(
-            events, lane, thread_names, thread, run_window=self.run_window, samples=samples
+        name_by_thread = dict(thread_rows.select("thread", "name").iter_rows())
+        events = self._recorded_spans.events_of(lane.process)
+        training_thread, samples = None, None
+        if lane.role != "ps":
+            of_process = pl.col("process") == lane.process
+            worker = self.run.workers.row(by_predicate=of_process, named=True)
+            training_thread = worker["training_thread"]
+            samples = self.samples(lane.rank) if lane.rank in self.sampled_ranks else None
+        return make_tracks(
+            events,
+            lane,
+            name_by_thread,
+            training_thread,
+            run_window=self.run_window,
+            samples=samples,
         )
 
     @cached_property
-    def groups(self) -> dict[str, int]:
+    def row_by_key(self) -> dict[str, int]:
         """The row below which the tracks of each process are shown, by what addresses call it."""
-        every = enumerate(self.scene.lanes.lanes)
-        return {key_of(lane): row for row, lane in every if lane.role != "device"}
+        rows = enumerate(self.scene.lanes.lanes)
+        return {key_of(lane): row for row, lane in rows if lane.role != "device"}
 
     @cached_property
-    def sampled(self) -> tuple[int, ...]:
+    def sampled_ranks(self) -> tuple[int, ...]:
         """The ranks whose stacks were sampled."""
-        workers = self.run.workers.filter(pl.col("process").is_in(list(self._recorded.sampled)))
+        workers = self.run.workers.filter(
+            pl.col("process").is_in(list(self._recorded_spans.sampled_processes))
+        )
         return tuple(workers["rank"])
 
     def samples(self, rank: int) -> pl.DataFrame:
         """Return the samples of a rank's training thread, as in `Trace.samples`, by time."""
         worker = self.run.workers.row(by_predicate=pl.col("rank") == rank, named=True)
-        samples = self._recorded.samples_of(worker["process"])
+        samples = self._recorded_spans.samples_of(worker["process"])
         return samples.filter(pl.col("thread") == worker["training_thread"])
 
     def call_at(self, rank: int, at_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
-        return search.call_at(self.run.calls, rank, at_ns)
+        return search.find_call_at(self.run.calls, rank, at_ns)
 
     def events_of(self, process: int) -> pl.DataFrame:
         """Return all recorded events of a process, a row each."""
-        return self._recorded.events_of(process)
+        return self._recorded_spans.events_of(process)
 
     def event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
         """Return the event of the span in a track of an opened process; None without one."""
         event_row = self.event_row(row, track, at_ns)
         if event_row < 0:
             return None
-        events = self._recorded.events_of(self.scene.lanes.lanes[row].process)
+        events = self._recorded_spans.events_of(self.scene.lanes.lanes[row].process)
         return events.row(event_row, named=True)
 
-    def event_row(self, process_row: int, track: int, at_ns: int) -> int:
+    def event_row(self, row: int, track: int, at_ns: int) -> int:
         """Return the row, among its process's events, of a track's span; -1 without an event."""
-        group = self.opened(process_row)
-        item = group.scene.lanes.item_at(track, at_ns)
-        return -1 if item is None else int(group.rows[item])
+        tracks = self.open_process(row)
+        item = tracks.scene.lanes.find_item_at(track, at_ns)
+        return -1 if item is None else int(tracks.event_rows[item])
 
     def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
-        """Return the collective that a span in a track of an opened process is."""
+        """Return the collective that a span in a track of an opened process is; None for others."""
         event = self.event_at(row, track, at_ns)
         if event is None or event["communicator"] is None or event["seq"] is None:
             return None
         return search.find_call(self.run.calls, event["communicator"], event["seq"])
 
     def call_around(self, window: Window) -> Call | None:
-        """Return the collective that a stretch of time is of."""
-        return search.call_around(self.run.calls, window.start_ns, window.end_ns)
+        """Return the collective whose arrivals and last exit are nearest to a window (absolute)."""
+        return search.find_call_around(self.run.calls, window.start_ns, window.end_ns)
 
     def spans_of(self, process: int) -> pl.DataFrame:
         """Return all recorded spans of a process, a row each."""
-        return self._recorded.spans_of(process)
+        return self._recorded_spans.spans_of(process)
 
     def spans_in_rows(self, row: int, tracks: Collection[int] | None) -> pl.DataFrame:
-        """Return a row's spans: of its process, some of its tracks, or its device's stream."""
+        """Return the spans (rows) of a row of the scene: of a device's stream, or a process."""
+        # `tracks` are those of its process that count, None for all.
         lane = self.scene.lanes.lanes[row]
         if lane.role == "device":
-            return self._on_stream(lane.process, lane.part)
+            return self._spans_on_stream(lane.process, lane.part)
         if tracks is None:
-            return self._recorded.spans_of(lane.process)
-        group = self.opened(row)
-        offsets = group.scene.lanes.offsets
-        rows_by_track = [
-            group.rows[offsets[track] : offsets[track + 1]]
+            return self._recorded_spans.spans_of(lane.process)
+        all_tracks = self.open_process(row)
+        offsets = all_tracks.scene.lanes.item_offsets
+        event_rows_by_track = [
+            all_tracks.event_rows[offsets[track] : offsets[track + 1]]
             for track in sorted(tracks)
-            if track < len(group.scene.lanes)
+            if track < len(all_tracks.scene.lanes)
         ]
-        rows = np.unique(np.concatenate(rows_by_track)) if rows_by_track else np.empty(0, np.int64)
-        return self._recorded.events_of(lane.process)[rows[rows >= 0]].filter(type="span")
+        event_rows = np.unique(np.concatenate([np.empty(0, np.int64), *event_rows_by_track]))
+        is_event = event_rows >= 0  # samples and queues are drawn, and no events
+        events = self._recorded_spans.events_of(lane.process)[event_rows[is_event]]
+        return events.filter(type="span")
 
-    def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
+    def spans_open_at(self, process: int, at_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, a row each, the outermost first."""
         ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
         is_open = (pl.col("start_ns") <= at_ns) & ends_later
-        return self._recorded.spans_of(process).filter(is_open).sort("thread", "depth", "start_ns")
+        open_spans = self._recorded_spans.spans_of(process).filter(is_open)
+        return open_spans.sort("thread", "depth", "start_ns")
 
-    def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
+    def stream_spans_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
         is_running = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
-        return self._on_stream(process, stream).filter(is_running).sort("depth", "start_ns")
+        return self._spans_on_stream(process, stream).filter(is_running).sort("depth", "start_ns")
 
-    def _on_stream(self, process: int, stream: str) -> pl.DataFrame:
+    def _spans_on_stream(self, process: int, stream: str) -> pl.DataFrame:
         """Return the spans of a device's stream, a row each, with the device's times."""
         stream_threads = self.run.threads.drop_nulls("device")
-        thread_ids = stream_threads.filter(process=process, name=stream)["thread"]
-        device_end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-        is_on_stream = pl.col("stream").is_in(thread_ids.implode())
-        spans = self._recorded.spans_of(process).filter(is_on_stream)
-        return spans.with_columns(start_ns="device_start_ns", end_ns=device_end)
+        stream_numbers = stream_threads.filter(process=process, name=stream)["thread"]
+        device_end_ns = pl.col("device_start_ns") + pl.col("device_duration_ns")
+        is_on_stream = pl.col("stream").is_in(stream_numbers.implode())
+        spans = self._recorded_spans.spans_of(process).filter(is_on_stream)
+        return spans.with_columns(start_ns="device_start_ns", end_ns=device_end_ns)
 
 
 def key_of(lane: Lane) -> str:

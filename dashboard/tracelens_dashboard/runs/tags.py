@@ -35,9 +35,9 @@ def tags_file() -> Path:
     return Path(data) / "tracelens" / "tags.json"
 
 
-def fit(given: object) -> str:
+def clean_tag(typed: object) -> str:
     """Return a tag as it is kept: without blanks at its ends, or characters that act; may be empty."""
-    words = " ".join(given.replace(",", " ").split()) if isinstance(given, str) else ""
+    words = " ".join(typed.replace(",", " ").split()) if isinstance(typed, str) else ""
     return clean(words)[:LONGEST].strip()
 
 
@@ -46,25 +46,25 @@ class Tags:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file or tags_file()
-        self._seen: tuple[int, int] = 0, 0
+        self._state_as_read: tuple[int, int] = 0, 0  # when the file changed (ns), and its inode
         self._tags_by_run: TagsByRun = {}
 
     def tags_of(self, run: Path) -> tuple[str, ...]:
         """Return the tags of a run, in order."""
         return self._read_changed().get(_key(run), ())
 
-    def add(self, runs: Iterable[Path], tag: str) -> None:
-        """Give runs a tag.
+    def add(self, run_paths: Iterable[Path], tag: str) -> None:
+        """Give runs a tag, unless they have it in any case of its letters.
 
         Raises:
             InvalidArgument: it has no letter, or a run has too many.
             UnusableInput: the file cannot be read or written.
         """
-        new_tag = fit(tag)
+        new_tag = clean_tag(tag)
         if not new_tag:
             raise InvalidArgument("A tag is a word or two, such as 'baseline'.")
         with self._edit_tags() as tags_by_run:
-            for run_key in map(_key, runs):
+            for run_key in map(_key, run_paths):
                 tags = tags_by_run.get(run_key, ())
                 if new_tag.casefold() in map(str.casefold, tags):
                     continue
@@ -91,12 +91,12 @@ class Tags:
             file_state = self._file.stat()
         except OSError:
             return {}
-        if (file_state.st_mtime_ns, file_state.st_ino) != self._seen:
+        if (file_state.st_mtime_ns, file_state.st_ino) != self._state_as_read:
             try:
                 self._tags_by_run = _read(self._file)
             except UnusableInput:
                 self._tags_by_run = {}
-            self._seen = file_state.st_mtime_ns, file_state.st_ino
+            self._state_as_read = file_state.st_mtime_ns, file_state.st_ino
         return self._tags_by_run
 
     @contextmanager

@@ -33,7 +33,7 @@ class Worker(Generic[_Thing]):
     def __init__(self, work: Callable[[_Thing], None]) -> None:
         self._work = work
         self._lock = Lock()
-        self._asked: deque[_Thing] = deque()
+        self._urgent: deque[_Thing] = deque()
         self._backlog: deque[_Thing] = deque()
         self._thread: Thread | None = None
         self._closed = False
@@ -44,19 +44,19 @@ class Worker(Generic[_Thing]):
         with self._lock:
             return list(self._backlog)
 
-    def ask(self, thing: _Thing) -> None:
+    def add_urgent(self, thing: _Thing) -> None:
         """Work on something as soon as possible."""
         with self._lock:
-            self._asked.append(thing)
+            self._urgent.append(thing)
             self._begin()
 
-    def fill(self, things: Iterable[_Thing]) -> None:
+    def replace_backlog(self, things: Iterable[_Thing]) -> None:
         """Let these be all that is worked on when nothing is asked for."""
         with self._lock:
             self._backlog = deque(things)
             self._begin()
 
-    def check(self) -> None:
+    def raise_if_closed(self) -> None:
         """Let what is being worked on end if the server does.
 
         Raises:
@@ -69,7 +69,7 @@ class Worker(Generic[_Thing]):
         """Begin nothing any more, and wait for what is going on; return whether that ended."""
         with self._lock:
             self._closed = True
-            self._asked.clear()
+            self._urgent.clear()
             self._backlog.clear()
             thread = self._thread
         if thread is None:
@@ -78,7 +78,7 @@ class Worker(Generic[_Thing]):
         return not thread.is_alive()
 
     def _begin(self) -> None:
-        waiting = self._asked or self._backlog
+        waiting = self._urgent or self._backlog
         if waiting and self._thread is None and not self._closed:
             self._thread = Thread(target=self._go_on, name=NAME, daemon=True)
             self._thread.start()
@@ -92,7 +92,7 @@ class Worker(Generic[_Thing]):
 
     def _next(self) -> _Thing | None:
         with self._lock:
-            queue = self._asked or self._backlog
+            queue = self._urgent or self._backlog
             if not queue or self._closed:
                 self._thread = None
                 return None

@@ -50,7 +50,7 @@ ALSO_SHOWN_ON: Final = {
 
 
 def is_shown_on(finding: Finding, path: str) -> bool:
-    """Return True if a page holds the card of a finding."""
+    """Return True if the page at `path` holds the card of a finding."""
     page = EVIDENCE_PAGES.get(finding.kind)
     return (
         (page is not None and page.path == path)

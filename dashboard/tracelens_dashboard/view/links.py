@@ -28,14 +28,15 @@ MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends 
 
 
 def to_timeline(store: Store, finding: Finding) -> str:
-    """Link to the finding's ranks, pinned, in its steps."""
-    window = store.window_of(*finding.steps) if finding.steps else None
+    """Link to the finding's ranks, pinned, in its steps (first, last)."""
+    window = store.window_of_steps(*finding.steps) if finding.steps else None
     return _link(store, TIMELINE, _view_of(store, finding), window)
 
 
 def to_worst_step(store: Store, finding: Finding) -> str | None:
     """Link to the step in which the finding's ranks, its shard, or its category were worst."""
-    category = KINDS[finding.kind].worst_of
+    # A kind of finding may have a category of time (`worst_of`), which counts if it names nobody.
+    category = KINDS[finding.kind].worst_step_category
     if category and not finding.ranks and not finding.shards:
         return to_step_with_most(store, category, finding.steps)
     find_step = _find_busiest_step_of_shard if finding.shards else _find_worst_step_of_ranks
@@ -45,6 +46,7 @@ def to_worst_step(store: Store, finding: Finding) -> str | None:
 
 def _find_worst_step_of_ranks(store: Store, finding: Finding) -> int | None:
     """Return the finding's step with the largest residual of any of its ranks, if it has any."""
+    # A residual is a rank's compute time in a step less that of its peers, [rank, step] in ns.
     residuals = store.residuals
     rank_indexes = [store.ranks.index(rank) for rank in _select_ranks(store, finding)]
     step_indexes = [i for i, step in enumerate(residuals.steps) if _has_step(finding, step)]
@@ -56,13 +58,16 @@ def _find_worst_step_of_ranks(store: Store, finding: Finding) -> int | None:
 
 
 def _find_busiest_step_of_shard(store: Store, finding: Finding) -> int | None:
-    """Return the first step in which the finding's shard was busiest; None without any."""
+    """Return the first step in which the finding's first shard was busiest; None without any."""
     lanes = store.scene.steps  # an item per shard and step, whose code grows with its load
     for index, lane in enumerate(lanes.lanes):
         if lane.role == "ps" and lane.rank == finding.shards[0]:
-            items = slice(int(lanes.offsets[index]), int(lanes.offsets[index + 1]))
-            pairs = zip(lanes.codes[items].tolist(), lanes.steps[items].tolist(), strict=True)
-            candidates = [(load, -step) for load, step in pairs if _has_step(finding, step)]
+            items = slice(int(lanes.item_offsets[index]), int(lanes.item_offsets[index + 1]))
+            loads, steps = lanes.codes[items].tolist(), lanes.steps[items].tolist()
+            items_of_steps = zip(loads, steps, strict=True)
+            candidates = [
+                (load, -step) for load, step in items_of_steps if _has_step(finding, step)
+            ]
             return -max(candidates)[1] if candidates else None
     return None
 
@@ -77,18 +82,22 @@ def to_step_of_mark(store: Store, point: dict[str, Any]) -> str:
 
 
 def to_step(
-    store: Store, step: int, ranks: tuple[int, ...] = (), steps: tuple[int, int] | None = None
+    store: Store,
+    step: int,
+    ranks: tuple[int, ...] = (),
+    marked_steps: tuple[int, int] | None = None,
 ) -> str:
-    """Link to one step, with some ranks pinned; `steps`, first and last, are marked."""
-    view = ViewState(pins=ranks[:MOST_PINS], steps=steps or (step, step))
-    return _link(store, TIMELINE, view, store.window_of(step, step))
+    """Link to one step, with some ranks pinned; `marked_steps` are the first and the last one."""
+    view = ViewState(pinned_ranks=ranks[:MOST_PINS], marked_steps=marked_steps or (step, step))
+    return _link(store, TIMELINE, view, store.window_of_steps(step, step))
 
 
 def to_step_with_most(
     store: Store, category: str, steps: tuple[int, int] | None = None
 ) -> str | None:
     """Link to the step with most time of a category, and to the rank with most of it."""
-    time_ns = np.nan_to_num(store.times.time_in([category]))
+    # Only `steps`, first to last, count if they are given. None if no rank has any such time.
+    time_ns = np.nan_to_num(store.times.sum_time_ns([category]))  # [rank, step]
     first, last = steps or (-1, np.inf)
     step_numbers = np.array(store.times.steps)
     step_indexes = np.flatnonzero((step_numbers >= first) & (step_numbers <= last))
@@ -109,39 +118,42 @@ def to_page(store: Store, path: str, finding: Finding) -> str:
 
 
 def _view_of(store: Store, finding: Finding) -> ViewState:
-    return ViewState(pins=_select_ranks(store, finding), steps=finding.steps)
+    return ViewState(pinned_ranks=_select_ranks(store, finding), marked_steps=finding.steps)
 
 
 def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
     """Link to a stretch of time, with some time around it, and some ranks pinned."""
-    return _link(store, TIMELINE, ViewState(pins=ranks[:MOST_PINS]), _widen(window))
+    return _link(store, TIMELINE, ViewState(pinned_ranks=ranks[:MOST_PINS]), _widen(window))
 
 
-def to_found(store: Store, window: Window, row: int, search: str) -> str:
-    """Link to a span that was found, selected, its process (at `row`) opened."""
-    key = next(key for key, process_row in store.groups.items() if process_row == row)
+def to_found(store: Store, window: Window, row: int, searched_name: str) -> str:
+    """Link to a found span (its extent is `window`), selected, its process (at `row`) opened."""
+    key = next(key for key, process_row in store.row_by_key.items() if process_row == row)
     selected = (row, window.start_ns - store.run_window.start_ns)
-    view = ViewState(opened=(key,), selected=selected, find=search)
+    view = ViewState(opened_keys=(key,), selected=selected, searched_name=searched_name)
     return _link(store, TIMELINE, view, _widen(window))
 
 
 def to_call(store: Store, window: Window) -> str:
-    """Link to the collective at a time, selected, its last rank pinned; else to the time."""
+    """Link to the collective in a window, selected, its last rank pinned; else to the window."""
+    # `first_ns` and `last_ns`: the first and last rank enter; `over_ns`: the last one leaves.
     call = store.call_around(window)
     if call is None:
         return to_moment(store, window)
-    call_window = Window(call.first_ns, call.over_ns)
+    call_window = Window(call.first_arrival_ns, call.last_exit_ns)
     last_rank, row = call.last_rank, store.row_of_rank(call.last_rank)
     # A row can be in several calls at once: this one is selected just before its end.
-    selected_ns = max(call.left.get(last_rank, call.last_ns) - 1, call.last_ns)
+    selected_ns = max(
+        call.left_ns_by_rank.get(last_rank, call.last_arrival_ns) - 1, call.last_arrival_ns
+    )
     selected = None if row is None else (row, selected_ns - store.run_window.start_ns)
-    view = ViewState(pins=(last_rank,), selected=selected)
+    view = ViewState(pinned_ranks=(last_rank,), selected=selected)
     return _link(store, TIMELINE, view, _widen(call_window))
 
 
 def to_ranks(store: Store, ranks: tuple[int, ...]) -> str:
     """Link to the whole run with some ranks pinned."""
-    return _link(store, TIMELINE, ViewState(pins=ranks[:MOST_PINS]))
+    return _link(store, TIMELINE, ViewState(pinned_ranks=ranks[:MOST_PINS]))
 
 
 def along_path(href: str) -> str:
@@ -151,24 +163,24 @@ def along_path(href: str) -> str:
 
 def to_comparison(run: str | None, *baselines: str) -> str:
     """Link to the comparison of a run with one baseline, or with several."""
-    return ViewState(run=run, compare=baselines[:MOST_BASELINES]).link(COMPARE)
+    return ViewState(run_id=run, baseline_ids=baselines[:MOST_BASELINES]).link(COMPARE)
 
 
 def to_replay(store: Store, edits: tuple[str, ...]) -> str:
     """Link to a replay with some edits."""
-    return ViewState(run=store.run_id, edits=edits).link(WHAT_IF)
+    return ViewState(run_id=store.run_id, edits=edits).link(WHAT_IF)
 
 
 def to_steps(store: Store, path: str, finding: Finding) -> str | None:
     """Link to a page for a finding's steps alone; None where these are all that is shown."""
-    run_selection, shown_steps = selection.read(store.run_id), store.windows["step"]
+    run_selection, shown_steps = selection.read(store.run_id), store.step_windows["step"]
     if run_selection is None or finding.steps is None or not shown_steps.len():
         return None
     first, last = finding.steps
     if first <= shown_steps[0] and shown_steps[-1] <= last:
         return None
-    choice = replace(run_selection.choice, steps=(finding.steps,))
-    return ViewState(run=run_selection._replace(choice=choice).key).link(path)
+    choice = replace(run_selection.choice, steps=(finding.steps,))  # ranges of steps
+    return ViewState(run_id=run_selection._replace(choice=choice).key).link(path)
 
 
 def fix_of(store: Store, finding: Finding) -> tuple[str, ...]:
@@ -181,7 +193,7 @@ def fix_of(store: Store, finding: Finding) -> tuple[str, ...]:
 
 def to_shard(store: Store, finding: Finding) -> str:
     """Link to the shard that a finding names."""
-    return _link(store, SHARDS, ViewState(shard=finding.shards[0], steps=finding.steps))
+    return _link(store, SHARDS, ViewState(shard=finding.shards[0], marked_steps=finding.steps))
 
 
 def to_stacks(store: Store, finding: Finding | None = None) -> str:
@@ -194,23 +206,24 @@ def _widen(window: Window) -> Window:
 
 
 def _select_ranks(store: Store, finding: Finding) -> tuple[int, ...]:
+    """Return the ranks to pin: the finding's, else those of its hosts, up to `MOST_PINS`."""
     ranks = set(finding.ranks) & set(store.ranks)
     if not ranks and not finding.shards:
-        ranks = {rank for rank, host in store.hosts.items() if host in finding.hosts}
+        ranks = {rank for rank, host in store.host_by_rank.items() if host in finding.hosts}
     return tuple(sorted(ranks))[:MOST_PINS]
 
 
 def _link(store: Store, path: str, view: ViewState, window: Window | None = None) -> str:
-    """Return the address of a page for a view of the run, and a window with a margin around it."""
+    """Return the address of a page for a view, and an absolute window with a margin around it."""
     if window is not None:
         wider = store.since_start(
             window.widen(int(window.width_ns * MARGIN)).clamp(store.run_window)
         )
         view = replace(view, start_ns=wider.start_ns, end_ns=wider.end_ns)
-    return replace(view, run=store.run_id).link(path)
+    return replace(view, run_id=store.run_id).link(path)
 
 
-def slow_links(store: Store) -> frozenset[tuple[int, int]]:
+def find_slow_links(store: Store) -> frozenset[tuple[int, int]]:
     """Return the links between ranks that findings name, as (sender, receiver)."""
     return frozenset(
         (sender, receiver)

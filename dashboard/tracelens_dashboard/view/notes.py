@@ -25,7 +25,7 @@ _NOTE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::(.*))?", re.DOTA
 
 
 def read(value: object) -> tuple[tuple[Note, ...], int]:
-    """Return the notes of an address, and how many others it has: unreadable ones, or too many."""
+    """Return the notes of an address's value, and the number of unreadable or too many ones."""
     if not isinstance(value, str) or not value:
         return (), 0
     note_texts = value.split(BETWEEN)
@@ -35,7 +35,7 @@ def read(value: object) -> tuple[tuple[Note, ...], int]:
     return notes, len(note_texts) - len(notes)
 
 
-def of_browser(value: object) -> tuple[Note, ...]:
+def from_browser(value: object) -> tuple[Note, ...]:
     """Read what `for_browser` returned and a browser sends, which may be anything."""
     items = value if isinstance(value, list) else []
     return read(BETWEEN.join(item for item in items if isinstance(item, str)))[0]
@@ -53,15 +53,15 @@ def write(notes: Iterable[Note]) -> str:
 
 def fits(notes: Iterable[Note]) -> bool:
     """Return True if an address has room for these notes."""
-    texts = for_browser(notes)
-    value = BETWEEN.join(texts)
+    note_texts = for_browser(notes)
+    value = BETWEEN.join(note_texts)
     is_short = len(value) <= LONGEST_VALUE and len(quote_plus(value)) <= LONGEST_IN_LINK
-    return is_short and len(texts) <= MOST_NOTES
+    return is_short and len(note_texts) <= MOST_NOTES
 
 
-def typed(text: Any) -> str:
+def clean_text(typed: Any) -> str:
     """Clean the text typed for a note: printable, and no longer than one may be."""
-    letters = text if isinstance(text, str) else ""
+    letters = typed if isinstance(typed, str) else ""
     return "".join(filter(str.isprintable, letters)).strip()[:LONGEST_TEXT].strip()
 
 
@@ -72,7 +72,7 @@ def _read_note(note_text: str) -> Note | None:
         return None
     start_ns, end_ns = int(match[1]), int(match[2]) if match[2] else None
     text = unquote(match[3] or "")  # what is no UTF-8 becomes a sign for it
-    if text != typed(text) or (end_ns is not None and end_ns <= start_ns):
+    if text != clean_text(text) or (end_ns is not None and end_ns <= start_ns):
         return None
     return Note(start_ns, end_ns, text)
 

@@ -20,7 +20,7 @@ MOST_PEERS: Final = 6
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is asked for: a rank and its peers, a phase (null: all time), a window."""
+    """What is asked for: a rank and its peers, a phase (None: all time), an absolute window."""
 
     rank: int
     peers: tuple[int, ...]
@@ -28,37 +28,38 @@ class Comparison:
     window: Window
 
 
-def first_rank(store: Store, pins: tuple[int, ...] = ()) -> int:
-    """Begin with the rank of the link, else with one that a fault names."""
-    wanted = (*pins, *sorted(store.flagged), *store.sampled)
-    return next(rank for rank in wanted if rank in store.sampled)
+def choose_rank(store: Store, pinned_ranks: tuple[int, ...] = ()) -> int:
+    """Choose the first sampled rank: a pinned one, else one that faults name, else any."""
+    candidates = (*pinned_ranks, *sorted(store.flagged_ranks), *store.sampled_ranks)
+    return next(rank for rank in candidates if rank in store.sampled_ranks)
 
 
-def first_phase(store: Store, rank: int) -> str:
-    """Begin with the phase that a finding about the rank speaks of."""
-    about = [f.phase for f in store.report.findings if rank in f.ranks]
-    return next((phase for phase in about if phase in store.times.categories), ALL_TIME)
+def choose_phase(store: Store, rank: int) -> str:
+    """Choose the phase of the first finding about the rank that has one."""
+    phases = [finding.phase for finding in store.report.findings if rank in finding.ranks]
+    return next((phase for phase in phases if phase in store.times.categories), ALL_TIME)
 
 
 def from_findings(store: Store) -> Comparison:
     """Ask for what the first finding about a sampled rank speaks of: its rank, phase and steps."""
-    rank = first_rank(store)
+    rank = choose_rank(store)
     steps = next((f.steps for f in store.report.findings if rank in f.ranks and f.steps), None)
-    window = store.window_of(*steps) if steps else None
+    window = store.window_of_steps(*steps) if steps else None
     ends_ns = [window.start_ns, window.end_ns] if window else None
-    return read(store, rank, first_phase(store, rank), ends_ns)
+    return read(store, rank, choose_phase(store, rank), ends_ns)
 
 
 def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
     """Read a rank, a phase and the ends of a window (absolute, in ns) that a browser sent.
 
-    Each may be anything; what makes no sense becomes the first sampled rank, all phases, the whole
-    run. Up to `MOST_PEERS` peers are compared with, flagged ranks last.
+    Each may be anything; what makes no sense becomes the first sampled rank (-1 without any), all
+    phases, the whole run. Up to `MOST_PEERS` peers are compared with; ranks that faults name come
+    last, as they are no measure.
     """
-    is_sampled = str(rank).isdecimal() and int(rank) in store.sampled
-    sampled_rank = int(rank) if is_sampled else next(iter(store.sampled), -1)
-    peer_ranks = store.peers_of(sampled_rank, store.sampled)
-    peer_ranks.sort(key=lambda peer: (peer in store.flagged, peer))
+    is_sampled = str(rank).isdecimal() and int(rank) in store.sampled_ranks
+    sampled_rank = int(rank) if is_sampled else next(iter(store.sampled_ranks), -1)
+    peer_ranks = store.peers_of(sampled_rank, store.sampled_ranks)
+    peer_ranks.sort(key=lambda peer: (peer in store.flagged_ranks, peer))
     window = store.run_window
     match ends_ns:
         case [int(start_ns), int(end_ns)]:
@@ -72,15 +73,17 @@ def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
 
 
 def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[Stack, float]:
-    """Return the time (ns) by stack of one rank in the phase and the window."""
-    lane = store.row_of_rank(rank)
-    if lane is None or rank not in store.sampled:
+    """Return a rank's time (ns) by stack in the phase and the window; empty without samples."""
+    row = store.row_of_rank(rank)
+    if row is None or rank not in store.sampled_ranks:
         return {}
-    pieces = stacks.pieces(store.scene.lanes, lane, comparison.window, comparison.phase)
-    return stacks.time_by_stack(store.samples(rank), pieces)
+    phase_intervals = stacks.list_pieces(
+        store.scene.lanes, row, comparison.window, comparison.phase
+    )
+    return stacks.divide_among_stacks(store.samples(rank), phase_intervals)
 
 
-def stacks_of(
+def measure_stacks(
     store: Store, comparison: Comparison
 ) -> tuple[Mapping[Stack, float], list[Mapping[Stack, float]]]:
     """Return the time (ns) by stack of the rank, and of each peer that has samples."""

@@ -14,22 +14,23 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.runs.store import Store
 
-SHARED: Final = ("host", "stage")  # columns of the workers
+GROUP_COLUMNS: Final = ("host", "stage")  # columns of the workers
 
 
 def group_columns(workers: pl.DataFrame) -> list[str]:
-    """Return by which columns workers fall into several groups."""
-    return [column for column in SHARED if workers[column].n_unique() > 1]
+    """Return the columns of `GROUP_COLUMNS` by which workers (one a row) form several groups."""
+    return [column for column in GROUP_COLUMNS if workers[column].n_unique() > 1]
 
 
 def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
-    """Name each group, with its ranks; names that are shown alike need not be."""
+    """Return (name, ranks) of each group of workers, one a row, by a column."""
     groups = workers.group_by(column, maintain_order=True).agg("rank")
-    return [(text.shown(str(value)), ranks) for value, ranks in groups.iter_rows()]
+    return [(text.clean_name(str(value)), ranks) for value, ranks in groups.iter_rows()]
 
 
-def gather(store: Store, column: Any, opened: Collection[str] = ()) -> list[RowGroup]:
+def gather(store: Store, column: Any, opened_keys: Collection[str] = ()) -> list[RowGroup]:
     """Gather the rows of ranks by host or stage (`column`); empty where these are not several."""
+    # `opened_keys` are of groups and processes; a group's is ``g`` and its lowest rank.
     workers = store.run.workers
     if column not in group_columns(workers):
         return []
@@ -40,7 +41,7 @@ def gather(store: Store, column: Any, opened: Collection[str] = ()) -> list[RowG
             name=name if column == "host" else f"{column} {name}",
             lanes=tuple(row_by_rank[rank] for rank in ranks),
             # By its own key, or by that of any of its ranks.
-            opened=not {key, *map(str, ranks)}.isdisjoint(opened),
+            is_opened=not {key, *map(str, ranks)}.isdisjoint(opened_keys),
         )
         for name, ranks in ranks_by(workers, column)
     ]

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard.runs import selection
 from tracelens_dashboard.view import notes
-from tracelens_dashboard.view.row_groups import SHARED
+from tracelens_dashboard.view.row_groups import GROUP_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,11 +28,11 @@ LONGEST_SEARCH: Final = 100
 BETWEEN_EDITS: Final = ";"
 MOST_EDITS: Final = 12
 NONE_OPENED: Final = "none"
-SORTS: Final = ("rank", "lateness", *SHARED)
+SORTS: Final = ("rank", "lateness", *GROUP_COLUMNS)
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SELECTED = re.compile(r"([0-9]{1,6})-([0-9]{1,18})(?:-([0-9]{1,3}))?")
-_KEY = re.compile(r"(?:ps|g)?[0-9]{1,7}")
+_OPENED_KEY = re.compile(r"(?:ps|g)?[0-9]{1,7}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
@@ -40,60 +40,63 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 class ViewState:
     """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
-    `selected` is a row of the timeline and the moment of a click, in ns since the start, and then of
-    which track, if it was one of an opened process; `run` names the run, where several are served,
-    or a part of one (`runs.selection`), and `compare` the others; `path` whether the
-    critical path is drawn. `opened` are the processes whose tracks are shown, by rank, shards as
-    ``ps0``, and the groups of ranks whose rows are, as ``g`` and their lowest rank; null = as many as
-    there is room for. `row_px` is the height of rows that was asked for; `find` what is looked for
-    by name; `edits` are what is different in a replay. `notes` are those of the user, and
-    `notes_left_out` how many others an address has that make no sense.
+    `selected` is a row of the timeline and the moment of a click, in ns since the start, and then
+    of which track, if it was one of an opened process; `run_id` names the run, where several are
+    served, or a part of one (`runs.selection`), and `baseline_ids` the others; `shows_path` is
+    whether the critical path is drawn. `opened_keys` are the processes whose tracks are shown, by
+    rank, shards as ``ps0``, and the groups of ranks whose rows are, as ``g`` and their lowest rank;
+    None: as many as there is room for. `row_px` is the height of rows that was asked for; `edits`
+    are what is different in a replay. `notes` are those of the user, and `left_out_note_count` how
+    many others an address has that make no sense.
     """
 
     start_ns: int | None = None
     end_ns: int | None = None
-    pins: tuple[int, ...] = ()
-    steps: tuple[int, int] | None = None
+    pinned_ranks: tuple[int, ...] = ()
+    marked_steps: tuple[int, int] | None = None
     shard: int | None = None
     sort: str = "rank"
-    run: str | None = None
-    compare: tuple[str, ...] = ()
+    run_id: str | None = None
+    baseline_ids: tuple[str, ...] = ()
     selected: tuple[int, ...] | None = None
-    path: bool = False
-    opened: tuple[str, ...] | None = None
+    shows_path: bool = False
+    opened_keys: tuple[str, ...] | None = None
     row_px: int | None = None
-    find: str = ""
+    searched_name: str = ""
     edits: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
-    notes_left_out: int = field(default=0, compare=False)
+    left_out_note_count: int = field(default=0, compare=False)
 
     @property
-    def compared(self) -> tuple[str, ...]:
-        """Which parts of the other runs are compared with: the same as of this one."""
-        run_part = selection.read(self.run)
-        if run_part is None:
-            return self.compare
-        most = MOST_BASELINES if run_part.choice.is_all else MOST_PARTS
-        return tuple(run_part.in_run(run_id) or NO_RUN for run_id in self.compare[:most])
+    def baseline_keys(self) -> tuple[str, ...]:
+        """What is compared with: of each baseline the same ranks and steps as of this run."""
+        run_selection = selection.read(self.run_id)
+        if run_selection is None:
+            return self.baseline_ids
+        max_baselines = MOST_BASELINES if run_selection.choice.is_whole_run else MOST_PARTS
+        keys = map(run_selection.key_in_run, self.baseline_ids[:max_baselines])
+        return tuple(key or NO_RUN for key in keys)
 
     @property
     def query(self) -> str:
-        """Return it as the query of a link; what is not set is left out."""
+        """The view as the query of a link; what is not set is left out."""
         values = {
-            "run": self.run,
-            "compare": ",".join(self.compare) or None,
+            "run": self.run_id,
+            "compare": ",".join(self.baseline_ids) or None,
             "t0": self.start_ns,
             "t1": self.end_ns,
-            "pin": ",".join(map(str, self.pins)) or None,
-            "steps": f"{self.steps[0]}-{self.steps[1]}" if self.steps else None,
+            "pin": ",".join(map(str, self.pinned_ranks)) or None,
+            "steps": f"{self.marked_steps[0]}-{self.marked_steps[1]}"
+            if self.marked_steps
+            else None,
             "shard": self.shard,
             "sel": "-".join(map(str, self.selected)) if self.selected else None,
-            "open": None if self.opened is None else ",".join(self.opened) or NONE_OPENED,
+            "open": None if self.opened_keys is None else ",".join(self.opened_keys) or NONE_OPENED,
             "row": self.row_px,
-            "find": self.find or None,
+            "find": self.searched_name or None,
             "what": BETWEEN_EDITS.join(self.edits) or None,
             "note": notes.write(self.notes) or None,
-            "path": 1 if self.path else None,
+            "path": 1 if self.shows_path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
         return urlencode({k: v for k, v in values.items() if v is not None}, safe=",;:=*")
@@ -104,9 +107,9 @@ class ViewState:
 
 
 def parse(query: Mapping[str, object]) -> ViewState:
-    """Read a view from the values of an address; those that make no sense are ignored."""
-    values = {key: value for key, value in query.items() if _sane(value)}
-    start_ns, end_ns = _number(values.get("t0")), _number(values.get("t1"))
+    """Read a view from the values of an address, by key; those that make no sense are ignored."""
+    values = {key: value for key, value in query.items() if _is_short_text(value)}
+    start_ns, end_ns = _read_number(values.get("t0")), _read_number(values.get("t1"))
     if start_ns is None or end_ns is None or end_ns <= start_ns:
         start_ns = end_ns = None
     sort = str(values.get("sort"))
@@ -114,20 +117,20 @@ def parse(query: Mapping[str, object]) -> ViewState:
     return ViewState(
         start_ns=start_ns,
         end_ns=end_ns,
-        pins=_numbers(values.get("pin")),
-        steps=_steps(values.get("steps")),
-        shard=_number(values.get("shard")),
+        pinned_ranks=_read_ranks(values.get("pin")),
+        marked_steps=_read_steps(values.get("steps")),
+        shard=_read_number(values.get("shard")),
         sort=sort if sort in SORTS else SORTS[0],
-        run=_run(values.get("run")),
-        compare=baselines(str(values.get("compare") or "").split(",")),
+        run_id=_read_run_id(values.get("run")),
+        baseline_ids=read_baselines(str(values.get("compare") or "").split(",")),
         selected=_read_selected(values.get("sel")),
-        path=values.get("path") == "1",
-        opened=_read_opened(values.get("open")),
-        row_px=row_height(values.get("row")),
-        find=find_text(values.get("find")),
-        edits=edits(values.get("what")),
+        shows_path=values.get("path") == "1",
+        opened_keys=_read_opened(values.get("open")),
+        row_px=read_row_height(values.get("row")),
+        searched_name=read_searched_name(values.get("find")),
+        edits=read_edits(values.get("what")),
         notes=notes_read,
-        notes_left_out=left_out_count,
+        left_out_note_count=left_out_count,
     )
 
 
@@ -137,32 +140,32 @@ def read(search: object) -> ViewState:
     return parse(dict(parse_qsl(text.removeprefix("?")[:LONGEST_QUERY])))
 
 
-def _run(value: object) -> str | None:
+def _read_run_id(value: object) -> str | None:
     """Read the id of a run, or of a part of one; what cannot be any counts as one that is not served."""
     if not isinstance(value, str):
         return None
-    found = selection.read(value)
-    return found.key if found else NO_RUN
+    run_selection = selection.read(value)
+    return run_selection.key if run_selection else NO_RUN
 
 
-def baselines(values: object) -> tuple[str, ...]:
-    """Return those of some values that are read as runs, each once."""
-    known = values if isinstance(values, list | tuple) else ()
-    found = dict.fromkeys(_run(one) for one in known if one)
-    return tuple(one for one in found if one)[:MOST_BASELINES]
+def read_baselines(values: object) -> tuple[str, ...]:
+    """Return the ids of the runs among some values, each once, at most `MOST_BASELINES`."""
+    texts = values if isinstance(values, list | tuple) else ()
+    run_ids = dict.fromkeys(_read_run_id(text) for text in texts if text)
+    return tuple(run_id for run_id in run_ids if run_id)[:MOST_BASELINES]
 
 
-def _sane(value: object) -> bool:
+def _is_short_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_VALUE
 
 
-def _number(value: object) -> int | None:
+def _read_number(value: object) -> int | None:
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
 
 
-def _numbers(value: object) -> tuple[int, ...]:
-    found = [_number(item) for item in value.split(",")] if isinstance(value, str) else []
-    return tuple(dict.fromkeys(n for n in found if n is not None))[:MOST_PINS]
+def _read_ranks(value: object) -> tuple[int, ...]:
+    numbers = map(_read_number, value.split(",")) if isinstance(value, str) else ()
+    return tuple(dict.fromkeys(n for n in numbers if n is not None))[:MOST_PINS]
 
 
 def _read_selected(value: object) -> tuple[int, ...] | None:
@@ -171,40 +174,40 @@ def _read_selected(value: object) -> tuple[int, ...] | None:
 
 
 def _read_opened(value: object) -> tuple[str, ...] | None:
-    """Read which processes are opened; null where the address does not say."""
+    """Read which processes are opened; None where the address does not say."""
     if not isinstance(value, str) or not value:
         return None
-    return opened_keys([] if value == NONE_OPENED else value.split(","))
+    return read_opened_keys([] if value == NONE_OPENED else value.split(","))
 
 
-def find_text(value: object) -> str:
-    """Read what is looked for by name; empty where it cannot be any."""
+def read_searched_name(value: object) -> str:
+    """Read the name that is searched for; empty where it cannot be one."""
     text = value.strip() if isinstance(value, str) else ""
     return text if text.isprintable() and len(text) <= LONGEST_SEARCH else ""
 
 
-def edits(value: object) -> tuple[str, ...]:
+def read_edits(value: object) -> tuple[str, ...]:
     """Return the edits of a text, each once; whether there are such edits is not asked here."""
     text = value if isinstance(value, str) and value.isprintable() else ""
-    named = (edit.strip() for edit in text[:LONGEST_VALUE].split(BETWEEN_EDITS))
-    return tuple(dict.fromkeys(edit for edit in named if edit))[:MOST_EDITS]
+    edits = (edit.strip() for edit in text[:LONGEST_VALUE].split(BETWEEN_EDITS))
+    return tuple(dict.fromkeys(edit for edit in edits if edit))[:MOST_EDITS]
 
 
-def opened_keys(values: object) -> tuple[str, ...]:
-    """Return those of some values that name processes, each once."""
-    known = values if isinstance(values, list | tuple) else ()
-    keys = [key for key in known if isinstance(key, str) and _KEY.fullmatch(key)]
+def read_opened_keys(values: object) -> tuple[str, ...]:
+    """Return those of some values that name processes or groups of ranks, each once."""
+    items = values if isinstance(values, list | tuple) else ()
+    keys = [key for key in items if isinstance(key, str) and _OPENED_KEY.fullmatch(key)]
     return tuple(dict.fromkeys(keys))[:MOST_OPENED]
 
 
-def row_height(value: object) -> int | None:
-    """Read the height of rows in pixels; null where none is asked for that is possible."""
-    number = _number(str(value)) if isinstance(value, int | str) else None
-    possible = number is not None and LEAST_ROW_PX <= number <= MOST_ROW_PX
-    return number if possible else None
+def read_row_height(value: object) -> int | None:
+    """Read the height of rows in pixels; None where none is asked for that is possible."""
+    row_px = _read_number(str(value)) if isinstance(value, int | str) else None
+    is_possible = row_px is not None and LEAST_ROW_PX <= row_px <= MOST_ROW_PX
+    return row_px if is_possible else None
 
 
-def _steps(value: object) -> tuple[int, int] | None:
+def _read_steps(value: object) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None

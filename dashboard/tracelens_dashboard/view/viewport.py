@@ -10,15 +10,15 @@ import numpy as np
 from tracelens.lod import query, viewport
 from tracelens.lod.viewport import Plan, Window
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Opened, Selected
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, OpenedProcess, SelectedSpan
 from tracelens_dashboard.view import notes as address_notes
 from tracelens_dashboard.view import row_groups
 from tracelens_dashboard.view.state import (
     MOST_OPENED,
     MOST_PINS,
     ViewState,
-    opened_keys,
-    row_height,
+    read_opened_keys,
+    read_row_height,
 )
 
 if TYPE_CHECKING:
@@ -40,32 +40,32 @@ class Controls(NamedTuple):
     """What the browser says of the timeline; each value may be anything.
 
     `view` holds a window (`t0`, `t1`) and marked `steps`, in ns since the run's start; `selected` a row,
-    a moment and perhaps a track; `opened` the keys of opened processes and groups, None for as many as
-    there is room for. `tall_px` and `wide_px` are the room for the plot: of an image with more columns a
+    a moment and perhaps a track; `opened_keys` is None for as many processes as there is room for.
+    `room_height_px` and `plot_width_px` are the room for the plot: of an image with more columns a
     browser would drop some. `notes` are as `view.notes.for_browser` writes them.
     """
 
     view: Any = None
-    pins: Any = ()
+    pinned_ranks: Any = ()
     sort: Any = None
     selected: Any = None
-    opened: Any = ()
+    opened_keys: Any = ()
     row_px: Any = None
-    tall_px: Any = None
-    wide_px: Any = None
-    path: Any = False
+    room_height_px: Any = None
+    plot_width_px: Any = None
+    shows_path: Any = False
     notes: Any = ()
 
 
 class Position(NamedTuple):
-    """A row of the scene, by its index, and a moment; `track` is one of its process, or None."""
+    """A row of the scene, an absolute moment, and a track of the row's process, if any."""
 
     row: int
     at_ns: int
     track: int | None = None
 
 
-def window_of(store: Store, view: ViewState) -> Window:
+def window_of_view(store: Store, view: ViewState) -> Window:
     """Return the window of a link, in ns since the run's start; all of the run without one."""
     run_window = Window(0, store.run_window.width_ns)
     if view.start_ns is None or view.end_ns is None:
@@ -75,137 +75,152 @@ def window_of(store: Store, view: ViewState) -> Window:
 
 def frame(store: Store, controls: Controls) -> Frame:
     """Return everything that one picture of the timeline is drawn from."""
+    # Windows and positions are absolute, in ns; the browser counts from the run's start.
     window = read_window(store, controls.view)
     marked_steps = _read_steps(controls.view)
     plan, opened_processes = _plan_timeline(store, controls)
-    plot_px = _read_natural(controls.wide_px)
+    plot_px = _read_natural(controls.plot_width_px)
     position = read_position(store, controls.selected)
     unselected = Frame(
         scene=store.scene,
         plan=plan,
-        visible=window.shift(store.run_window.start_ns),
-        windows=store.windows,
-        flagged=store.flagged,
-        marked=store.window_of(*marked_steps) if marked_steps else None,
+        visible_window=window.shift(store.run_window.start_ns),
+        step_windows=store.step_windows,
+        flagged_ranks=store.flagged_ranks,
+        marked_window=store.window_of_steps(*marked_steps) if marked_steps else None,
         marked_label=text.steps(*marked_steps) if marked_steps else "",
-        call=call_of(store, position),
-        opened=opened_processes,
-        path=store.table("critical_stays") if controls.path is True else None,
-        columns=query.COLUMNS if plot_px is None else _clamp_columns(plot_px),
-        notes=address_notes.of_browser(controls.notes),
+        selected_call=call_of(store, position),
+        opened_processes=opened_processes,
+        path_stretches=store.table("critical_stays") if controls.shows_path is True else None,
+        plot_width_px=query.COLUMNS if plot_px is None else _clamp_columns(plot_px),
+        notes=address_notes.from_browser(controls.notes),
     )
     outlines = _outline_selected(store, unselected, position) if position else ()
-    return replace(unselected, selected=tuple(outlines))
+    return replace(unselected, selected_spans=tuple(outlines))
 
 
 def _clamp_columns(plot_px: int) -> int:
     return min(max(plot_px, FEWEST_COLUMNS), MOST_COLUMNS)
 
 
-def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened, ...]]:
+def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[OpenedProcess, ...]]:
     """Plan the rows of all lanes, and the opened processes' tracks, which share the spare room."""
-    row_px = row_height(controls.row_px)
-    tall_px = min(_read_natural(controls.tall_px) or 0, MOST_TALL_PX)
-    pinned_rows, opened_keys = _pinned_rows(store, controls.pins), choose_opened(store, controls)
-    key_by_row = {store.groups[key]: key for key in opened_keys if key in store.groups}
+    # Rows are of the scene, by index; a plan says at which height in pixels each is drawn.
+    row_px = read_row_height(controls.row_px)  # None: as there is room
+    room_px = min(_read_natural(controls.room_height_px) or 0, MOST_TALL_PX)
+    pinned_rows = _pinned_rows(store, controls.pinned_ranks)
+    opened_keys = choose_opened(store, controls)
+    key_by_row = {store.row_by_key[key]: key for key in opened_keys if key in store.row_by_key}
     row_order = None
     if controls.sort == "lateness":
-        row_order = [int(row) for row in np.argsort(-store.residuals.total_ns, kind="stable")]
+        row_order = [int(row) for row in np.argsort(-store.residuals.total_delay_ns, kind="stable")]
     groups = row_groups.gather(store, controls.sort, opened_keys)
 
     def plan_rows(track_px: int | None) -> Plan:
         """Plan the rows, with tracks of a height in pixels; None: of the usual one."""
-        track_heights = {row: _plan_tracks(store, row, 0, track_px).height for row in key_by_row}
-        return viewport.plan(
+        track_heights = {
+            row: _plan_tracks(store, row, top=0, track_px=track_px).height_px for row in key_by_row
+        }
+        return viewport.plan_rows(
             store.scene.lanes,
             pinned_rows,
             row_order,
             groups=groups,
             opened=track_heights,
-            room=tall_px,
+            room=room_px,
             row_px=row_px,
         )
 
     plan, track_px = plan_rows(row_px), row_px
-    track_count = sum(len(store.opened(row).scene.lanes) for row in key_by_row)
-    spare_px = (tall_px - plan.height) // track_count if track_count and not row_px else 0
+    track_count = sum(len(store.open_process(row).scene.lanes) for row in key_by_row)
+    # What is left of the room, for each track; a height that is asked for is kept.
+    spare_px = (room_px - plan.height_px) // track_count if track_count and not row_px else 0
     if spare_px > 0:
         track_px = min(viewport.TRACK_PX + spare_px, viewport.TALLEST_TRACK_PX)
         plan = plan_rows(track_px)
-    opened_processes = tuple(
-        Opened(key_by_row[row], store.opened(row), _plan_tracks(store, row, top, track_px))
-        for row, top in sorted(plan.slots.items(), key=lambda slot: slot[1])
-    )
-    return plan, opened_processes
+    opened_processes = []
+    for row, top_px in sorted(
+        plan.track_top_by_lane.items(), key=lambda slot: slot[1]
+    ):  # from the top down
+        track_plan = _plan_tracks(store, row, top=top_px, track_px=track_px)
+        process = OpenedProcess(key_by_row[row], store.open_process(row), track_plan)
+        opened_processes.append(process)
+    return plan, tuple(opened_processes)
 
 
-def _plan_tracks(store: Store, row: int, top: int, track_px: int | None) -> Plan:
-    return viewport.tracks(store.opened(row).scene.lanes, top, track_px)
+def _plan_tracks(store: Store, row: int, *, top: int, track_px: int | None) -> Plan:
+    return viewport.plan_tracks(store.open_process(row).scene.lanes, top, track_px)
 
 
 def choose_opened(store: Store, controls: Controls) -> list[str]:
-    """Return the keys of what is opened: as asked, else of few recorded spans what has room."""
+    """Return the keys of opened processes and groups: those asked for, else what has room."""
+    # Unasked, processes open only in a small run without groups; those that faults name first.
     group_keys = {group.key for group in row_groups.gather(store, controls.sort)}
-    if controls.opened is not None:
-        known_keys = store.groups.keys() | group_keys
-        return [key for key in opened_keys(controls.opened) if key in known_keys]
+    if controls.opened_keys is not None:
+        known_keys = store.row_by_key.keys() | group_keys
+        return [key for key in read_opened_keys(controls.opened_keys) if key in known_keys]
     lanes = store.scene.lanes
     span_count = store.report.summary.spans
     is_large = span_count > MOST_SPANS_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED
     if group_keys or is_large:
         return []
-    pinned_px = viewport.PINNED_PX * len(set(_pinned_rows(store, controls.pins)))
-    room_px = (_read_natural(controls.tall_px) or 0) - viewport.plan(lanes).height - pinned_px
-    opened: list[str] = []
+    pinned_px = viewport.PINNED_PX * len(set(_pinned_rows(store, controls.pinned_ranks)))
+    room_px = (
+        (_read_natural(controls.room_height_px) or 0)
+        - viewport.plan_rows(lanes).height_px
+        - pinned_px
+    )
+    chosen_keys: list[str] = []
     if room_px <= 0:
-        return opened
-    order = sorted(store.groups, key=lambda key: (not _is_flagged(store, key), store.groups[key]))
-    for key in order[:MOST_OPENED]:
-        room_px -= viewport.tracks(store.opened(store.groups[key]).scene.lanes).height
+        return chosen_keys
+    row_by_key = store.row_by_key
+    ordered_keys = sorted(row_by_key, key=lambda k: (not _is_flagged(store, k), row_by_key[k]))
+    for key in ordered_keys[:MOST_OPENED]:
+        room_px -= viewport.plan_tracks(store.open_process(row_by_key[key]).scene.lanes).height_px
         if room_px < 0:
             break
-        opened.append(key)
-    return opened
+        chosen_keys.append(key)
+    return chosen_keys
 
 
 def _is_flagged(store: Store, key: str) -> bool:
-    return key.isdecimal() and int(key) in store.flagged
+    return key.isdecimal() and int(key) in store.flagged_ranks
 
 
-def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterator[Selected]:
-    """Yield the selected span for each band that shows it."""
+def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterator[SelectedSpan]:
+    """Yield the selected span for each band (strip of pixels) that shows it."""
     if position.track is None:
-        yield from _spans_at(store.scene.lanes, frame.plan, position.row, position.at_ns)
+        yield from _outline_span(store.scene.lanes, frame.plan, position.row, position.at_ns)
         return
-    for process in frame.opened:
-        if store.groups[process.key] == position.row:
-            lanes = process.group.scene.lanes
-            yield from _spans_at(lanes, process.plan, position.track, position.at_ns)
+    for process in frame.opened_processes:
+        if store.row_by_key[process.key] == position.row:
+            lanes = process.tracks.scene.lanes
+            yield from _outline_span(lanes, process.plan, position.track, position.at_ns)
 
 
-def _spans_at(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[Selected]:
+def _outline_span(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[SelectedSpan]:
     """Yield the span of a lane at a moment, for each band of that lane alone."""
-    item = lanes.item_at(lane, at_ns)
+    item = lanes.find_item_at(lane, at_ns)
     if item is not None:
-        extent_ns = lanes.extent_of(item)
-        yield from (Selected(band, *extent_ns) for band in plan.bands if band.lanes == (lane,))
+        extent_ns = lanes.extent_ns_of(item)
+        yield from (SelectedSpan(band, *extent_ns) for band in plan.bands if band.lanes == (lane,))
 
 
 def read_window(store: Store, view: Any) -> Window:
     """Read the window that the page shows, in ns since the run's start."""
     values = view if isinstance(view, dict) else {}
-    ends = _read_natural(values.get("t0")), _read_natural(values.get("t1"))
-    return window_of(store, ViewState(*ends))
+    ends_ns = _read_natural(values.get("t0")), _read_natural(values.get("t1"))
+    return window_of_view(store, ViewState(*ends_ns))
 
 
 def read_marked_window(store: Store, view: Any) -> Window | None:
-    """Read which steps the page's view marks; null = none."""
+    """Return the absolute window of the steps that the page's view marks; None without any."""
     steps = _read_steps(view)
-    return store.window_of(*steps) if steps else None
+    return store.window_of_steps(*steps) if steps else None
 
 
 def read_position(store: Store, selected: Any) -> Position | None:
-    """Read a selected row and moment (ns since the start); None where there is no such row."""
+    """Read a selected row, moment (sent in ns since the start) and track; None without a row."""
     values = selected if isinstance(selected, dict) else {}
     row, offset_ns = _read_natural(values.get("lane")), _read_natural(values.get("at"))
     if row is None or offset_ns is None or row >= len(store.scene.lanes.lanes):
@@ -214,14 +229,19 @@ def read_position(store: Store, selected: Any) -> Position | None:
 
 
 def picture(frame: Frame) -> Picture:
-    """Draw the rows of a frame, and the tracks of opened processes, as pixels and spans."""
-    most_bars = query.MOST_BARS // (1 + len(frame.opened))
+    """Draw the rows of a frame as pixels and spans; `inside` are the pictures of opened processes."""
+    # All of them together draw at most `MOST_BARS` spans as shapes.
+    window, most_bars = frame.visible_window, query.MOST_BARS // (1 + len(frame.opened_processes))
     process_pictures = tuple(
-        query.look(process.group.scene, frame.visible, process.plan, frame.columns, most_bars)
-        for process in frame.opened
+        query.draw_picture(
+            process.tracks.scene, window, process.plan, frame.plot_width_px, most_bars
+        )
+        for process in frame.opened_processes
     )
-    row_picture = query.look(frame.scene, frame.visible, frame.plan, frame.columns, most_bars)
-    return replace(row_picture, inside=process_pictures)
+    row_picture = query.draw_picture(
+        frame.scene, window, frame.plan, frame.plot_width_px, most_bars
+    )
+    return replace(row_picture, opened_pictures=process_pictures)
 
 
 def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
@@ -229,25 +249,27 @@ def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
     mouse = read_mouse(click)
     if mouse is None:
         return None
-    seconds, height_px = mouse
-    at_ns = frame.scene.whole.start_ns + int(seconds * SECOND)
-    for process in frame.opened:
+    offset_s, height_px = mouse  # since the run's start, from the top
+    at_ns = frame.scene.run_window.start_ns + int(offset_s * SECOND)
+    for process in frame.opened_processes:
         band = process.plan.band_at(height_px)
         if band:
-            return Position(store.groups[process.key], at_ns, band.lanes[0])
-    row = query.lane_at(frame.scene, frame.visible, frame.plan, height_px, frame.columns)
+            return Position(store.row_by_key[process.key], at_ns, band.lanes[0])
+    row = query.find_lane_at(
+        frame.scene, frame.visible_window, frame.plan, height_px, frame.plot_width_px
+    )
     return None if row is None else Position(row, at_ns)
 
 
 def read_mouse(click: Any) -> tuple[float, float] | None:
     """Read the mouse's position in a click: seconds since the run's start, pixels from the top."""
-    if not isinstance(click, dict):
-        return None
-    xs, ys = click.get("xvals"), click.get("yvals")
-    if not (isinstance(xs, list) and isinstance(ys, list) and xs and ys):
-        return None
-    are_numbers = isinstance(xs[0], (int, float)) and isinstance(ys[0], (int, float))
-    return (float(xs[0]), float(ys[0])) if are_numbers else None
+    match click:
+        case {
+            "xvals": [int() | float() as offset_s, *_],
+            "yvals": [int() | float() as height_px, *_],
+        }:
+            return float(offset_s), float(height_px)
+    return None
 
 
 def call_of(store: Store, position: Position | None) -> Call | None:
@@ -272,8 +294,9 @@ def _read_steps(view: Any) -> tuple[int, int] | None:
     return None
 
 
-def _pinned_rows(store: Store, pins: Any) -> list[int]:
-    chosen = pins[:MOST_PINS] if isinstance(pins, list) else []
-    ranks = [int(pin) for pin in chosen if str(pin).isdecimal()]
-    rows = [(store.row_of_rank(rank), store.streams_of(rank)) for rank in ranks]
-    return [row for lane, streams in rows if lane is not None for row in (lane, *streams)]
+def _pinned_rows(store: Store, pinned_ranks: Any) -> list[int]:
+    """Return the rows of pinned ranks, each before those of its devices' streams."""
+    texts = pinned_ranks[:MOST_PINS] if isinstance(pinned_ranks, list) else []
+    ranks = [int(text) for text in texts if str(text).isdecimal()]
+    ranks = [rank for rank in ranks if rank in store.ranks]
+    return [row for rank in ranks for row in (store.ranks.index(rank), *store.stream_rows_of(rank))]

@@ -163,12 +163,12 @@ def text_or_empty(value: object) -> str:
 def write_what_fits(
     segment: OpenSegment, offset: int, start_ns: int, values: tuple[Any, ...], definition_id: int
 ) -> None:
-    """Write a record at byte `offset`, from `start_ns` of the monotonic clock, without an end.
+    """Write a record at byte `offset`, from `start_ns` of the monotonic clock, with end and flags 0.
 
-    `values` are those of the fields in `_RANGES`. If one does not fit, its field says "does not
-    apply", and the record is counted as clipped.
+    `values` are those of the fields in `_RANGES`, in their order: bytes, request, step and so on. If
+    one does not fit, its field says "does not apply", and the record is counted as clipped.
     """
-    numbers = [
+    numbers = [  # None for what is no number, or does not fit
         _to_int_within(value, *limits) for value, limits in zip(values, _RANGES, strict=True)
     ]
     fields = [
@@ -177,7 +177,7 @@ def write_what_fits(
     ]
     RECORD.pack_into(segment.memory, offset, start_ns, 0, *fields, 0, definition_id)
     if any(n is None and value is not None for n, value in zip(numbers, values, strict=True)):
-        segment.owner.clipped.add()
+        segment.recording.clipped_events.add()
 
 
 def fits_step(step: Any) -> int | None:

@@ -43,15 +43,20 @@ else:
 
 
 def read_clocks() -> ClockReading:
-    """Read the monotonic and the wall clock at the same moment: the tightest of many tries.
+    """Read the monotonic and the wall clock at the same moment: the try with the shortest window.
 
     And for how long the main thread has run so far, and waited for a core.
     """
-    window_ns, window_begin_ns, wall_ns = min(_read_wall_between() for _ in range(_TRIES))
+    window_ns, window_begin_ns, wall_ns = min(_time_wall_reading() for _ in range(_TRIES))
     ran_ns, queued_ns = _read_scheduled_ns()
     monotonic_ns = window_begin_ns + window_ns // 2
     return ClockReading(
-        "local", monotonic_ns, window_ns, wall_ns=wall_ns, ran_ns=ran_ns, queued_ns=queued_ns
+        method="local",
+        monotonic_ns=monotonic_ns,
+        window_ns=window_ns,
+        wall_ns=wall_ns,
+        ran_ns=ran_ns,
+        queued_ns=queued_ns,
     )
 
 
@@ -64,8 +69,8 @@ def _read_scheduled_ns() -> tuple[int | None, int | None]:
     return (ran_ns, queued_ns) if ran_ns else (None, None)
 
 
-def _read_wall_between() -> tuple[int, int, int]:
-    """Return (window, monotonic time before, wall-clock time), ns: read within the window."""
+def _time_wall_reading() -> tuple[int, int, int]:
+    """Return (window, monotonic time of its begin, Unix time read within the window), ns."""
     before_ns = now()
     wall_ns = time.time_ns()
     return now() - before_ns, before_ns, wall_ns

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tracelens.schema.host import process_started_ns
-from tracelens_instrument.core.identity import PARENT_VARIABLE, launcher_of
+from tracelens_instrument.core.identity import PARENT_VARIABLE, read_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ KEEP_SIGNAL_VARIABLE: Final = "TRACELENS_KEEP_SIGNAL"
 RATE_VARIABLE: Final = "TRACELENS_SAMPLE"  # of stacks, Hz
 ALL_RANKS_VARIABLE: Final = "TRACELENS_ALL_RANKS"  # set where one `record` is around the launcher
 
-_earlier_values: dict[str, str | None] = {}  # None: it was not set
+_earlier_values: dict[str, str | None] = {}  # by variable; None: it was not set
 
 
 def wanted_directory() -> Path | None:
@@ -43,7 +43,7 @@ def wanted_directory() -> Path | None:
 
 def default_directory() -> Path:
     """Return the default trace folder: equal for ranks of one launcher on one host."""
-    has_launcher = launcher_of(os.environ) is not None
+    has_launcher = read_launcher(os.environ) is not None
     launcher_start_ns = process_started_ns(os.getppid()) if has_launcher else None
     wall_s = time.time() if launcher_start_ns is None else launcher_start_ns // 10**9
     return Path("traces") / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime(wall_s))
@@ -58,7 +58,7 @@ def mark_for_children(
     """
     variables = {
         DIRECTORY_VARIABLE: str(directory),
-        PARENT_VARIABLE: identity.for_children(os.getpid()),
+        PARENT_VARIABLE: identity.encode_for_children(os.getpid()),
         **retention_variables,
     }
     for name, value in variables.items():
@@ -68,9 +68,9 @@ def mark_for_children(
 
 def restore() -> None:
     """Restore the environment to what it was before `mark_for_children`."""
-    for name, value in _earlier_values.items():
-        if value is None:
+    for name, earlier_value in _earlier_values.items():
+        if earlier_value is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = value
+            os.environ[name] = earlier_value
     _earlier_values.clear()

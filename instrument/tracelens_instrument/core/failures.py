@@ -41,7 +41,7 @@ def warn_once(sentence: str, topic: str | None = None) -> None:
     Of several sentences on one `topic` only the first is said. A user may have turned warnings into
     errors, or closed what they are written to, and the training must not fail by ours.
     """
-    own_mark = object()
+    own_mark = object()  # an earlier warning has left another one
     if _warned.setdefault(topic or sentence, own_mark) is not own_mark:
         return
     message = f"TraceLens: {sentence}"
@@ -73,7 +73,7 @@ def contain(error: Exception) -> None:
     reraise_if_handlers(error)
     recording = STATE.recording
     if recording is not None:
-        recording.failed.add()
+        recording.failed_events.add()
     warn_once(f"the recorder failed, the training goes on ({short_repr(error)})", "failed")
 
 

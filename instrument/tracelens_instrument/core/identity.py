@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "PARENT_VARIABLE",
     "Identity",
+    "describe_process",
     "identify",
-    "launcher_of",
-    "process_row",
+    "read_launcher",
     "with_hook_values",
 ]
 
@@ -54,7 +54,7 @@ _VERSIONED: Final = ("tracelens", "torch", "mpi4py", "numpy")
 class Identity:
     """Who a process is in its job.
 
-    `parent` is the pid of the recording process whose child it is. `launcher` is (rank, world) as
+    `parent_pid` is that of the recording process whose child it is. `launcher` is (rank, world) as
     the launcher said, if one did; `rank_known` that its rank is known, by launcher, caller or parent.
     """
 
@@ -64,13 +64,13 @@ class Identity:
     local_rank: int = 0
     job: str = ""
     shard: int | None = None
-    parent: int | None = None
+    parent_pid: int | None = None
     launcher: tuple[int, int] | None = None
     rank_known: bool = False
 
-    def for_children(self, pid: int) -> str:
+    def encode_for_children(self, pid: int) -> str:
         """Return the mark by which children, or another program in this process, know their parent."""
-        return dumps(asdict(self) | {"parent": pid, "above": self.parent})
+        return dumps(asdict(self) | {"parent_pid": pid, "above": self.parent_pid})
 
 
 def identify(
@@ -80,7 +80,8 @@ def identify(
 ) -> Identity:
     """Determine rank, world and role: by the caller, else by the environment, else by hooks.
 
-    The keys of `arguments` and `hook_values` are fields of `Identity`; None does not count.
+    The keys of `arguments` (of the caller) and `hook_values` are fields of `Identity`; values that are
+    None do not count.
     """
     overrides = {key: value for key, value in arguments.items() if value is not None}
     environment_identity = _identity_from_launcher(environment)
@@ -97,11 +98,13 @@ def with_hook_values(identity: Identity, hook_values: Mapping[str, Any]) -> Iden
     """Add what a hook learned from its framework, where the rank is not known otherwise."""
     values = {key: value for key, value in hook_values.items() if value is not None}
     return (
-        identity if identity.rank_known or not values else replace(identity, parent=None, **values)
+        identity
+        if identity.rank_known or not values
+        else replace(identity, parent_pid=None, **values)
     )
 
 
-def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
+def read_launcher(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
     """Read (rank, world, local rank) as the launcher set them; None without a launcher."""
     for rank_variable, world_variable, local_rank_variable in _LAUNCHERS:
         rank = _read_number(environment, rank_variable)
@@ -111,8 +114,8 @@ def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
     return None
 
 
-def process_row(identity: Identity) -> Process:
-    """Describe this process for the side file."""
+def describe_process(identity: Identity) -> Process:
+    """Describe this process for the side file; its incarnation is the Unix time now, ns."""
     now_ns = time.time_ns()
     age_ns = process_age_ns(os.getpid())
     return Process(
@@ -124,7 +127,7 @@ def process_row(identity: Identity) -> Process:
         clock_domain=clock_domain(),
         pid=os.getpid(),
         parent_pid=os.getppid(),
-        parent_rank_pid=identity.parent,
+        parent_rank_pid=identity.parent_pid,
         incarnation=now_ns,
         job=identity.job,
         shard=identity.shard,
@@ -138,11 +141,11 @@ def process_row(identity: Identity) -> Process:
 def _identity_from_launcher(environment: Mapping[str, str]) -> Identity:
     """Return the identity that the launcher set; without one, rank 0 of 1, not known for sure."""
     job = next((environment[name] for name in _JOBS if environment.get(name)), "")
-    launcher = launcher_of(environment)
+    launcher = read_launcher(environment)
     if launcher is None:
         return Identity(job=job)
     rank, world, local_rank = launcher
-    return Identity("worker", rank, world, local_rank, job, launcher=(rank, world), rank_known=True)
+    return Identity("worker", rank, world, local_rank, job, launcher=launcher[:2], rank_known=True)
 
 
 def _identity_from_parent(
@@ -150,7 +153,8 @@ def _identity_from_parent(
 ) -> Identity | None:
     """Return the identity that a recording parent left in the environment; None without one.
 
-    None also if `own_launcher`, (rank, world), is another: a launcher has given it a rank since.
+    None also if `own_launcher`, (rank, world) as this process's launcher said, is not the parent's: a
+    launcher has started this process since, with a rank of its own.
     """
     mark = environment.get(PARENT_VARIABLE)
     if not mark:
@@ -162,9 +166,9 @@ def _identity_from_parent(
         identity = Identity(**fields | {"launcher": parent_launcher})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    if identity.parent == os.getpid():  # the program before this one, in this process
-        identity = replace(identity, parent=grandparent_pid)
-    is_usable = parent_launcher == own_launcher and isinstance(identity.parent, int)
+    if identity.parent_pid == os.getpid():  # an earlier program in this process, before `exec`
+        identity = replace(identity, parent_pid=grandparent_pid)
+    is_usable = parent_launcher == own_launcher and isinstance(identity.parent_pid, int)
     return identity if is_usable else None
 
 

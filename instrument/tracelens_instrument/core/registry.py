@@ -12,7 +12,7 @@ from dataclasses import replace
 from threading import RLock, local
 
 from tracelens.schema.record import NO_INDEX, NO_SHORT
-from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, to_line
+from tracelens.schema.side import MAX_NAME, Communicator, Definition, Thread, format_line
 from tracelens_instrument.core.failures import Counter, warn_once
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ class Registry:
         self._listener: Callable[[bytes], None] | None = None
         self.overflow = Counter()
 
-    def definition(
+    def definition_id(
         self,
         name: str,
         kind: str,
@@ -81,13 +81,13 @@ class Registry:
             known = self._numbers.get(key)
             if known is not None:
                 return known
-            if len(self._numbers) >= MOST_NAMES or not self._has_room(len(key.name)):
+            if len(self._numbers) >= MOST_NAMES or not self._reserve_characters(len(key.name)):
                 return self._number_of_overflow(key)
             return self._enter(key)
 
     def _enter(self, key: Definition) -> int:
         row = replace(key, id=next(self._unused))
-        self._pass_on(to_line("definitions", row))
+        self._pass_on(format_line("definitions", row))
         self._definitions[row.id] = row
         self._numbers[key] = row.id
         return row.id
@@ -108,14 +108,14 @@ class Registry:
         members = [int(rank) for rank in ranks]
         with self._lock:
             index = len(self._communicators)
-            if index >= MOST_NAMES or not self._has_room(len(name) + len(members)):
+            if index >= MOST_NAMES or not self._reserve_characters(len(name) + len(members)):
                 self._count_overflow()
                 return NO_INDEX
             group = (name, tuple(members))
-            order = self._group_counts.get(group, 0)  # equal groups so far
-            self._communicators.append((name, members, order))
-            self._group_counts[group] = order + 1
-            self._pass_on(to_line("communicators", self._communicator(index)))
+            equal_groups = self._group_counts.get(group, 0)  # so far
+            self._communicators.append((name, members, equal_groups))
+            self._group_counts[group] = equal_groups + 1
+            self._pass_on(format_line("communicators", self._describe_communicator(index)))
             return index
 
     def track(self, name: str, device: int | None = None) -> int:
@@ -149,18 +149,21 @@ class Registry:
 
     def _enter_track(self, row: Thread) -> None:
         self._tracks[row.name] = row
-        self._pass_on(to_line("threads", row))
+        self._pass_on(format_line("threads", row))
 
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
-        """Pass all rows of this job so far, and each new one later, to `listener` as lines."""
+        """Pass all rows so far, and each new one later, to `listener` as lines of the side file.
+
+        Unique ids of communicators are made with the name of the `job`.
+        """
         with self._lock:
             self._job = job
             for definition in list(self._definitions.values()):
-                listener(to_line("definitions", definition))
+                listener(format_line("definitions", definition))
             for index in range(len(self._communicators)):
-                listener(to_line("communicators", self._communicator(index)))
-            for track in list(self._tracks.values()):
-                listener(to_line("threads", track))
+                listener(format_line("communicators", self._describe_communicator(index)))
+            for track_row in list(self._tracks.values()):
+                listener(format_line("threads", track_row))
             self._listener = listener
 
     def stop_listening(self) -> None:
@@ -172,7 +175,7 @@ class Registry:
         self._lock = RLock()
         self._listener = None
 
-    def _has_room(self, characters: int) -> bool:
+    def _reserve_characters(self, characters: int) -> bool:
         """Reserve room for `characters` characters; return False if there is too little."""
         fits = characters <= self._room
         if fits:
@@ -191,12 +194,12 @@ class Registry:
         if self._listener is not None:
             self._listener(line)
 
-    def _communicator(self, index: int) -> Communicator:
-        name, ranks, order = self._communicators[index]
+    def _describe_communicator(self, index: int) -> Communicator:
+        name, ranks, equal_groups = self._communicators[index]
         import hashlib  # noqa: PLC0415 - it loads OpenSSL, which takes long, and few have groups
 
-        what = repr((self._job, name, ranks, order)).encode()
-        return Communicator(index, hashlib.sha256(what).hexdigest()[:16], name, ranks)
+        identity = repr((self._job, name, ranks, equal_groups)).encode()
+        return Communicator(index, hashlib.sha256(identity).hexdigest()[:16], name, ranks)
 
 
 REGISTRY: Final = Registry()

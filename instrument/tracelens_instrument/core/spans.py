@@ -209,17 +209,19 @@ class PythonSpan(metaclass=_Handle):
         try:
             segment = STATE.segment
             if segment is None and (
-                (waiting := STATE.waiting) is None or (segment := waiting.open()) is None
+                (waiting := STATE.waiting) is None or (segment := waiting.open_recording()) is None
             ):
                 return NOTHING
             try:
                 end_index, byte_offset = next(segment.slots)
             except StopIteration:
-                segment, (end_index, byte_offset) = segment.owner.rotate(segment)
+                segment, (end_index, byte_offset) = segment.recording.reserve_in_next_segment(
+                    segment
+                )
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
-                thread = segment.owner.arrive()
+                thread = segment.recording.register_thread()
             start_ns = now()
             try:
                 # The fields and their order are those of tracelens.schema.record.
@@ -278,7 +280,10 @@ class PythonSpan(metaclass=_Handle):
         estimated: bool = False,
         **values: Unpack[Values],
     ) -> None:
-        """Record a span that is over, by times of the monotonic clock."""
+        """Record a span that is over, by times of the monotonic clock.
+
+        `track` is a row of the thread table, None = this thread. What fails to be written is removed.
+        """
         token = self.begin(track, **values)
         segment = token.segment
         if segment is None:
@@ -291,30 +296,36 @@ class PythonSpan(metaclass=_Handle):
         except Exception as error:  # noqa: BLE001 - times are what training code hands in
             reraise_if_handlers(error)
             token.discard()
-            segment.owner.count_unusable_time()
+            segment.recording.count_unusable_time()
 
 
 def _entering(span: PythonSpan, definition_id: int) -> Callable[[], PythonSpan]:
     """Return the function that `with span:` calls first."""
 
     def enter() -> PythonSpan:
-        """Write a record without an end into a free slot of the segment; return the span."""
+        """Write a record without an end into a free slot of the segment; return the span.
+
+        A slot is (index of its end in `segment.ends`, its first byte in `segment.memory`).
+        """
         try:  # as `begin` does it, line by line: calls would cost more than all of them
             segment = STATE.segment
             if segment is None and (
-                (waiting := STATE.waiting) is None or (segment := waiting.open()) is None
+                (waiting := STATE.waiting) is None or (segment := waiting.open_recording()) is None
             ):
                 return span
             try:
                 end_index, byte_offset = next(segment.slots)
             except StopIteration:
-                segment, (end_index, byte_offset) = segment.owner.rotate(segment)
+                segment, (end_index, byte_offset) = segment.recording.reserve_in_next_segment(
+                    segment
+                )
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
-                thread = segment.owner.arrive()
-            # An entered span, where its end is to be written, and the one around it.
-            thread.top = (span, segment, end_index, thread.top)
+                thread = segment.recording.register_thread()
+            # The entered span, where its end is to be written, and the use around it.
+            thread.latest_use = (span, segment, end_index, thread.latest_use)
+            # `blank` has the fields that say nothing, and the step; `block` has the thread's.
             _write_open(
                 segment.memory, byte_offset, now(), STATE.blank, thread.block, definition_id
             )
@@ -331,18 +342,18 @@ def _leaving(span: PythonSpan) -> Callable[..., None]:
     def leave(
         exception_type: type[BaseException] | None, _error: object, _traceback: object
     ) -> None:
-        """Write the end of the span that this thread entered last; negative if it failed."""
+        """Write when `span`, which this thread entered, ends, ns; negative if it failed."""
         try:
             if STATE.segment is None:
                 return
             end_ns = now()
             try:
                 thread = STATE.local.thread_state
-                entered_span, segment, end_index, outer_use = thread.top
+                entered_span, segment, end_index, outer_use = thread.latest_use
             except (AttributeError, TypeError):
                 return  # it was entered before recording began
             if entered_span is span:
-                thread.top = outer_use
+                thread.latest_use = outer_use
                 segment.ends[end_index] = end_ns if exception_type is None else -end_ns
             else:
                 _leave_below(thread, span, end_ns if exception_type is None else -end_ns)
@@ -372,10 +383,11 @@ def _same_span(row: Definition) -> PythonSpan:
 def _leave_below(thread: ThreadState, span: PythonSpan, end_ns: int) -> None:
     """Close the latest use of `span` where uses did not nest, and take it out of the thread's uses.
 
-    A use is an entered span, where its end is to be written, and the use around it.
+    A use is (entered span, its segment, index of its end in `segment.ends`, the use around it, or
+    None). `end_ns` is negative if the span failed.
     """
     inner_uses = []
-    use = thread.top
+    use = thread.latest_use
     while use is not None:
         entered, segment, end_index, outer_use = use
         if entered is span:
@@ -386,7 +398,7 @@ def _leave_below(thread: ThreadState, span: PythonSpan, end_ns: int) -> None:
         return  # it was entered before recording began
     for inner_use in reversed(inner_uses):
         outer_use = (*inner_use, outer_use)
-    thread.top = outer_use
+    thread.latest_use = outer_use
     segment.ends[end_index] = end_ns
 
 

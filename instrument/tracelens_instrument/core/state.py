@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         slots: Iterator[Slot]
         memory: memoryview
         ends: memoryview[int]
-        owner: OpenRecording
+        recording: OpenRecording
 
     class OpenRecording(Protocol):
         """What spans and steps need of the recording under way, `recording.Recording`."""
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
         retention: Retention
 
         @property
-        def clipped(self) -> Count:
+        def clipped_events(self) -> Count:
             """Counts events that are kept without a value that does not fit."""
             ...
 
         @property
-        def failed(self) -> Count:
+        def failed_events(self) -> Count:
             """Counts events that the recorder failed at."""
             ...
 
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
             """The devices it has met, `times.Devices`."""
             ...
 
-        def rotate(self, full: OpenSegment) -> tuple[OpenSegment, Slot]:
+        def reserve_in_next_segment(self, full: OpenSegment) -> tuple[OpenSegment, Slot]:
             """Reserve a slot in the segment after `full`."""
             ...
 
-        def arrive(self) -> ThreadState:
+        def register_thread(self) -> ThreadState:
             """Enter the calling thread into the thread table."""
             ...
 
@@ -102,17 +102,17 @@ _BY_THREAD: Final = struct.Struct("@HHHH")
 class _ThreadState:
     """A thread in a recording: its row in the thread table, and the spans that `with SPAN:` opened.
 
-    The latest of these is `top`, which holds the one before, and so on.
+    `latest_use` is the last of these, and holds the one before, and so on.
     """
 
-    __slots__ = ("block", "index", "top")
+    __slots__ = ("block", "index", "latest_use")
 
-    top: Entry | None
+    latest_use: Entry | None
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.block = _BY_THREAD.pack(index, NO_SHORT, NO_SHORT, 0)
-        self.top = None
+        self.latest_use = None
 
 
 class _Fields:
@@ -164,7 +164,11 @@ class _Fields:
         self._armed_segment = None
 
     def pass_boundary(self) -> bool:
-        """Note a boundary between steps at which there is nothing to do; False if there may be."""
+        """Note a boundary between steps at which there is nothing to do; False if there may be.
+
+        `arm` has said for which segment and until when that holds; `left` are the free slots that it
+        had at the boundary before.
+        """
         segment = self.segment
         if segment is None or segment is not self._armed_segment or now() >= self._until_ns:
             return False
@@ -189,7 +193,7 @@ class Waiting:
     """A recording that opens at its first event: where, how, and whose if that is known already."""
 
     directory: Path
-    open: Callable[[], OpenSegment | None]
+    open_recording: Callable[[], OpenSegment | None]
     identity: Identity | None = None
 
 

@@ -28,9 +28,9 @@ __all__ = [
     "put_work",
 ]
 
-_STEP: Final = Span(REGISTRY.definition("step", "step"))
+_STEP: Final = Span(REGISTRY.definition_id("step", "step"))
 _WORK: Final = {
-    name: Span(REGISTRY.definition(name, "step", "counter")) for name in ("samples", "tokens")
+    name: Span(REGISTRY.definition_id(name, "step", "counter")) for name in ("samples", "tokens")
 }
 _AS_REQUEST: Final = struct.Struct("@Q")
 
@@ -142,7 +142,7 @@ def put_counter(handle: Span, value: Any) -> None:
     except Exception as error:  # noqa: BLE001 - training code hands in anything, and must not fail
         reraise_if_handlers(error)
         if STATE.recording is not None:
-            STATE.recording.clipped.add()
+            STATE.recording.clipped_events.add()
         return
     handle.begin(request=bits)
 

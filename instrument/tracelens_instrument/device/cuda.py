@@ -39,8 +39,11 @@ class CudaClock:
         """Its name as PyTorch has it."""
         return f"cuda:{self._index}"
 
-    def record(self) -> tuple[Event, int] | None:
-        """Record an event on the calling thread's stream; return both, None if that is captured."""
+    def record_event(self) -> tuple[Event, int] | None:
+        """Record an event on the calling thread's stream; return the event and the stream's id.
+
+        None while the stream's work is captured into a graph, to be repeated.
+        """
         if _CUDA.is_current_stream_capturing():
             return None
         stream = _CUDA.current_stream(self._index)
@@ -48,7 +51,7 @@ class CudaClock:
         event.record(stream)
         return event, stream.stream_id
 
-    def record_apart(self) -> Event:
+    def record_event_apart(self) -> Event:
         """Record an event on a stream of our own."""
         if self._apart is None:
             self._apart = _CUDA.Stream(self._index, priority=_HIGH)
@@ -56,7 +59,7 @@ class CudaClock:
         event.record(self._apart)
         return event
 
-    def may_ask(self) -> bool:
+    def can_query(self) -> bool:
         """Return True if events may be asked about: not while this thread captures a graph."""
         return not _CUDA.is_current_stream_capturing()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from tracelens_instrument.core.spans import Future, Span, Token, Values
-    from tracelens_instrument.device.times import Devices, DeviceTimes, Timing
+    from tracelens_instrument.device.times import Devices, DeviceTimer, Timing
 
 __all__ = ["DeviceSpan", "DeviceToken"]
 
@@ -24,14 +24,14 @@ __all__ = ["DeviceSpan", "DeviceToken"]
 class DeviceToken:
     """A span that has begun, on the host and on the device; as `Token`."""
 
-    __slots__ = ("_devices", "_times", "_timing", "_token")
+    __slots__ = ("_devices", "_timer", "_timing", "_token")
 
     def __init__(
-        self, token: Token, devices: Devices, times: DeviceTimes, timing: Timing | None
+        self, token: Token, devices: Devices, timer: DeviceTimer, timing: Timing | None
     ) -> None:
         self._token = token
         self._devices = devices
-        self._times = times
+        self._timer = timer
         self._timing = timing
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ class DeviceToken:
         timing, self._timing = self._timing, None
         if timing is not None:
             try:
-                self._times.end(timing)
+                self._timer.end(timing)
             except Exception as error:  # noqa: BLE001 - the border to the user's training code
                 self._devices.give_up(error)
         self._token.end(failed)
@@ -58,7 +58,7 @@ class DeviceToken:
         """Remove the span as if it had not begun."""
         timing, self._timing = self._timing, None
         if timing is not None:
-            self._times.drop(timing)
+            self._timer.drop(timing)
         self._token.discard()
 
 
@@ -89,34 +89,38 @@ class DeviceSpan:
     def begin(self, track: int | None = None, **values: Unpack[Values]) -> Token | DeviceToken:
         """Begin a span now, on this thread or on `track`; what is returned ends it.
 
-        The number `request` ties it to its times on the device; one that bears another has none.
+        The number `request` ties it to its times on the device, so that a span to which the caller
+        gives one is not timed there.
         """
         devices = self._find_devices()
         if devices is None or "request" in values:
             return self._span.begin(track, **values)
-        device_times, request, timing = None, None, None
+        device_timer, request, timing = None, None, None  # None: it is not timed on the device
         try:
-            device_times = devices.current()
-            request = None if device_times is None else device_times.next_request()
+            device_timer = devices.current_timer()
+            request = None if device_timer is None else device_timer.next_request()
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)
-        if device_times is None or request is None:
+        if device_timer is None or request is None:
             return self._span.begin(track, **values)
         values["request"] = request
         # On the host first: nothing begins on the device before.
         token = self._span.begin(track, **values)
         try:
-            timing = device_times.begin(request, self._track_name)
+            timing = device_timer.begin(request, self._track_name)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)
-        return DeviceToken(token, devices, device_times, timing)
+        return DeviceToken(token, devices, device_timer, timing)
 
     __call__ = begin
 
     def _find_devices(self) -> Devices | None:
-        """Return the recording's devices; a recording that waits for its first event begins."""
+        """Return the devices of the recording, which begins now if it waits for its first event.
+
+        None if nothing is recorded.
+        """
         if STATE.segment is None and (waiting := STATE.waiting) is not None:
-            waiting.open()
+            waiting.open_recording()
         recording = STATE.recording
         if recording is None or STATE.segment is None:
             return None

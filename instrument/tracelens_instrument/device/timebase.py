@@ -45,18 +45,18 @@ class DeviceClock(Protocol):
         """What it is called, such as ``cuda:0``."""
         ...
 
-    def record(self) -> tuple[Event, int] | None:
+    def record_event(self) -> tuple[Event, int] | None:
         """Record an event on the calling thread's stream; also say which stream that is.
 
         None where nothing may be recorded, because the stream's work is captured to be repeated.
         """
         ...
 
-    def record_apart(self) -> Event:
+    def record_event_apart(self) -> Event:
         """Record an event on a stream on which nothing else runs, so that it is over soon."""
         ...
 
-    def may_ask(self) -> bool:
+    def can_query(self) -> bool:
         """Return True if events may be asked about now."""
         ...
 
@@ -88,21 +88,21 @@ def find() -> DeviceClock | None:
 
 @dataclass
 class Anchor:
-    """An event, recorded after `before_ns` of the host and seen to be over at `after_ns`.
+    """An event, recorded after `host_before_ns` of the host and seen to be over at `host_seen_ns`.
 
     `device_ns` is its time on the device's clock, None until that is known.
     """
 
     event: Event
-    before_ns: int
-    after_ns: int | None = None
+    host_before_ns: int
+    host_seen_ns: int | None = None
     device_ns: int | None = None
 
     @property
     def window_ns(self) -> int:
         """How sure its moment on the host's clock is."""
-        assert self.after_ns is not None  # it has been seen
-        return self.after_ns - self.before_ns
+        assert self.host_seen_ns is not None  # it has been seen
+        return self.host_seen_ns - self.host_before_ns
 
 
 class Anchors:
@@ -112,9 +112,9 @@ class Anchors:
         self, clock: DeviceClock, write: Callable[[ClockReading], None], now: Callable[[], int]
     ) -> None:
         self._clock = clock
-        self._write = write
+        self._write_reading = write
         self._now = now
-        self._last_known: Anchor | None = None
+        self._last_seen: Anchor | None = None
         self.latest = self._cast_sharpest()
         self.look()
 
@@ -123,7 +123,7 @@ class Anchors:
         latest = self.latest
         if latest.device_ns is not None:
             wait_ns = _AGAIN_NS if latest.window_ns > _LOOK_NS else ANCHOR_EVERY_NS
-            if self._now() >= latest.before_ns + wait_ns:
+            if self._now() >= latest.host_before_ns + wait_ns:
                 self._cast_latest()
 
     def cast_last(self) -> None:
@@ -133,24 +133,28 @@ class Anchors:
             self._cast_latest()
 
     def look(self) -> None:
-        """Write down a reading of both clocks if the device has passed the latest anchor by now."""
+        """Write down a reading of both clocks if the device has passed the latest anchor by now.
+
+        An anchor is an event with its time on the device, None before it was passed, and the window
+        on the host's clock in which that was. The first one sets the device's clock to the host's.
+        """
         anchor = self.latest
         if anchor.device_ns is not None or not self._wait_until_seen(anchor):
             return
-        host_middle_ns = anchor.before_ns + anchor.window_ns // 2
-        earlier_anchor = self._last_known
+        host_middle_ns = anchor.host_before_ns + anchor.window_ns // 2
+        earlier_anchor = self._last_seen
         if earlier_anchor is None or earlier_anchor.device_ns is None:
             anchor.device_ns = host_middle_ns
         else:
             anchor.device_ns = earlier_anchor.device_ns + self._clock.between_ns(
                 earlier_anchor.event, anchor.event
             )
-        self._last_known = anchor
-        self._write(
+        self._last_seen = anchor
+        self._write_reading(
             ClockReading(
-                "device",
-                host_middle_ns,
-                anchor.window_ns,
+                method="device",
+                monotonic_ns=host_middle_ns,
+                window_ns=anchor.window_ns,
                 offset_ns=host_middle_ns - anchor.device_ns,
                 device=self._clock.index,
             )
@@ -161,12 +165,15 @@ class Anchors:
         self.look()
 
     def _cast_sharpest(self) -> Anchor:
-        """Record some anchors, until one is not seen soon; return that with the smallest window."""
+        """Record some events as anchors, until the device does not pass one soon.
+
+        Return the anchor with the smallest window on the host's clock, in which the device passed it.
+        """
         sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
-            anchor = Anchor(None, self._now())
-            anchor.event = self._clock.record_apart()
-            is_seen = self._wait_until_seen(anchor, _LOOK_NS)
+            anchor = Anchor(event=None, host_before_ns=self._now())
+            anchor.event = self._clock.record_event_apart()
+            is_seen = self._wait_until_seen(anchor, _LOOK_NS)  # soon
             if sharpest_anchor is None or (
                 is_seen and anchor.window_ns < sharpest_anchor.window_ns
             ):
@@ -178,11 +185,11 @@ class Anchors:
 
     def _wait_until_seen(self, anchor: Anchor, patience_ns: int = 0) -> bool:
         """Return True if the device passes the anchor within `patience_ns`; ask once at least."""
-        deadline_ns = anchor.before_ns + patience_ns
-        while anchor.after_ns is None:
+        deadline_ns = anchor.host_before_ns + patience_ns
+        while anchor.host_seen_ns is None:
             is_over, moment_ns = self._clock.is_over(anchor.event), self._now()
             if is_over:
-                anchor.after_ns = moment_ns
+                anchor.host_seen_ns = moment_ns
             elif moment_ns >= deadline_ns:
                 break
-        return anchor.after_ns is not None
+        return anchor.host_seen_ns is not None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.timebase import Anchor, DeviceClock, Event
     from tracelens_instrument.storage.side_file import Losses
 
-__all__ = ["MOST_WAITING", "STOP_LIMIT_S", "DeviceTimes", "Devices", "Timing"]
+__all__ = ["MOST_WAITING", "STOP_LIMIT_S", "DeviceTimer", "Devices", "Timing"]
 
 MOST_WAITING: Final = 4096
 _ASK_AT: Final = 1024  # waiting, where no step ends that would ask
@@ -54,7 +54,7 @@ class Timing:
     end_event: Event = None
 
 
-class DeviceTimes:
+class DeviceTimer:
     """The spans of one device in one recording."""
 
     def __init__(
@@ -67,7 +67,7 @@ class DeviceTimes:
         self._clock = clock
         self._count_lost = count_lost
         self._now = now
-        self._record = Span(REGISTRY.definition("device times", "device", DEVICE_TIMES))
+        self._time_span = Span(REGISTRY.definition_id("device times", "device", DEVICE_TIMES))
         self._tracks: dict[object, int] = {}
         self._waiting: deque[Timing] = deque()
         self._lock = threading.Lock()
@@ -76,11 +76,14 @@ class DeviceTimes:
 
     def next_request(self) -> int | None:
         """Return the number of a span that begins on the host; None if it cannot be timed."""
-        return None if self._closed or not self._clock.may_ask() else next(_requests)
+        return None if self._closed or not self._clock.can_query() else next(_requests)
 
     def begin(self, request: int, track_name: str | None) -> Timing | None:
-        """Begin to time what the calling thread's stream does next; None where that cannot be."""
-        event_and_stream = None if self._closed else self._clock.record()
+        """Begin to time what the calling thread's stream does next; None where that cannot be.
+
+        `request` is the number of the span on the host, `track_name` of the track for its device times.
+        """
+        event_and_stream = None if self._closed else self._clock.record_event()
         if event_and_stream is None:
             return None
         event, stream = event_and_stream
@@ -88,8 +91,8 @@ class DeviceTimes:
         return Timing(request, self._now(), self._anchors.latest, event, track)
 
     def end(self, timing: Timing) -> None:
-        """End where the calling thread's stream is now."""
-        event_and_stream = None if self._closed else self._clock.record()
+        """End a span's timing where the calling thread's stream is now; write known times later."""
+        event_and_stream = None if self._closed else self._clock.record_event()
         if event_and_stream is None:
             return
         timing.end_event, _stream = event_and_stream
@@ -108,12 +111,12 @@ class DeviceTimes:
     def at_step_boundary(self) -> None:
         """Write down what is known by now, and cast an anchor now and then."""
         self.ask()
-        if self._clock.may_ask():
+        if self._clock.can_query():
             self._anchors.cast_if_due()
 
     def ask(self) -> None:
         """Write down the times of all spans that the device has finished."""
-        if not self._clock.may_ask() or not self._lock.acquire(blocking=False):
+        if not self._clock.can_query() or not self._lock.acquire(blocking=False):
             return
         try:
             self._anchors.look()
@@ -123,7 +126,7 @@ class DeviceTimes:
 
     def finish(self, limit_s: float) -> None:
         """Wait a limited time for the device to finish; times not known then are lost, and counted."""
-        if self._clock.may_ask():
+        if self._clock.can_query():
             self._anchors.cast_last()
         deadline_s = time.monotonic() + limit_s
         while self._has_unknown_times and time.monotonic() < deadline_s:
@@ -140,7 +143,10 @@ class DeviceTimes:
         return bool(self._waiting) or self._anchors.latest.device_ns is None
 
     def _write_known_times(self) -> None:
-        """Write down the known times; the spans that are unfinished wait on in their order."""
+        """Write down the known times of waiting spans; those not known yet wait on in their order.
+
+        It stops after `_MOST_UNFINISHED` unknown ones, as later spans are hardly over before earlier.
+        """
         unfinished: list[Timing] = []
         for _ in range(len(self._waiting)):
             try:
@@ -156,7 +162,8 @@ class DeviceTimes:
     def _write_if_known(self, timing: Timing) -> bool:
         """Write a span's times down if the device has passed both its events; return True then.
 
-        The record has the host's begin, the device's duration, and as `nbytes` the device's begin.
+        The record has the host's begin, the device's duration, and as `nbytes` the device's begin, ns
+        of the device's clock, on which the anchor's time is known.
         """
         clock, anchor_device_ns = self._clock, timing.anchor.device_ns
         if anchor_device_ns is None or not (
@@ -167,7 +174,7 @@ class DeviceTimes:
         device_begin_ns = anchor_device_ns + clock.between_ns(timing.anchor.event, begin_event)
         duration_ns = max(clock.between_ns(begin_event, end_event), 0)
         clock.reuse(begin_event, end_event)
-        self._record.complete(
+        self._time_span.complete(
             timing.host_begin_ns,
             timing.host_begin_ns + duration_ns,
             timing.track,
@@ -188,31 +195,34 @@ class Devices:
     """Device times by device. A device that fails is left alone from then on; training goes on."""
 
     def __init__(self, write: Callable[[ClockReading], None], losses: Losses) -> None:
-        self._write = write
+        self._write_reading = write
         self._losses = losses
-        self._times_by_device: dict[int, DeviceTimes] = {}
+        self._timer_by_device: dict[int, DeviceTimer] = {}
         self._failed = False
         self._lock = threading.RLock()  # a signal handler may come in between
 
-    def current(self) -> DeviceTimes | None:
-        """Return the times of the device that the calling thread uses; None without one."""
+    def current_timer(self) -> DeviceTimer | None:
+        """Return the timer of the device that the calling thread uses; None without one.
+
+        None also where devices have failed, or events cannot be asked about while a graph is captured.
+        """
         if self._failed:
             return None
         clock = timebase.find()
         if clock is None:
             return None
-        times = self._times_by_device.get(clock.index)
-        if times is None and clock.may_ask():
-            times = self._new_device(clock)
-        return times
+        timer = self._timer_by_device.get(clock.index)
+        if timer is None and clock.can_query():
+            timer = self._make_timer(clock)
+        return timer
 
     def at_step_boundary(self) -> None:
         """Read the times that are due between two steps."""
-        if self._failed or not self._times_by_device:
+        if self._failed or not self._timer_by_device:
             return
         try:
-            for times in list(self._times_by_device.values()):
-                times.at_step_boundary()
+            for timer in list(self._timer_by_device.values()):
+                timer.at_step_boundary()
         except Exception as error:  # noqa: BLE001 - a device fails in its own way; training goes on
             self.give_up(error)
 
@@ -221,8 +231,8 @@ class Devices:
         if self._failed:
             return
         try:
-            for times in self._times_by_device.values():
-                times.finish(STOP_LIMIT_S)
+            for timer in self._timer_by_device.values():
+                timer.finish(STOP_LIMIT_S)
         except Exception as error:  # noqa: BLE001 - a device fails in its own way; training goes on
             self.give_up(error)
 
@@ -237,12 +247,12 @@ class Devices:
         self._failed = True
         _ABANDONED.append(self)
 
-    def _new_device(self, clock: DeviceClock) -> DeviceTimes:
-        """Return the times of a device that was not known before; the first thread makes them."""
+    def _make_timer(self, clock: DeviceClock) -> DeviceTimer:
+        """Return the timer of a device that had none; of several threads the first makes it."""
         with self._lock:
-            times = self._times_by_device.get(clock.index)
-            if times is None:
+            timer = self._timer_by_device.get(clock.index)
+            if timer is None:
                 count_lost = self._losses.counter(UNKNOWN_TIMES).add
-                new_times = DeviceTimes(clock, self._write, count_lost, now)
-                times = self._times_by_device.setdefault(clock.index, new_times)
-            return times
+                new_timer = DeviceTimer(clock, self._write_reading, count_lost, now)
+                timer = self._timer_by_device.setdefault(clock.index, new_timer)
+            return timer

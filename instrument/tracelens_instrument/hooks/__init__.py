@@ -43,12 +43,12 @@ def attach(obj: Any, **options: Any) -> Any:
     Raises:
         InvalidArgument: an object that no hook knows, or an option that its hook does not have.
     """
-    attachable_hooks = [hook for hook in HOOKS if hook.attaches]
+    attachable_hooks = [hook for hook in HOOKS if hook.attaches]  # it says what, in words
     for hook in attachable_hooks:
         if hook.is_framework_loaded:
-            module = hook.load()
-            if module.matches(obj):
-                return module.attach(obj, **options)
+            hook_module = hook.load()
+            if hook_module.matches(obj):
+                return hook_module.attach(obj, **options)
     attachable_objects = ", ".join(hook.attaches for hook in attachable_hooks)
     raise InvalidArgument(
         f"attach got {type(obj).__qualname__!r}, expected one of: {attachable_objects}."

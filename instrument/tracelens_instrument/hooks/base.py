@@ -98,7 +98,7 @@ class Switch:
     def __init__(self) -> None:
         self.on = False
 
-    def turn_on(self) -> bool:
+    def turn_on_if_off(self) -> bool:
         """Turn it on permanently; return True if it was off."""
         was, self.on = self.on, True
         return not was

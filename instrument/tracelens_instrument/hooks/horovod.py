@@ -64,8 +64,8 @@ def _wrap_everywhere(name: str, wrapper: Callable[..., Any]) -> None:
     if original is None:
         return  # this version has none
     wrapped = wrapt.FunctionWrapper(original, wrapper)
-    for path, module in list(sys.modules.items()):
-        if path.startswith("horovod.torch") and getattr(module, name, None) is original:
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("horovod.torch") and getattr(module, name, None) is original:
             setattr(module, name, wrapped)
 
 
@@ -83,10 +83,16 @@ def _identify() -> None:
 
 
 def _around_issuing(op: str) -> Callable[..., Any]:
-    """Make the wrapper of a function that hands in an operation and returns its handle."""
+    """Make the wrapper of a function that hands in an operation, such as "allreduce".
+
+    The function returns the operation's handle.
+    """
 
     def issue(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
-        """Begin a span, which ends when the program synchronizes with the handle returned."""
+        """Begin a span, which ends when the program synchronizes with the handle returned.
+
+        `wrapped` is Horovod's function; the token, None if nothing was recorded, ends the span.
+        """
         token = attempt(_begin_reduction, op, args, kwargs)
         try:
             handle = wrapped(*args, **kwargs)
@@ -102,7 +108,10 @@ def _around_issuing(op: str) -> Callable[..., Any]:
 
 
 def _begin_reduction(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token:
-    """Begin a span, numbered among those of the same operation and name."""
+    """Begin a span, numbered among those of the same operation and name: Horovod matches them so.
+
+    `args` and `kwargs` are those of its function; the payload is a tensor, or a list of them.
+    """
     payload = args[0] if args else kwargs.get("tensor", kwargs.get("tensors", ()))
     tensors = payload if isinstance(payload, (list, tuple)) else (payload,)
     name = kwargs.get("name") or _next_default_name(op)

@@ -67,12 +67,12 @@ class Operation:
     end_ns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProfiledSpan:
-    """A span to record; without `op` it is computation."""
+    """A span to record; without `op` it is computation. `seq` numbers the calls of one collective."""
 
     name: str
-    op: str | None
+    op: str | None = None
     start_ns: int
     end_ns: int
     step: int
@@ -90,11 +90,11 @@ def spans_of(
     """
     ordered_operations = sorted(operations, key=lambda operation: operation.start_ns)
     first_device = min((operation.device for operation in ordered_operations), default=0)
-    begins = sorted((begin_ns, step) for step, begin_ns in step_begins_ns.items())
-    call_counts: Counter[str] = Counter()
+    begins_and_steps = sorted((begin_ns, step) for step, begin_ns in step_begins_ns.items())
+    call_counts: Counter[str] = Counter()  # by name
     computations: list[tuple[int, int]] = []  # begin and end, ns
     for operation in ordered_operations:
-        step = _find_step(operation.start_ns, begins)
+        step = _find_step(operation.start_ns, begins_and_steps)
         if operation.device != first_device or step is None:
             continue
         op = _collective_op(operation.name)
@@ -102,10 +102,18 @@ def spans_of(
             _extend_computations(computations, operation)
             continue
         name = f"{operation.module}/{operation.name}"
-        yield ProfiledSpan(name, op, operation.start_ns, operation.end_ns, step, call_counts[name])
+        yield ProfiledSpan(
+            name=name,
+            op=op,
+            start_ns=operation.start_ns,
+            end_ns=operation.end_ns,
+            step=step,
+            seq=call_counts[name],
+        )
         call_counts[name] += 1
     for begin_ns, end_ns in computations:
-        yield ProfiledSpan("computation", None, begin_ns, end_ns, _find_step(begin_ns, begins) or 0)
+        step = _find_step(begin_ns, begins_and_steps) or 0
+        yield ProfiledSpan(name="computation", start_ns=begin_ns, end_ns=end_ns, step=step)
 
 
 def _collective_op(name: str) -> str | None:
@@ -142,26 +150,26 @@ class _Window:
     """The steps that are profiled: the same ones in every process."""
 
     def __init__(self) -> None:
-        """Take the window from the environment, as ``FIRST:LAST`` of the steps counted here."""
-        self.first, self.last = WINDOW
+        """Take the window to profile from the environment: ``FIRST:LAST`` of the steps counted here."""
+        self.first_step, self.last_step = WINDOW
         with contextlib.suppress(ValueError):
-            first, _, last = os.environ.get(WINDOW_VARIABLE, "").partition(":")
-            self.first, self.last = int(first), int(last)
-        self.count = 0  # steps that have begun
+            first_text, _, last_text = os.environ.get(WINDOW_VARIABLE, "").partition(":")
+            self.first_step, self.last_step = int(first_text), int(last_text)
+        self.step_count = 0  # steps that have begun
         self.step_begins_ns: dict[int, int] = {}  # by step
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._wall_minus_monotonic_ns = 0
 
     def begin(self, step: int) -> None:
         """Called when a step begins."""
-        if self.count == self.first:
+        if self.step_count == self.first_step:
             self._start()
-        self.count += 1
+        self.step_count += 1
         self.step_begins_ns[step] = now()
 
     def end(self) -> None:
         """Called when it is over."""
-        if self._folder is not None and self.count == self.last:
+        if self._folder is not None and self.step_count == self.last_step:
             self.finish()
 
     def _start(self) -> None:
@@ -221,7 +229,7 @@ def _around_enter(wrapped: Any, annotation: Any, args: Any, kwargs: Any) -> Any:
 
 def _begin_step(annotation: Any) -> None:
     number = annotation.tracelens_step
-    step = _window().count if number is None else int(number)
+    step = _window().step_count if number is None else int(number)
     annotation.tracelens_open = recorder.step(step)
     annotation.tracelens_open.__enter__()
     _window().begin(step)
@@ -239,7 +247,11 @@ def _end_step(annotation: Any) -> None:
 
 
 def _read_operations(profile_path: Path, wall_minus_monotonic_ns: int) -> list[Operation]:
-    """Read the operations that XLA ran in this process; their times become monotonic ones."""
+    """Read the operations that XLA ran in this process; their times become monotonic ones.
+
+    `wall_minus_monotonic_ns` is Unix time minus monotonic time, `offset_ns` monotonic time minus that of
+    the profile's events.
+    """
     import jax  # noqa: PLC0415 - only with JAX
 
     profile = jax.profiler.ProfileData.from_file(str(profile_path))
@@ -269,7 +281,7 @@ def _read_operations(profile_path: Path, wall_minus_monotonic_ns: int) -> list[O
 
 
 def _record_span(span: ProfiledSpan) -> None:
-    """Record a collective, among all processes, on XLA's track; computation on this thread."""
+    """Record a collective, among all processes, on XLA's track; computation (no `op`) on this thread."""
     if span.op is None:
         recorder.span(span.name, kind="user").complete(span.start_ns, span.end_ns, step=span.step)
         return

@@ -35,7 +35,7 @@ __all__ = [
     "Ring",
     "SlowSteps",
     "install_signal",
-    "steps_in",
+    "read_finished_steps",
     "uninstall_signal",
 ]
 
@@ -68,16 +68,16 @@ class Ring:
         self._kept_steps = last
         self._segments: deque[_RingSegment] = deque()
 
-    def take(self, path: Path, steps: int) -> None:
+    def add(self, path: Path, steps: int) -> None:
         """Add a segment that is used after `steps` steps."""
         self._segments.append(_RingSegment(path, steps))
 
-    def outdated(self, steps: int) -> Iterator[Path]:
+    def drop_outdated(self, steps: int) -> Iterator[Path]:
         """Drop the segments with nothing of the last steps, `steps` being over."""
         while len(self._segments) > 1 and self._segments[1].steps + self._kept_steps < steps:
             yield self._segments.popleft().path
 
-    def oldest(self) -> Path | None:
+    def drop_oldest(self) -> Path | None:
         """Drop the oldest segment, if any may be dropped."""
         return self._segments.popleft().path if len(self._segments) > 1 else None
 
@@ -86,18 +86,18 @@ class Ring:
         self._segments.clear()
 
 
-def steps_in(content: bytes, step_definition: int) -> list[tuple[int, int, int]]:
+def read_finished_steps(content: bytes, step_definition: int) -> list[tuple[int, int, int]]:
     """Return (number, begin, end), ns, of the steps that are over in a segment's content.
 
-    Their records have the number `step_definition`. An end is 0 while a step lasts, and negative if
-    it failed.
+    Their records have the definition's number `step_definition`. An end is 0 while a step lasts, and
+    negative if it failed.
     """
     int64_words, int32_words = memoryview(content).cast("q"), memoryview(content).cast("i")
-    definitions = int32_words[_INTEGERS_PER_RECORD - 1 :: _INTEGERS_PER_RECORD].tolist()
+    definition_ids = int32_words[_INTEGERS_PER_RECORD - 1 :: _INTEGERS_PER_RECORD].tolist()
     steps: list[tuple[int, int, int]] = []
-    for row in _find_rows(definitions, step_definition):
-        word = _WORDS_PER_RECORD * row
-        begin_ns, end_ns = int64_words[word], int64_words[word + 1]
+    for row in _find_rows(definition_ids, step_definition):
+        word_index = _WORDS_PER_RECORD * row
+        begin_ns, end_ns = int64_words[word_index], int64_words[word_index + 1]
         if end_ns:
             step_number = int32_words[_INTEGERS_PER_RECORD * row + _STEP_INTEGER]
             steps.append((step_number, begin_ns, abs(end_ns)))
@@ -122,25 +122,29 @@ class SlowSteps:
 
     def __init__(self, factor: float, steps: int) -> None:
         self._factor = factor
-        self._steps = steps
-        self._recent: deque[int] = deque(maxlen=_REMEMBERED)
+        self._steps_in_a_row = steps
+        self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED)
         self._last_end_ns: int | None = None
         self._slow_in_a_row = 0
 
     def ends_slow_row(self, step_end_ns: int) -> bool:
-        """Called when a step ends; True if it is the last of enough slow ones in a row."""
+        """Called when a step ends; True if it is the last of enough slow ones in a row.
+
+        A step lasts since the end of the one before. What is slow follows from recent steps, so the
+        first ones never are.
+        """
         step_begin_ns, self._last_end_ns = self._last_end_ns, step_end_ns
         if step_begin_ns is None:
             return False
         step_ns = step_end_ns - step_begin_ns
-        is_slow = len(self._recent) >= _FEWEST_STEPS and step_ns > self._limit_ns()
-        self._recent.append(step_ns)
+        is_slow = len(self._recent_steps_ns) >= _FEWEST_STEPS and step_ns > self._limit_ns()
+        self._recent_steps_ns.append(step_ns)
         self._slow_in_a_row = self._slow_in_a_row + 1 if is_slow else 0
-        return self._slow_in_a_row == self._steps
+        return self._slow_in_a_row == self._steps_in_a_row
 
     def _limit_ns(self) -> float:
-        median_ns = _median(self._recent)
-        deviation_ns = _median(abs(step_ns - median_ns) for step_ns in self._recent)
+        median_ns = _median(self._recent_steps_ns)
+        deviation_ns = _median(abs(step_ns - median_ns) for step_ns in self._recent_steps_ns)
         return max(self._factor * median_ns, median_ns + _OUTLIER_MADS * deviation_ns)
 
 

@@ -61,16 +61,15 @@ def parse(
     Raises:
         InvalidArgument: one of them is not among what this module's description names.
     """
-    keep_rule = _ALL if keep is None else _parse_keep(keep)
+    last, every, burst = _ALL if keep is None else _parse_keep(keep)
     budget_bytes = None if budget is None else _parse_budget(budget)
-    return Retention(
-        *keep_rule, budget_bytes, DEFAULT_DETAIL if detail is None else checked_detail(detail)
-    )
+    level = DEFAULT_DETAIL if detail is None else checked_detail(detail)
+    return Retention(last, every, burst, budget_bytes, detail=level)
 
 
 def from_environment() -> Retention:
     """Read the retention from the environment; warn once of an invalid value, and ignore it."""
-    return read_retention(None, None, None)
+    return read_retention(keep=None, budget=None, detail=None)
 
 
 def read_retention(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
@@ -79,10 +78,10 @@ def read_retention(keep: str | None, budget: int | str | None, detail: str | Non
     Raises:
         InvalidArgument: what is given makes no sense.
     """
-    keep_rule = _argument_or_variable(keep, KEEP_VARIABLE, _parse_keep) or _ALL
+    last, every, burst = _argument_or_variable(keep, KEEP_VARIABLE, _parse_keep) or _ALL
     budget_bytes = _argument_or_variable(budget, BUDGET_VARIABLE, _parse_budget)
     level = _argument_or_variable(detail, DETAIL_VARIABLE, checked_detail) or DEFAULT_DETAIL
-    return Retention(*keep_rule, budget_bytes, level)
+    return Retention(last, every, burst, budget_bytes, detail=level)
 
 
 def checked_detail(detail: object) -> str:
@@ -134,7 +133,7 @@ def _argument_or_variable(
 
 
 def _parse_keep(keep: object) -> _KeepRule:
-    """Return (last, every, burst) in steps; None for one that does not apply."""
+    """Return (last, every, burst): keep the last steps, or `burst` steps out of `every`; None = all."""
     text = text_or_empty(keep)
     if text == "all":
         return _ALL

@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["path_shortener"]
+__all__ = ["make_path_shortener"]
 
 
-def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
+def make_path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
     """Return a function that names files relative to the innermost of these folders.
 
     So a frame reads ``torch/nn/modules/linear.py`` rather than where this machine keeps PyTorch, reads

@@ -21,12 +21,12 @@ import pyarrow as pa
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, UNFINISHED_SAMPLES
 from tracelens_instrument.core.attachments import ATTACHED_VARIABLE, note_attached
 from tracelens_instrument.core.clock import now
-from tracelens_instrument.stacks.frame_paths import path_shortener
+from tracelens_instrument.stacks.frame_paths import make_path_shortener
 from tracelens_instrument.stacks.timeline import (
     Run,
     find_clock_offset_ns,
-    mark,
     read_runs,
+    run_marker,
 )
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
@@ -72,7 +72,7 @@ class _Spy:
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
 
-    def samples(self) -> bool:
+    def is_sampling(self) -> bool:
         """Return True if it has found its way into the rank: on a busy machine that takes seconds."""
         return SAMPLING in self._logged()
 
@@ -90,7 +90,7 @@ class _Spy:
             self._process.kill()
             self._process.wait()
 
-    def failure(self) -> str | None:
+    def read_failure(self) -> str | None:
         """Return its error output if it wrote nothing."""
         if self.timeline_path.exists():
             return None
@@ -103,7 +103,10 @@ class _Spy:
 
 
 def main() -> None:
-    """Sample the rank in pieces until it ends, and write them to a file, a batch each."""
+    """Sample the rank in pieces until it ends, and write them to a file, a batch each.
+
+    The command line is the rank's pid, the samples per second, the file, and maybe for how many seconds.
+    """
     pid, rate_hz, samples_path = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     rank = _Rank(pid, duration_s=float(sys.argv[4]) if len(sys.argv) > 4 else None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too, and ends us
@@ -146,25 +149,28 @@ def _read_samples(samples_path: Path) -> list[pa.RecordBatch]:
 def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatch:
     """Sample until the piece is full or the rank ends; return its runs on the monotonic clock.
 
+    A run is samples in a row with the same stack, a row of the batch. As py-spy samples this process,
+    too, markers, functions of known begin and end, tie its clock to ours.
+
     Raises:
         OSError: py-spy cannot be run, or may not look into the rank.
         ValueError: it wrote what is no timeline.
     """
     spy = _Spy(rank.pid, rate_hz, work_folder)
     marker_spans: dict[str, tuple[int, int]] = {}  # begin and end of each marker, ns, by its name
-    while not (spy.samples() or spy.has_ended() or rank.is_over(LOOK_EVERY_S / 4)):
+    while not (spy.is_sampling() or spy.has_ended() or rank.is_over(LOOK_EVERY_S / 4)):
         pass
     _let_rank_go_on()
     while now() - spy.started_ns < PIECE_S * NS and not spy.has_ended():
         if len(marker_spans) < MARKERS:
-            marker_spans |= mark(len(marker_spans))
+            marker_spans |= run_marker(len(marker_spans))
         if rank.is_over(LOOK_EVERY_S / 4 if len(marker_spans) < MARKERS else LOOK_EVERY_S):
             break
     spy.end()
-    failure = spy.failure()
+    failure = spy.read_failure()
     if failure:
         raise OSError(f"py-spy: {failure}")
-    runs = list(read_runs(spy.timeline_path, path_shortener()))
+    runs = list(read_runs(spy.timeline_path, make_path_shortener()))
     spy.timeline_path.unlink()
     monotonic_minus_spy_ns = find_clock_offset_ns(runs, marker_spans)
     if monotonic_minus_spy_ns is None:
@@ -180,7 +186,7 @@ def _let_rank_go_on() -> None:
 
 
 def _make_batch(runs: list[Run], shift_ns: int) -> pa.RecordBatch:
-    """Return a row for each run, its times shifted by `shift_ns`."""
+    """Return a row for each run (samples in a row with one stack), its times shifted by `shift_ns`."""
     columns: dict[str, list[Any]] = {
         "pid": [run.pid for run in runs],
         "thread": [run.thread for run in runs],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["MARKER", "Run", "find_clock_offset_ns", "mark", "read_runs"]
+__all__ = ["MARKER", "Run", "find_clock_offset_ns", "read_runs", "run_marker"]
 _THREAD: Final = re.compile(r"thread \((\d+)\)(?:: (.*))?", re.DOTALL)
 _PROCESS: Final = re.compile(r"process \d+:")
 MARKER: Final = "tracelens_marker_"
@@ -60,7 +60,7 @@ class _Track:
 def read_runs(path: Path, shorten_path: Callable[[str], str] = str) -> Iterator[Run]:
     """Yield the runs in a file of ``py-spy record --format chrometrace --threads``.
 
-    `shorten_path` names the file of a frame.
+    A run is a stack for as long as a thread had it. `shorten_path` names the file of a frame.
 
     Raises:
         ValueError: the file has another format.
@@ -80,7 +80,11 @@ def read_runs(path: Path, shorten_path: Callable[[str], str] = str) -> Iterator[
 
 
 def _name_frame(event: dict[str, Any], track: _Track, shorten_path: Callable[[str], str]) -> str:
-    """Return ``function (file:line)``; empty for the process and its thread, which `track` gets."""
+    """Return ``function (file:line)`` for an event of py-spy that begins a frame.
+
+    The outermost are no frames but name the process and the thread: empty; `track` gets the thread's
+    number and name.
+    """
     name: str = event["name"]
     source = event["args"]
     if not source["filename"]:
@@ -92,7 +96,7 @@ def _name_frame(event: dict[str, Any], track: _Track, shorten_path: Callable[[st
     return f"{name} ({shorten_path(source['filename'])}:{source['line']})"
 
 
-def mark(number: int) -> dict[str, tuple[int, int]]:
+def run_marker(number: int) -> dict[str, tuple[int, int]]:
     """Run for a moment in a function named after this number; return its name, begin and end (ns)."""
     name = f"{MARKER}{number}"
     # py-spy shows a function's qualified name where there is one (from Python 3.11).
@@ -108,9 +112,10 @@ def find_clock_offset_ns(
 ) -> int | None:
     """Return monotonic time minus py-spy's, ns; None if too few markers were sampled to tell.
 
-    `marker_spans` are the true begin and end of each marker, by its name.
+    `marker_spans` are the true begin and end of each marker, by its name. A sample is stamped late,
+    never early, so each marker gives lower bounds: the largest is the offset.
     """
-    sampled_spans: dict[str, tuple[int, int]] = {}
+    sampled_spans: dict[str, tuple[int, int]] = {}  # first and last time, on py-spy's clock
     for run in runs:
         for frame in run.frames:
             name = frame.partition(" ")[0]

@@ -82,7 +82,7 @@ def python_command(program: str, *arguments: str) -> list[str]:
 
 
 def bare_environment() -> dict[str, str]:
-    """Return the training's environment without what would make the process record, or be recorded."""
+    """Return the environment for a converter: the training's, less what would make it record, too."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -190,7 +190,10 @@ class _Channel:
 
 
 def _await_end(channel: _Channel, growing_file: Path) -> bool:
-    """Wait for a converter while its file grows, and show its size; True if it has ended."""
+    """Wait for a converter while its file grows, and show its size; True if it has ended.
+
+    Its end closes the channel.
+    """
     size_bytes, unchanged_looks = -1, 0
     try:
         while unchanged_looks < _MOST_UNCHANGED_LOOKS:
@@ -242,13 +245,15 @@ def _converter_wanted(retention: Retention) -> bool:
 def _spawn_converter(recording_path: Path, input_descriptor: int) -> None:
     """Start the converter detached from this process, with no descriptor but its input.
 
+    A shell starts it and ends, so that it is no child of this process.
+
     Raises:
         OSError: it cannot be started.
     """
     import signal  # noqa: PLC0415 - as above
 
     command = python_command(_BACKGROUND_PROGRAM, str(recording_path), str(os.getpid()))
-    discard_outputs = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in (1, 2)]
+    discard_outputs = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
     shell_pid = os.posix_spawn(
         _SHELL,
         [_SHELL, "-c", _RUN_DETACHED, "sh", *command],

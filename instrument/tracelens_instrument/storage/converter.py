@@ -45,10 +45,10 @@ def _serve(recording_path: Path, training: _Training) -> None:
     folder = folder_of(recording_path)
     with locked(folder / SIDE_FILE), IncrementalConversion(folder) as conversion:
         while not (report := training.listen()).is_over:
-            while conversion.advance(report.full_segments):
+            while conversion.advance(report.full_segments):  # a batch each time
                 pass
             if report.is_disconnected:
-                return
+                return  # it trains on, but will report no more: it converts the rest itself
         finish(conversion, recording_path)
 
 
@@ -76,7 +76,11 @@ class _Training:
         self._is_over = not is_live(recording_path)  # also if the pid is another process's by now
 
     def listen(self) -> _Report:
-        """Wait for a message of the training, or for its end; without a pid look now and then."""
+        """Wait for a message of the training, or for its end; without a pid look now and then.
+
+        A message is a line: the number of full segments, or "end". A report without either says 0, and
+        that the recording goes on.
+        """
         if self._is_over:
             return _Report(is_over=True)
         is_watched = self._pid_descriptor is not None
@@ -92,7 +96,7 @@ class _Training:
             return _Report(is_over=True)
         if not content:
             return self._report_closed_pipe()
-        return _Report(int(lines[-1]) if lines else 0)
+        return _Report(full_segments=int(lines[-1]) if lines else 0)
 
     def _receive(self) -> bytes:
         try:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tracelens.schema.host import leave_note
 from tracelens.schema.ownership import MARKER_FILE, mark
-from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX, make_stem
 from tracelens_instrument.core.failures import Tolerated, warn_once
 from tracelens_instrument.storage.descriptors import LimitsAsErrors
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCAL_VARIABLE",
     "Mount",
-    "Place",
-    "discard_place",
+    "SegmentsLocation",
+    "discard_location",
+    "find_local_directory",
+    "find_mount",
     "is_network",
-    "local_place",
-    "mount_of",
-    "new_folder",
+    "make_segments_folder",
     "read_mounts",
 ]
 
@@ -66,13 +66,13 @@ class Mount:
     type: str
 
 
-def local_place(directory: Path) -> Path | None:
+def find_local_directory(directory: Path) -> Path | None:
     """Return the folder of this host to record in, instead of `directory`; None if that will do.
 
     The environment may name one. Else it is needed only if `directory` is on a network file system.
 
     Raises:
-        OSError: `directory` will not do, and no other place has room.
+        OSError: `directory` will not do, and no local one has room.
     """
     directory_name = os.environ.get(LOCAL_VARIABLE)
     if directory_name:
@@ -85,7 +85,7 @@ def local_place(directory: Path) -> Path | None:
             f"{LOCAL_VARIABLE} is {directory_name!r}, where there is no room or no permission"
         )
     mounts = read_mounts()
-    mount = mount_of(directory, mounts)
+    mount = find_mount(directory, mounts)
     if mount is None or not is_network(mount.type):
         return None
     local_directory = _choose_directory(_list_local_candidates(), mounts)
@@ -112,8 +112,11 @@ def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
     return [mount for mount in map(_parse_mount, lines) if mount is not None]
 
 
-def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the file system that an existing path is on, by its device number, else by its name."""
+def find_mount(path: Path, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the file system that an existing path is on, by its device number, else by its name.
+
+    None if the table of mounts has none around the path.
+    """
     device, real_path = path.stat().st_dev, os.path.realpath(path)
     enclosing_mounts = [mount for mount in mounts if _contains(mount.path, real_path)]
     same_device_mounts = [mount for mount in enclosing_mounts if mount.device == device]
@@ -149,7 +152,10 @@ def _list_local_candidates() -> list[Path]:
 
 
 def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> Path | None:
-    """Choose a local place: the first disk with plenty of room, else memory, else what has most."""
+    """Choose a local directory: the first disk with plenty of room, else memory, else what has most.
+
+    None if no local one has room for a few segments.
+    """
     local_directories = [
         directory
         for directory in directories
@@ -164,12 +170,12 @@ def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> P
 
 
 def _is_local(directory: Path, mounts: Sequence[Mount]) -> bool:
-    mount = mount_of(directory, mounts)
+    mount = find_mount(directory, mounts)
     return mount is not None and not is_network(mount.type)
 
 
 def _is_in_memory(directory: Path, mounts: Sequence[Mount]) -> bool:
-    mount = mount_of(directory, mounts)
+    mount = find_mount(directory, mounts)
     return mount is not None and mount.type in _MEMORY
 
 
@@ -187,26 +193,26 @@ def _is_same_directory(path: Path, other_path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class SegmentsLocation:
     """A segments folder, and the note in the trace folder that names it if it is elsewhere."""
 
     folder: Path
-    note: Path | None = None
+    note_path: Path | None = None
 
 
-def new_folder(directory: Path, identity: Identity, pid: int) -> Place:
+def make_segments_folder(directory: Path, identity: Identity, pid: int) -> SegmentsLocation:
     """Make a segments folder for process `pid`, in the trace folder or on a disk of this host.
 
     Raises:
         OSError: neither the trace folder nor a place of this host can be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    local_directory = local_place(directory)
+    local_directory = find_local_directory(directory)
     for name in _names_to_try(identity, pid):
         if any((directory / f"{name}{suffix}").exists() for suffix in _RECORDING_SUFFIXES):
             continue
         try:
-            place = (
+            location = (
                 _in_trace_folder(directory, name)
                 if local_directory is None
                 else _on_this_host(local_directory, directory, name)
@@ -215,37 +221,37 @@ def new_folder(directory: Path, identity: Identity, pid: int) -> Place:
             continue
         # Where it does not fit, readers leave the segments where they are.
         with Tolerated(OSError), LimitsAsErrors():
-            mark(place.folder, directory)
-        return place
+            mark(location.folder, directory)
+        return location
     raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")
 
 
-def discard_place(place: Place) -> None:
+def discard_location(location: SegmentsLocation) -> None:
     """Remove a folder in which nothing could be written."""
     with Tolerated(OSError):
-        (place.folder / MARKER_FILE).unlink(missing_ok=True)
-        place.folder.rmdir()
-        if place.note is not None:
-            place.folder.parent.rmdir()
-            place.note.unlink(missing_ok=True)
+        (location.folder / MARKER_FILE).unlink(missing_ok=True)
+        location.folder.rmdir()
+        if location.note_path is not None:
+            location.folder.parent.rmdir()
+            location.note_path.unlink(missing_ok=True)
 
 
 def _names_to_try(identity: Identity, pid: int) -> Iterator[str]:
     """Yield names to try: a pid may be reused, after a restart or in a second run."""
     for number in itertools.chain([pid], (pid * 1000 + again for again in range(1, 1000))):
-        yield stem(identity.role, identity.rank, number)
+        yield make_stem(identity.role, identity.rank, number)
 
 
-def _in_trace_folder(directory: Path, name: str) -> Place:
+def _in_trace_folder(directory: Path, name: str) -> SegmentsLocation:
     folder = directory / f"{name}{SEGMENTS_SUFFIX}"
     folder.mkdir()
-    return Place(folder)
+    return SegmentsLocation(folder)
 
 
-def _on_this_host(local_directory: Path, directory: Path, name: str) -> Place:
-    """Make the folder in `local_directory`, where every user may write, inside one of ours alone.
+def _on_this_host(local_directory: Path, directory: Path, name: str) -> SegmentsLocation:
+    """Make the segments folder in `local_directory`, where every user may write, inside a private one.
 
-    A note in the trace folder `directory` leads there.
+    A note in the trace folder `directory` leads there. `name` is that of both, without suffix.
     """
     private_folder = local_directory / f"tracelens-{os.getuid()}-{os.urandom(6).hex()}"
     note_path = directory / f"{name}{ELSEWHERE_SUFFIX}"
@@ -253,7 +259,7 @@ def _on_this_host(local_directory: Path, directory: Path, name: str) -> Place:
         leave_note(note_path, private_folder / f"{name}{SEGMENTS_SUFFIX}")
     try:
         private_folder.mkdir(mode=0o700)
-        return Place(_in_trace_folder(private_folder, name).folder, note_path)
+        return SegmentsLocation(_in_trace_folder(private_folder, name).folder, note_path)
     except OSError:
         note_path.unlink(missing_ok=True)
         raise

@@ -9,14 +9,14 @@ from threading import RLock
 from weakref import ref
 
 from tracelens.schema.record import RECORD_BYTES
-from tracelens.schema.side import Kept, summarized, to_line
+from tracelens.schema.side import Kept, format_line, summarize_steps
 from tracelens.schema.vocabulary import BUDGET_REACHED, CROWDED_OUT, NO_ROOM, OUTDATED
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import Tolerated, cannot_write, reraise_if_handlers
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.storage import segments
-from tracelens_instrument.storage.segments import Segment, count_records, create_segment, sink
+from tracelens_instrument.storage.segments import Segment, count_records, create_segment, make_sink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,25 +48,27 @@ class Storage:
     made any more, a sink counts what comes.
     """
 
-    def __init__(self, folder: Path, owner: OpenRecording, side: SideFile, losses: Losses) -> None:
-        retention: Retention = owner.retention
+    def __init__(
+        self, folder: Path, recording: OpenRecording, side: SideFile, losses: Losses
+    ) -> None:
+        retention: Retention = recording.retention
         self._folder = folder
-        self._owner = owner
+        self._recording = recording
         self._side = side
         self._losses = losses
         self._budget = retention.budget_bytes
         self._ring = None if retention.last is None else _make_ring(retention.last)
         self._lock = RLock()
         self._numbers = itertools.count()
-        self._unused: list[int] = []
+        self._unused_numbers: list[int] = []
         self._segment_references: set[ref[Segment]] = set()
-        self._spares: list[Segment] = []
-        self._full: list[Segment] = []
+        self._spare_segments: list[Segment] = []
+        self._full_segments: list[Segment] = []
         self._step_count = 0
         self._used_segments = 0
-        self._position = 0
+        self._used_slots = 0
         # Slots before the end of the segment whose boundaries may be passed over; 0 without one.
-        self._passed_at = 0
+        self._slots_to_armed_end = 0
         self._max_step_slots = 0  # of the biggest step so far
         self._segment_bytes = 0
         self._measure_due = 0
@@ -77,7 +79,7 @@ class Storage:
         if not self.is_stopped:
             self._prepare()
 
-    def rotate(self, full: OpenSegment) -> tuple[Segment, Slot]:
+    def reserve_in_next_segment(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         while True:
             with self._lock:
@@ -93,7 +95,7 @@ class Storage:
         """Release full segments, and prepare those that the next step needs."""
         self._step_count += 1
         used_slots = self._count_used_slots()
-        if self._ring is None and not self._full and self._has_room(used_slots):
+        if self._ring is None and not self._full_segments and self._has_room(used_slots):
             return
         with self._lock:
             self._max_step_slots = max(self._max_step_slots, used_slots)
@@ -107,14 +109,15 @@ class Storage:
     def pass_boundaries(self, duration_ns: int) -> None:
         """Skip calls of `at_step_boundary` for some time, while steps stay as they were.
 
-        Where only the last steps are kept, or a full segment waits for the end of a span, it is called.
+        Not where only the last steps are kept (in a ring), nor where a full segment waits for the end of
+        a span.
         """
-        if self._ring is None and not self._full and STATE.segment is self.segment:
+        if self._ring is None and not self._full_segments and STATE.segment is self.segment:
             # With fewer left than this `_prepare` would make one more.
-            spare_slots = (len(self._spares) - 1) * _segment_slots()
+            spare_slots = (len(self._spare_segments) - 1) * _segment_slots()
             min_slots_left = 2 * self._max_step_slots - spare_slots + 1
             STATE.arm(duration_ns, self._max_step_slots, min_slots_left)
-            self._passed_at = self._used_segments * _segment_slots()
+            self._slots_to_armed_end = self._used_segments * _segment_slots()
 
     @property
     def is_stopped(self) -> bool:
@@ -143,17 +146,17 @@ class Storage:
 
         A signal handler that records meanwhile finds a segment with room, however long that takes.
         """
-        self._full.append(self.segment)
-        if len(self._full) > _MOST_UNRELEASED:
+        self._full_segments.append(self.segment)
+        if len(self._full_segments) > _MOST_UNRELEASED:
             self._release()
         try:
-            segment = self._spares.pop(0)
+            segment = self._spare_segments.pop(0)
         except IndexError:
             segment = self._make_or_stop()
         self.segment = self._take_into_use(segment)
-        if STATE.recording is self._owner:
+        if STATE.recording is self._recording:
             STATE.segment = self.segment
-        if not self._spares and segment.path is not None:
+        if not self._spare_segments and segment.path is not None:
             self._add_spare()
 
     def _release(self) -> None:
@@ -161,23 +164,23 @@ class Storage:
 
         It holds on to the slots alone, and a forked child must find the segment to detach it.
         """
-        full, self._full = self._full, []
-        self._full += [segment for segment in full if segment.is_held()]
+        full, self._full_segments = self._full_segments, []
+        self._full_segments += [segment for segment in full if segment.is_held()]
 
     def _take_into_use(self, segment: Segment) -> Segment:
         if segment.path is not None:
             self._used_segments += 1
             if self._ring is not None:
-                self._ring.take(segment.path, self._step_count)
+                self._ring.add(segment.path, self._step_count)
         return segment
 
     def _count_used_slots(self) -> int:
         """Count the slots that were used since the last time."""
-        earlier_position = self._position
-        if self._passed_at:
-            earlier_position, self._passed_at = self._passed_at - STATE.left, 0
-        self._position = self._used_segments * _segment_slots() - self.segment.count_free_slots()
-        return self._position - earlier_position
+        earlier_position = self._used_slots
+        if self._slots_to_armed_end:
+            earlier_position, self._slots_to_armed_end = self._slots_to_armed_end - STATE.left, 0
+        self._used_slots = self._used_segments * _segment_slots() - self.segment.count_free_slots()
+        return self._used_slots - earlier_position
 
     def _has_room(self, used_slots: int) -> bool:
         """Return True if there is room for steps as they have been so far, this one included."""
@@ -185,18 +188,21 @@ class Storage:
         return used_slots <= max_slots and self.segment.count_free_slots() >= 2 * max_slots
 
     def _prepare(self) -> None:
-        """Make spare segments, so that even a step of the largest size so far leaves one over."""
+        """Make spare segments, so that even a step of the largest size so far leaves one over.
+
+        Bring those ready for use into memory. A slot holds one event.
+        """
         missing_slots = 2 * self._max_step_slots - self.segment.count_free_slots()
         spare_count = missing_slots // _segment_slots() + 2
-        while len(self._spares) < min(spare_count, _MOST_AHEAD) and self._add_spare():
+        while len(self._spare_segments) < min(spare_count, _MOST_AHEAD) and self._add_spare():
             pass
-        for segment in (self.segment, *self._spares):
+        for segment in (self.segment, *self._spare_segments):
             segment.touch()
 
     def _add_spare(self) -> bool:
         """Make a segment ahead of time; if that fails now, it may not when it is needed."""
         try:
-            self._spares.append(self._make_segment())
+            self._spare_segments.append(self._make_segment())
         except _CANNOT as error:
             reraise_if_handlers(error)
             return False
@@ -211,7 +217,7 @@ class Storage:
             if not self._closed:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
-            segment = sink(self._owner, self._losses.counter(reason))
+            segment = make_sink(self._recording, self._losses.counter(reason))
         self._remember(segment)
         return segment
 
@@ -241,11 +247,13 @@ class Storage:
             raise OSError(errno.EBADF, "the recording has ended")
         if self._budget is not None and not self._fits(self._budget):
             raise _OverBudget(errno.EDQUOT, f"the budget of {self._budget:,} bytes is used up")
-        number = self._unused.pop() if self._unused else next(self._numbers)
+        number = self._unused_numbers.pop() if self._unused_numbers else next(self._numbers)
         try:
-            return create_segment(self._folder, number, self._owner)
+            return create_segment(self._folder, number, self._recording)
         except BaseException:  # a signal handler may raise anything here
-            self._unused.append(number)  # a gap in the numbers means that events are missing
+            self._unused_numbers.append(
+                number
+            )  # a gap in the numbers means that events are missing
             raise
 
     def _fits(self, budget: int) -> bool:
@@ -258,7 +266,7 @@ class Storage:
 
     def _drop_outdated(self, ring: Ring) -> None:
         self._apply_freeze(ring)
-        for path in ring.outdated(self._step_count):
+        for path in ring.drop_outdated(self._step_count):
             self._drop(path, OUTDATED)
 
     def _drop_oldest(self) -> bool:
@@ -266,7 +274,7 @@ class Storage:
         if self._ring is None:
             return False
         self._apply_freeze(self._ring)
-        oldest = self._ring.oldest()
+        oldest = self._ring.drop_oldest()
         if oldest is not None:
             self._drop(oldest, CROWDED_OUT)
         return oldest is not None
@@ -274,19 +282,24 @@ class Storage:
     def _apply_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
-            self._side.append(to_line("kept", Kept(now(), self.segment.number)))
+            self._side.append(format_line("kept", Kept(now(), self.segment.number)))
             ring.freeze()
 
     def _drop(self, path: Path, reason: str) -> None:
-        """Unlink a segment, which never hurts those who still write to it, and count its events."""
-        from tracelens_instrument.retention.last_steps import steps_in  # noqa: PLC0415 - few drop any
+        """Unlink a segment, which never hurts those who still write to it.
+
+        Count its events as lost, and note its finished steps, which are not seen otherwise.
+        """
+        from tracelens_instrument.retention.last_steps import read_finished_steps  # noqa: PLC0415 - few drop any
 
         with Tolerated(OSError):  # removed by another program: its content is not known
             content = path.read_bytes()
             event_count = count_records(content)
             path.unlink()
-            for step in summarized(steps_in(content, REGISTRY.definition("step", "step"))):
-                self._side.append(to_line("past", step))
+            for step in summarize_steps(
+                read_finished_steps(content, REGISTRY.definition_id("step", "step"))
+            ):
+                self._side.append(format_line("past", step))
             self._segment_bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(event_count)
 

@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.failures import Counter
     from tracelens_instrument.core.state import OpenRecording, Slot
 
-__all__ = ["LEAST_CONVERTED", "SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
+__all__ = [
+    "LEAST_CONVERTED",
+    "SEGMENT_BYTES",
+    "Segment",
+    "count_records",
+    "create_segment",
+    "make_sink",
+]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
@@ -58,8 +65,8 @@ class Segment:
         "ends",
         "memory",
         "number",
-        "owner",
         "path",
+        "recording",
         "slots",
         "touched",
     )
@@ -67,7 +74,7 @@ class Segment:
     def __init__(
         self,
         memory: mmap.mmap | bytearray,
-        owner: OpenRecording,
+        recording: OpenRecording,
         *,
         path: Path | None = None,
         number: int = -1,
@@ -78,7 +85,7 @@ class Segment:
         self._mapped = memory
         self.memory = memoryview(memory)  # written to quicker than what it is a view of
         self.ends = _view_ends(memory)
-        self.owner = owner
+        self.recording = recording
         self.touched = False
         self.slots = slots or _make_slots(memory)
 
@@ -149,8 +156,10 @@ class _SharedSlots:
         return length_hint(self._slots)
 
 
-def create_segment(folder: Path, number: int, owner: OpenRecording) -> Segment:
-    """Make segment `number` in `folder`, its space reserved, and write its header.
+def create_segment(folder: Path, number: int, recording: OpenRecording) -> Segment:
+    """Make segment `number` of a recording in `folder`, its space reserved, and write its header.
+
+    The capacity is in records; the header takes the place of one.
 
     Raises:
         OSError: there is no room, or the folder cannot be written.
@@ -171,7 +180,7 @@ def create_segment(folder: Path, number: int, owner: OpenRecording) -> Segment:
     HEADER.pack_into(
         memory, 0, MAGIC, BYTE_ORDER, SCHEMA_VERSION, RECORD_BYTES, capacity, os.getpid()
     )
-    return Segment(memory, owner, path=segment_path, number=number)
+    return Segment(memory, recording, path=segment_path, number=number)
 
 
 @cache
@@ -200,9 +209,9 @@ def count_records(content: bytes) -> int:
     return len(definitions) - definitions.tolist().count(0)
 
 
-def sink(owner: OpenRecording, lost: Counter) -> Segment:
+def make_sink(recording: OpenRecording, lost: Counter) -> Segment:
     """Make a segment that counts its records and keeps none."""
-    return Segment(bytearray(RECORD_BYTES), owner, slots=_NoSlots(lost))
+    return Segment(bytearray(RECORD_BYTES), recording, slots=_NoSlots(lost))
 
 
 class _NoSlots:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from tracelens.schema.side import dropped_line
+from tracelens.schema.side import format_dropped_line
 from tracelens.schema.vocabulary import SIDE_FILE
 from tracelens_instrument.core.failures import Counter, Tolerated, cannot_write, reraise_if_handlers
 from tracelens_instrument.storage.descriptors import Descriptor, LimitsAsErrors
@@ -56,13 +56,13 @@ class Losses:
             self._wait_ns = min(2 * self._wait_ns, _LONGEST_PAUSE_NS)
 
     def report(self) -> bool:
-        """Report the counts that have changed since the last time; True if any has."""
+        """Append a line for each reason whose count of lost events has changed; True if any has."""
         earlier_counts = dict(self._reported_counts)
         for reason, counter in list(self._counters.items()):
             count = counter.total()
             if count != self._reported_counts.get(reason, 0):
                 self._reported_counts[reason] = count
-                self._append_line(dropped_line(reason, count))
+                self._append_line(format_dropped_line(reason, count))
         return earlier_counts != self._reported_counts
 
 
@@ -143,7 +143,11 @@ class SideFile:
         return not self._is_torn
 
     def _open_descriptor(self) -> int:
-        """Return the file's descriptor, opened again if the program has closed it."""
+        """Return the number of the file's descriptor, opened again if the program has closed it.
+
+        Raises:
+            OSError: another file has its name now, or it cannot be opened.
+        """
         number = self._descriptor.number
         if number is None:
             reopened = Descriptor(os.open(self._path, _APPEND))

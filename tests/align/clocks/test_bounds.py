@@ -78,7 +78,7 @@ def largest_error_ns(trace: Trace) -> int:
 def test_every_clock_is_tied(rows: list[dict[str, Any]]) -> None:
     """Each to within half of a window, and what the clocks between are uncertain."""
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
-    assert trace.alignment.unaligned == ()
+    assert trace.alignment.untied_clock_domains == ()
     assert largest_error_ns(trace) <= trace.alignment.uncertainty_ns <= 3 * 3 * WAY
 
 
@@ -87,7 +87,7 @@ def test_every_message_is_matched() -> None:
     rows = pl.DataFrame(list(pipeline(backward=True)), infer_schema_length=None)
     trace = Trace.from_table(rows)
     assert trace.alignment.method == "messages"
-    assert trace.exchanged.height == 40 * 6
+    assert trace.matched_messages.height == 40 * 6
 
 
 def test_messages_in_one_direction_tie_nothing() -> None:

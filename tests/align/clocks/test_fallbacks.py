@@ -106,7 +106,7 @@ def test_clocks_without_any_tie_are_reported_as_unaligned() -> None:
     trace = prepare(raw)
     assert any("'there' cannot be aligned" in note.sentence for note in trace.notes)
     assert trace.alignment.method == "unaligned"
-    assert trace.alignment.unaligned == ("boot-b",)
+    assert trace.alignment.untied_clock_domains == ("boot-b",)
     assert trace.steps["start_ns"].n_unique() == 1
     assert trace.arrivals["arrived"].to_list() == [2, 2]
     for unknown in ("wait_ns", "last_arrival_ns", "last_rank"):

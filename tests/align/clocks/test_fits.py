@@ -170,7 +170,7 @@ def test_a_sharper_measurement_shifts() -> None:
     clock_map = ClockMap(3, 4, correction, uncertainty_ns=99)
     shifted = shift_map(clock_map, 100.0, 8.6)
     times = np.array([3, 8, 13])
-    assert (clock_map.apply(times) - shifted.apply(times)).tolist() == [100, 100, 100]
+    assert (clock_map.to_common(times) - shifted.to_common(times)).tolist() == [100, 100, 100]
     assert shifted.uncertainty_ns == 9
     assert measure_scatter(shifted) == 7.0
     common = ClockMap(3, 4)

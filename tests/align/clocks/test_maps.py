@@ -16,15 +16,15 @@ JUMPING = Correction(
 
 
 def test_without_a_correction_only_the_offset_is_moved() -> None:
-    clock_map = ClockMap(base=FAR_AHEAD + 7, target=1000)
-    assert clock_map.apply(np.array([FAR_AHEAD + 7, FAR_AHEAD + 8, FAR_AHEAD])).tolist() == [
+    clock_map = ClockMap(base_ns=FAR_AHEAD + 7, target_ns=1000)
+    assert clock_map.to_common(np.array([FAR_AHEAD + 7, FAR_AHEAD + 8, FAR_AHEAD])).tolist() == [
         1000,
         1001,
         993,
     ]
-    assert clock_map.offset_at(np.array([FAR_AHEAD + 7])).tolist() == [FAR_AHEAD + 7 - 1000]
-    assert clock_map.jumps == ()
-    assert clock_map.drift_ppm(0, 10**9) == 0.0
+    assert clock_map.lead_ns_at(np.array([FAR_AHEAD + 7])).tolist() == [FAR_AHEAD + 7 - 1000]
+    assert clock_map.jump_times_ns == ()
+    assert clock_map.measure_drift_ppm(0, 10**9) == 0.0
 
 
 def test_the_correction_is_taken_off_since_the_base() -> None:
@@ -32,10 +32,10 @@ def test_the_correction_is_taken_off_since_the_base() -> None:
     clock_map = ClockMap(FAR_AHEAD, 10**6, JUMPING)
     since_base_ns = np.array([0, 500, 505, 515, 1000, 1001, 3000, 9000])
     expected = [0, 450, 455, 463, 900, -99, 1900, 7900]
-    assert clock_map.apply(FAR_AHEAD + since_base_ns).tolist() == [
+    assert clock_map.to_common(FAR_AHEAD + since_base_ns).tolist() == [
         10**6 + expected_ns for expected_ns in expected
     ]
-    assert clock_map.offset_at(np.array([FAR_AHEAD + 500])).tolist() == [FAR_AHEAD - 10**6 + 50]
+    assert clock_map.lead_ns_at(np.array([FAR_AHEAD + 500])).tolist() == [FAR_AHEAD - 10**6 + 50]
 
 
 @pytest.mark.parametrize("count", [1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 3 << 14])
@@ -43,35 +43,35 @@ def test_many_times_are_moved_as_one_by_one(count: int) -> None:
     """They are moved in parts; rows of several times too."""
     clock_map = ClockMap(100, 50, Correction(np.array([0.0, 1e6]), np.array([0.0, 1e5])))
     times = np.arange(count) * 10 + 100
-    assert clock_map.apply(times).tolist() == (times - 50 - np.arange(count)).tolist()
+    assert clock_map.to_common(times).tolist() == (times - 50 - np.arange(count)).tolist()
     pairs = np.stack([times, times], axis=1)
-    assert (clock_map.apply(pairs) == clock_map.apply(times)[:, None]).all()
+    assert (clock_map.to_common(pairs) == clock_map.to_common(times)[:, None]).all()
 
 
 def test_a_kept_map_moves_as_before() -> None:
     for original in (ClockMap(3, 5, JUMPING, uncertainty_ns=9), ClockMap(3, 5)):
         restored = ClockMap.from_row(original.row)
         times = np.arange(0, 6000, 7)
-        assert restored.apply(times).tolist() == original.apply(times).tolist()
+        assert restored.to_common(times).tolist() == original.to_common(times).tolist()
         assert restored.uncertainty_ns == 0
 
 
 def test_drift_is_what_remains_without_jumps() -> None:
     """100 ns in the first microsecond, nothing later, a jump of 1 us: 100 ns in 5 us."""
     found = ClockMap(0, 0, JUMPING)
-    assert found.drift_ppm(0, 5000) == pytest.approx(20_000)
+    assert found.measure_drift_ppm(0, 5000) == pytest.approx(20_000)
     level = ClockMap(0, 0, Correction(np.array([0.0, 1e9]), np.array([0.0, 5e4])))
-    assert level.drift_ppm(0, 10**9) == pytest.approx(50)
-    assert level.drift_ppm(10**8, 6 * 10**8) == pytest.approx(50)
+    assert level.measure_drift_ppm(0, 10**9) == pytest.approx(50)
+    assert level.measure_drift_ppm(10**8, 6 * 10**8) == pytest.approx(50)
 
 
 def test_drift_of_no_time_is_finite() -> None:
-    assert ClockMap(0, 0, JUMPING).drift_ppm(2000, 2000) == pytest.approx(-1000 * 1e6)
+    assert ClockMap(0, 0, JUMPING).measure_drift_ppm(2000, 2000) == pytest.approx(-1000 * 1e6)
 
 
 def test_jumps_are_told_in_common_time() -> None:
     """The moment just before, as others saw it."""
-    assert ClockMap(10**15, 70, JUMPING).jumps == (70 + 900,)
+    assert ClockMap(10**15, 70, JUMPING).jump_times_ns == (70 + 900,)
 
 
 def test_a_line_taken_off_twice() -> None:

@@ -23,7 +23,7 @@ from tracelens.model.clock_map import ClockMap
 
 SECOND = 10**9
 LEAD, OTHER_LEAD, WALL = 7 * SECOND + 13, -3 * SECOND, 10**18
-OTHER = ClockMap(target=-OTHER_LEAD, uncertainty_ns=40)  # common time is true time
+OTHER = ClockMap(target_ns=-OTHER_LEAD, uncertainty_ns=40)  # common time is true time
 SCHEMA = dict.fromkeys(("monotonic_ns", "window_ns", "wall_ns", "offset_ns"), pl.Int64()) | {
     "method": pl.String()
 }
@@ -55,7 +55,7 @@ def backward(true: int, window: int = 1000, drift_ppm: int = 0) -> dict[str, Any
 def wrong_by(found: ClockMap | None, drift_ppm: int = 0, times: list[int] = TRUE) -> int:
     assert found is not None
     shown = np.array([our_clock_ns(true, drift_ppm) for true in times])
-    return int(np.abs(found.apply(shown) - np.array(times)).max())
+    return int(np.abs(found.to_common(shown) - np.array(times)).max())
 
 
 @pytest.mark.parametrize("drift_ppm", [0, 30, -30])
@@ -85,7 +85,7 @@ def test_readings_that_cannot_show_a_drift() -> None:
     close = [forward(SECOND + n * 1000, 10_000, off=n * 100) for n in range(5)]
     found = map_by_ping_pong(table(close), table([]), OTHER)
     assert found is not None
-    moved = found.apply(np.array([our_clock_ns(true) for true in TRUE])) - np.array(TRUE)
+    moved = found.to_common(np.array([our_clock_ns(true) for true in TRUE])) - np.array(TRUE)
     assert len({*moved.tolist()}) == 1
     assert abs(moved[0]) <= 500
 
@@ -98,7 +98,7 @@ def test_without_ping_pong_there_is_no_tie() -> None:
 @pytest.mark.parametrize("bias_ns", [0, 70, -70])
 def test_bias_of_a_map_is_measured_by_ping_pong(bias_ns: int) -> None:
     """By how much a map shows later times than ping-pong, and how sure that is."""
-    mapped = ClockMap(target=bias_ns - LEAD)
+    mapped = ClockMap(target_ns=bias_ns - LEAD)
     rows = [forward(true, window) for true, window in zip(TRUE, range(800, 1600, 40), strict=True)]
     measured = measure_bias(table([*rows, forward(TRUE[3], 1201, off=9000)]), mapped, OTHER)
     assert measured == (bias_ns, 400.0)
@@ -139,10 +139,10 @@ def test_a_wall_clock_that_is_slewed() -> None:
 def test_wall_clocks_as_windows() -> None:
     """As wide as they are unsure, on both sides."""
     our_readings = [wall(our_clock_ns(true), true) for true in TRUE]
-    windows = wall_windows(table(our_readings), ClockMap(target=-LEAD, uncertainty_ns=250))
+    windows = wall_windows(table(our_readings), ClockMap(target_ns=-LEAD, uncertainty_ns=250))
     assert windows.common_ns.tolist() == TRUE
     assert windows.window_ns.tolist() == [500] * len(TRUE)
-    assert windows.offset_ns.tolist() == [-LEAD] * len(TRUE)
+    assert windows.lead_ns.tolist() == [-LEAD] * len(TRUE)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(2, 10**4), st.integers(2, 10**4))
@@ -160,7 +160,7 @@ def test_windows_that_contradict_each_other(
         assert mapped is None
     elif gap_ns < 1:
         assert mapped is not None
-        (lead,) = mapped.offset_at(np.array([0])).tolist()
+        (lead,) = mapped.lead_ns_at(np.array([0])).tolist()
         assert min(0, -apart_ns) - 1 <= lead <= max(0, -apart_ns) + 1
 
 

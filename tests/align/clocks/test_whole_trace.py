@@ -6,7 +6,7 @@ import pytest
 from support.runs.traces import span, trace_of
 
 from tracelens.align.clocks import common
-from tracelens.align.collectives import gather
+from tracelens.align.collectives import gather_calls
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
 from tracelens.model.trace import Trace
@@ -23,16 +23,17 @@ def aligned_run() -> Trace:
 def test_calls_are_moved_process_by_process(aligned_run: Trace) -> None:
     """Though neighbours on one clock are moved together."""
     raw = generate(HOSTS)
-    grids = zip((raw if raw.calls else gather(raw)).calls, aligned_run.calls, strict=True)
+    grids = zip((raw if raw.calls else gather_calls(raw)).calls, aligned_run.calls, strict=True)
     for raw_grid, aligned_grid in grids:
-        assert raw_grid.whole
+        assert raw_grid.is_whole
         for column, process in enumerate(raw_grid.processes.tolist()):
             clock_map = aligned_run.clock_maps[process]
             assert (
-                aligned_grid.start_ns[:, column] == clock_map.apply(raw_grid.start_ns[:, column])
+                aligned_grid.start_ns[:, column]
+                == clock_map.to_common(raw_grid.start_ns[:, column])
             ).all()
             assert (
-                aligned_grid.end_ns[:, column] == clock_map.apply(raw_grid.end_ns[:, column])
+                aligned_grid.end_ns[:, column] == clock_map.to_common(raw_grid.end_ns[:, column])
             ).all()
 
 
@@ -68,7 +69,7 @@ def test_processes_are_moved_as_their_events_are(aligned_run: Trace) -> None:
     for trace in (aligned_run, again):
         raw = dict(shuffled.processes.select("process", "first_ns").iter_rows())
         for process, first_ns in trace.processes.select("process", "first_ns").iter_rows():
-            assert first_ns == maps[process].apply(np.array([raw[process]]))[0]
+            assert first_ns == maps[process].to_common(np.array([raw[process]]))[0]
 
 
 def test_a_missing_time_stays_so(aligned_run: Trace) -> None:

@@ -8,7 +8,7 @@ from support.runs.traces import call, span, trace_of
 from tracelens.analyses.communication import Communication
 from tracelens.load import prepare
 from tracelens.model.result import Report
-from tracelens.reports.tables import sections
+from tracelens.reports.tables import make_sections
 from tracelens.verdicts.report import analyze
 
 RANKS = 4
@@ -61,7 +61,7 @@ def test_bandwidths_are_by_algorithm() -> None:
     """Every size has a row of each."""
     table = communication(sweep()).bandwidths
     assert table.group_by("from_bytes").len()["len"].to_list() == [2] * len(SIZES)
-    shown = {one.title.partition(" (")[0]: one.headings for one in sections(sweep().tables)}
+    shown = {one.title.partition(" (")[0]: one.headings for one in make_sections(sweep().tables)}
     assert "algorithm" in shown["Collectives by size"]
     assert "Fastest algorithm by size, by the cost model" in shown
 
@@ -71,5 +71,5 @@ def test_where_none_was_recorded_nothing_is_told_apart() -> None:
     report = sweep(named=False)
     assert communication(report).lines["algorithm"].to_list() == [None]
     assert communication(report).choices.is_empty()
-    shown = {section.title: section.headings for section in sections(report.tables)}
+    shown = {section.title: section.headings for section in make_sections(report.tables)}
     assert "algorithm" not in shown["Collectives by size"]

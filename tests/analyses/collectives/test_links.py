@@ -106,7 +106,7 @@ def test_all_links_of_a_rank_inside_a_host_are_named() -> None:
 
 def test_a_rank_that_shares_its_cores_is_no_slow_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a host, all messages of such a rank are long."""
-    monkeypatch.setattr(Facts, "core_wait", 0.5)
+    monkeypatch.setattr(Facts, "core_wait_share", 0.5)
     inside = Fault("link", (2,), factor=4.0)
     kinds = {one.kind for one in faults(report(replace(RING, ranks_per_host=4, faults=(inside,))))}
     assert "slow_link" not in kinds

@@ -29,7 +29,7 @@ def _measure_transfer(sent: tuple[int, int], received: tuple[int, int]) -> list[
     """Return the duration of a message from rank 0 to rank 1, given begin and end of its two calls."""
     steps = [span(rank, "step", 0, 10**6, step=0) for rank in range(2)]
     rows = [*steps, _end("send", 0, *sent), _end("recv", 1, *received)]
-    return transfers.list_messages(divide_into_steps(trace_of(rows, 2)))["ns"].to_list()
+    return transfers.list_messages(divide_into_steps(trace_of(rows, 2)))["link_ns"].to_list()
 
 
 @pytest.mark.parametrize(

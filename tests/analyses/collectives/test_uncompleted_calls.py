@@ -57,4 +57,4 @@ def test_a_message_that_failed(fails: bool) -> None:  # noqa: FBT001 - drawn
             span(1, "reduction", begin_ns, end, op="recv", peer=0, seq=number, **fields | over)
         )
     found = transfers.list_messages(prepare(trace_of(rows, ranks=2)))
-    assert sorted(found["ns"]) == ([MS // 10] if fails else [MS // 10, 9 * MS])
+    assert sorted(found["link_ns"]) == ([MS // 10] if fails else [MS // 10, 9 * MS])

@@ -125,9 +125,9 @@ def test_goodput_follows_the_number_of_messages() -> None:
     ]
     rows = pl.DataFrame(alone + four).with_columns(bytes=4_000, shard=0, op=pl.lit("receive"))
     link = utilisation.measure_goodput(rows)[0]
-    assert link.counts == (1, 4)
-    assert link.rates == pytest.approx((4.0, 1.0), rel=0.01)
-    assert link.falls
+    assert link.message_counts == (1, 4)
+    assert link.bytes_per_ns_by_class == pytest.approx((4.0, 1.0), rel=0.01)
+    assert link.is_crowd_slower
     assert utilisation.measure_goodput(rows.head(10)) == {}
 
 
@@ -153,9 +153,9 @@ def test_what_a_link_sends_it_could_receive(reply_ns: int, best: float) -> None:
         for reply in replies
     ]
     link = utilisation.measure_goodput(served, pl.DataFrame(pulls))[0]
-    assert link.mean_rate == pytest.approx(1.0)
-    assert link.best_rate == pytest.approx(best, rel=0.01)
-    assert link.falls == (best > 1)
+    assert link.mean_bytes_per_ns == pytest.approx(1.0)
+    assert link.best_bytes_per_ns == pytest.approx(best, rel=0.01)
+    assert link.is_crowd_slower == (best > 1)
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def test_handlers_at_work_at_once_are_one_processor() -> None:
         for row in rows
     ]
     sums = utilisation.measure_utilisation(pl.DataFrame(rows), pl.DataFrame(requests))
-    assert sums["cpu"].sum() == pytest.approx(5_100, abs=50)
-    assert sums["push_window"].sum() == pytest.approx(5_110, abs=50)
+    assert sums["cpu_ns"].sum() == pytest.approx(5_100, abs=50)
+    assert sums["push_window_ns"].sum() == pytest.approx(5_110, abs=50)
 
 
 def test_a_part_that_is_hardly_at_work_is_never_what_binds() -> None:

@@ -64,9 +64,9 @@ def test_a_pull_waits_for_the_last_push_and_then_for_its_shard() -> None:
     )
     rows = [*step_with_requests(0, 10, (15, 90)), *step_with_requests(1, 60, (65, 91)), applied]
     measured = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
-    assert measured.missing_ns == 45 * MS  # from 15 to 60
+    assert measured.missing_push_ns == 45 * MS  # from 15 to 60
     # Worker 0 from 60 to 89: 61 to 80. Worker 1 from 65 to 90: to 80, and the other's reply.
-    assert measured.at_work_ns == {0: pytest.approx((19 + 15 + 1) * MS)}
+    assert measured.at_work_ns_by_shard == {0: pytest.approx((19 + 15 + 1) * MS)}
     assert measured.ranks == (0, 1)
     assert measured.alone.select("rank", "alone_ns").rows() == [(1, 50 * MS)]
 
@@ -96,27 +96,27 @@ def test_a_barrier_is_for_the_last_push_and_then_for_the_update() -> None:
     trace = prepare(trace_of(rows, ranks=2, shards=1))
     report = analyze(trace)
     measured = queues(report)
-    assert measured.missing_ns == 45 * MS  # from 15 to 60
+    assert measured.missing_push_ns == 45 * MS  # from 15 to 60
     # Worker 0 from 61, before that the push is on its way to an idle shard; worker 1 from 65.
-    assert measured.at_work_ns == {0: pytest.approx((29 + 25) * MS)}
-    assert sum(measured.held_ns.values()) == 0
+    assert measured.at_work_ns_by_shard == {0: pytest.approx((29 + 25) * MS)}
+    assert sum(measured.held_ns_by_shard.values()) == 0
     spent = phases.run(trace)
-    assert spent.sum_time("wait").sum() == 0
-    assert spent.sum_time("ps_queue").sum() == (45 + 29 + 25) * MS
+    assert spent.sum_ns_by_window("wait").sum() == 0
+    assert spent.sum_ns_by_window("ps_queue").sum() == (45 + 29 + 25) * MS
 
 
 def test_a_shard_holds_what_it_has_and_does_not_serve() -> None:
     """The update begins 20 ms after the last push arrived, and no span covers the delay."""
     rows = [*at_a_barrier(0, 10, ()), *at_a_barrier(1, 60, (84, 90))]
     found = queues(analyze(prepare(trace_of(rows, ranks=2, shards=1))))
-    assert found.held_ns == {0: pytest.approx((20 + 19) * MS)}
+    assert found.held_ns_by_shard == {0: pytest.approx((20 + 19) * MS)}
 
 
 def test_nobody_waits_for_updates_of_single_pushes() -> None:
     """Each push makes one, so that a worker that is blocked afterwards waits for something else."""
     rows = [*at_a_barrier(0, 10, (14, 40)), *at_a_barrier(1, 60, (64, 90))]
     trace = prepare(trace_of(rows, ranks=2, shards=1))
-    assert phases.run(trace).sum_time("ps_queue").sum() == 0
+    assert phases.run(trace).sum_ns_by_window("ps_queue").sum() == 0
 
 
 def test_a_hot_shard_claims_what_is_queued_while_it_works() -> None:
@@ -146,7 +146,7 @@ def test_workers_that_wait_for_each_other_in_turns_are_jitter(noise: float) -> N
     """As at collectives: a noisy run with servers has no fault."""
     run_report = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))
     assert run_report.ledger
-    assert run_report.ledger.share_of("jitter") > 0.02
+    assert run_report.ledger.sum_share("jitter") > 0.02
     assert run_report.verdict.state in {"healthy", "bottleneck"}
 
 

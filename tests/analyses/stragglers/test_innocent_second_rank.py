@@ -29,7 +29,7 @@ def test_a_rank_late_in_every_phase_is_alone(runs: int) -> None:
         for values in matrices:
             values[:, 5] *= 1.3
         accused_ranks = {
-            rank for late in detection.find_episodes(own_time(matrices)) for rank in late.ranks
+            rank for late in detection.find_episodes(own_time(matrices)) for rank in late.columns
         }
         assert accused_ranks == {5}, f"seed {seed}"
 
@@ -44,8 +44,8 @@ def test_delays_wanders_among_spikes() -> None:
     matrices[2] += (draw.random((120, 64)) < 0.08) * draw.lognormal(-0.9, 0.7, (120, 64))
     (late,) = detection.find_episodes(own_time(matrices))
     assert late.pattern == "migrating"
-    assert set(late.ranks) <= set(visited.tolist())
-    assert len(late.ranks) >= 12
+    assert set(late.columns) <= set(visited.tolist())
+    assert len(late.columns) >= 12
 
 
 def test_rare_spikes_are_no_stalls() -> None:

@@ -30,7 +30,10 @@ def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
 
 def find_late(own: ComputeTime) -> list[Episode]:
     """Return the hosts and ranks that the analysis accuses."""
-    return [late for late, _ in episodes.price_episodes(own, float(own.total.max(axis=1).sum()))]
+    return [
+        late
+        for late, _ in episodes.price_episodes(own, float(own.total_compute_ns.max(axis=1).sum()))
+    ]
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
@@ -45,8 +48,10 @@ def test_a_slow_host_is_one_finding_with_all_its_ranks(
     for values in matrices:
         values[LATE, slow] *= 1.25
     (late,) = find_late(on_hosts(matrices, per_host))
-    assert late.ranks == tuple(slow)
-    assert (late.rows[0], late.rows[-1]) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
+    assert late.columns == tuple(slow)
+    assert (late.late_rows[0], late.late_rows[-1]) == pytest.approx(
+        (LATE.start, LATE.stop - 1), abs=2
+    )
 
 
 @pytest.mark.parametrize("runs", few_or_many(1, 3))
@@ -58,8 +63,8 @@ def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
         own = on_hosts(matrices, 8)
         assert len(detection.find_episodes(own)) < 8
         (late,) = find_late(own)
-        assert late.ranks == tuple(range(8, 16))
-        share = late.delay_ns[late.rows][:, 8:16].mean() / STEP_NS
+        assert late.columns == tuple(range(8, 16))
+        share = late.delay_ns[late.late_rows][:, 8:16].mean() / STEP_NS
         assert share == pytest.approx(0.03, rel=0.2)
 
 
@@ -69,7 +74,7 @@ def test_one_late_rank_does_not_make_its_host_late(per_host: int, ranks: int) ->
         matrices = healthy(seed, ranks, STEPS)
         matrices[2][LATE, per_host] += by
         (late,) = find_late(on_hosts(matrices, per_host))
-        assert late.ranks == (per_host,)
+        assert late.columns == (per_host,)
 
 
 def test_ranks_of_a_host_lose_each_its_own() -> None:
@@ -78,7 +83,7 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
     grown = np.linspace(0.2, 0.4, 8)
     matrices[2][LATE, 8:16] += grown
     (late,) = find_late(on_hosts(matrices, 8))
-    found = late.delay_ns[late.rows][:, 8:16].mean(axis=0) / STEP_NS
+    found = late.delay_ns[late.late_rows][:, 8:16].mean(axis=0) / STEP_NS
     assert found == pytest.approx(grown, abs=0.03)
 
 

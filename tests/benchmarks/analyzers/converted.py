@@ -17,7 +17,7 @@ from benchmarks.analyzers.kineto import Event, load
 from tracelens.conversion.arrow_file import write_events
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import Communicator, Process, SideTables, Thread
-from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import TRACE_SUFFIX, make_stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +82,7 @@ def _convert(trace: dict[str, Any], world: int, target: Path) -> int:
         communicators=(Communicator(_WORLD, "world", "world", list(range(world))),),
         complete=True,
     )
-    name = stem("worker", rank, process.pid) + TRACE_SUFFIX
+    name = make_stem("worker", rank, process.pid) + TRACE_SUFFIX
     write_events(target / name, _table(spans, rows), side)
     return sum(event.get("cat") in (*HOST, *DEVICE) for event in complete)
 

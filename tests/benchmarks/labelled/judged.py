@@ -40,18 +40,18 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
         hosts=tuple(f"node{rank // per_host}" for rank in range(ranks)),
         steps=np.arange(steps),
         phases=tuple(phases),
-        own=own_ns,
-        length=length,
-        wait=length - total,
-        settled=np.arange(steps) >= WARM_UP,
+        compute_ns=own_ns,
+        step_length_ns=length,
+        wait_ns=length - total,
+        is_settled=np.arange(steps) >= WARM_UP,
     )
     return [
         Verdict(
-            late.ranks,
+            late.columns,
             late.phase,
-            (int(late.rows[0]), int(late.rows[-1])),
-            cost.saving,
-            cost.interval,
+            (int(late.late_rows[0]), int(late.late_rows[-1])),
+            cost.saving_share,
+            cost.saving_interval,
         )
         for late, cost in episodes.price_episodes(table, float(total.max(axis=1).sum()))
     ]

@@ -23,7 +23,7 @@ from tracelens.model.trace import (
 )
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
-from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import TRACE_SUFFIX, make_stem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -214,7 +214,7 @@ def world(life: int) -> str:
 
 
 def _file(member: Member, index: int) -> str:
-    return stem(member.role, member.rank, 2000 + index) + TRACE_SUFFIX
+    return make_stem(member.role, member.rank, 2000 + index) + TRACE_SUFFIX
 
 
 def _table(events: pl.DataFrame, numbers: Mapping[str, int]) -> pa.Table:

@@ -17,13 +17,13 @@ from pathlib import Path
 from tracelens import load
 from tracelens.accounting import phases
 from tracelens.executors import open_executor
-from tracelens.memory import keep_room
+from tracelens.memory import keep_freed_memory
 from tracelens.readers.base import Reading
 from tracelens.readers.native.reader import NativeReader
 
 
 def main(trace: str, executor: str) -> None:
-    keep_room()
+    keep_freed_memory()
     durations_s = []
     with open_executor(executor) as workers:
         for _ in range(2):

@@ -83,8 +83,8 @@ def links(component: Any) -> list[str]:
 
 def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
     """Sizes, efficiency, verdict and pace are told without opening the run."""
-    glance = opening.glanced(folder / "late")
-    run = opening.indexed(folder / "late")
+    glance = opening.read_glance(folder / "late")
+    run = opening.open_indexed(folder / "late")
     assert run
     assert glance == Glance.from_run(run)
     assert (glance.ranks, glance.steps, glance.shards) == (4, 60, 0)
@@ -92,12 +92,12 @@ def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
     assert "ank 1" in glance.verdict
     late = glance.pace_ns[25] / glance.pace_ns[50]
     assert 1.3 < late < 2
-    assert opening.glanced(folder) is None
+    assert opening.read_glance(folder) is None
 
 
 def test_a_healthy_run_says_so(folder: Path) -> None:
     """No fault is a verdict, too."""
-    seen = opening.glanced(folder / "healthy")
+    seen = opening.read_glance(folder / "healthy")
     assert seen
     assert seen.verdict.startswith("HEALTHY: ")
 
@@ -107,7 +107,7 @@ def test_a_verdict_has_the_colour_of_what_it_names(app: Dash, folder: Path) -> N
     page = call(app, "run-list.children", {"run-sort.value": "by name"}).text
     assert page.count("lead lead-healthy") == page.count("lead lead-fault") == 1
     for name, lead in {"healthy": "healthy", "late": "fault"}.items():
-        store = Store.indexed(folder / name)
+        store = Store.from_index(folder / name)
         assert store
         layout = json.dumps(overview.layout(store, ViewState()), cls=PlotlyJSONEncoder)
         assert f"verdict lead lead-{lead}" in layout
@@ -160,7 +160,7 @@ def test_runs_are_found_by_tags(app: Dash, folder: Path) -> None:
 def test_runs_get_tags_and_lose_them(app: Dash) -> None:
     """All that are chosen get one; the button of a tag takes it off its run."""
     current = app.server.config["tracelens.runs"]
-    late = next(entry for entry in current.look() if entry.name == "late")
+    late = next(entry for entry in current.list_entries() if entry.name == "late")
     listed = app.server.test_client().get("/_dash-dependencies").get_json()
     add = body_of(
         listed,

@@ -98,10 +98,10 @@ def test_a_signal_before_the_first_request_is_a_normal_end(tmp_path: Path, name:
 def test_a_run_that_is_still_refined_is_awaited_at_the_end() -> None:
     """The interpreter could abort if it ended before that thread does."""
     store = slow_rank()
-    store.refinement = Thread(target=time.sleep, args=(0.2,), daemon=True)
-    store.refinement.start()
+    store.refinement_thread = Thread(target=time.sleep, args=(0.2,), daemon=True)
+    store.refinement_thread.start()
     Runs.from_store(store).close()
-    assert not store.refinement.is_alive()
+    assert not store.refinement_thread.is_alive()
 
 
 def test_from_another_thread_it_serves_as_well() -> None:

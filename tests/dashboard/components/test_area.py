@@ -15,7 +15,9 @@ from tracelens_dashboard.view.viewport import Controls
 
 
 def frame_of(store: Store, *opened: str) -> Frame:
-    return viewport.frame(store, Controls(None, [], "rank", opened=list(opened), tall_px=900))
+    return viewport.frame(
+        store, Controls(None, [], "rank", opened_keys=list(opened), room_height_px=900)
+    )
 
 
 def box(x: tuple[float, float], y: tuple[float, float]) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def box(x: tuple[float, float], y: tuple[float, float]) -> dict[str, Any]:
 
 def band_of(frame: Frame, lane: int) -> tuple[float, float]:
     (band,) = (band for band in frame.plan.bands if band.lanes == (lane,))
-    return band.top + 1, band.top + band.height - 1
+    return band.top_px + 1, band.top_px + band.height_px - 1
 
 
 def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
@@ -34,7 +36,7 @@ def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
     marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
     assert marked is not None
     assert dict(marked.tracks_by_row) == {2: None}
-    rows = area.tables(store, marked).by_name
+    rows = area.tables(store, marked).sums_by_name
     assert {row["process"] for row in rows} == {"rank 2"}
     start, end = marked.window.start_ns, marked.window.end_ns
     assert end - start == round(0.3 * SECOND)
@@ -79,7 +81,7 @@ def test_a_span_that_is_still_open_has_no_length(monkeypatch: pytest.MonkeyPatch
     assert marked is not None
     still = store.spans_in_rows(2, None).head(1).with_columns(end_ns=pl.lit(None, pl.Int64))
     monkeypatch.setattr(type(store), "spans_in_rows", lambda *_: still)
-    (row,) = area.tables(store, marked).single
+    (row,) = area.tables(store, marked).single_spans
     assert row["length"] is None
     assert row["until"] > row["at"]
 
@@ -99,7 +101,7 @@ def test_a_level_drag_marks_all_rows() -> None:
     frame = frame_of(store)
     marked = area.area_of(store, frame, box((0.0, 0.2), (-100, 10_000)))
     assert marked is not None
-    listed = {row["process"] for row in area.tables(store, marked).by_name}
+    listed = {row["process"] for row in area.tables(store, marked).sums_by_name}
     assert {"rank 0", "rank 3", "PS shard 0", "PS shard 2"} <= listed
 
 
@@ -107,25 +109,25 @@ def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
     """The lane of steps alone, without what is in them."""
     store = slow_rank()
     frame = frame_of(store, "1")
-    (opened,) = frame.opened
+    (opened,) = frame.opened_processes
     first = opened.plan.bands[0]
-    marked = area.area_of(store, frame, box((0.0, 5.0), (first.top + 1, first.top + 2)))
+    marked = area.area_of(store, frame, box((0.0, 5.0), (first.top_px + 1, first.top_px + 2)))
     assert marked is not None
     assert dict(marked.tracks_by_row) == {1: frozenset({0})}
-    assert {row["kind"] for row in area.tables(store, marked).by_name} == {"step"}
+    assert {row["kind"] for row in area.tables(store, marked).sums_by_name} == {"step"}
 
 
 def test_a_stream_has_the_times_of_its_device() -> None:
     """Its row shows when kernels ran, not when they were queued."""
     store = devices()
     frame = frame_of(store)
-    (row, *_) = store.streams_of(0)
+    (row, *_) = store.stream_rows_of(0)
     marked = area.area_of(store, frame, box((0.0, 5.0), band_of(frame, row)))
     assert marked is not None
-    rows = area.tables(store, marked).by_name
+    rows = area.tables(store, marked).sums_by_name
     lanes = store.scene.lanes
-    items = slice(int(lanes.offsets[row]), int(lanes.offsets[row + 1]))
-    shown = int((lanes.ends[items] - lanes.starts[items]).sum())
+    items = slice(int(lanes.item_offsets[row]), int(lanes.item_offsets[row + 1]))
+    shown = int((lanes.ends_ns[items] - lanes.starts_ns[items]).sum())
     assert sum(float(one["total"]) for one in rows) == pytest.approx(shown)
 
 
@@ -134,7 +136,7 @@ def test_of_many_rows_the_first_are_read_and_the_sentence_says_so() -> None:
     store = open_run(Scenario(ranks=area.MOST_ROWS + 2, steps=3))
     marked = area.area_of(store, frame_of(store), box((0.0, 1.0), (-1, 10_000)))
     assert marked is not None
-    assert (list(marked.tracks_by_row), marked.left_out) == (list(range(area.MOST_ROWS)), 2)
+    assert (list(marked.tracks_by_row), marked.left_out_count) == (list(range(area.MOST_ROWS)), 2)
     assert "of 18 marked rows the first 16" in area.describe_area(store, marked, 3)
 
 

@@ -40,8 +40,8 @@ def test_all_are_visited_once_and_then_again(way: int) -> None:
     total = len(recorded)
     hits = walked(store, "bucket 1", way, total + 1)
     assert {(hit.position.row, hit.position.at_ns) for hit in hits} == recorded
-    assert {hit.total for hit in hits} == {total}
-    numbers = [hit.number for hit in hits]
+    assert {hit.match_count for hit in hits} == {total}
+    numbers = [hit.match_number for hit in hits]
     assert numbers[:total] == list(range(1, total + 1))[::way]
     assert hits[-1] == hits[0]
 
@@ -79,7 +79,7 @@ def test_a_found_span_has_a_link_that_selects_it() -> None:
     cells = page["props"]["children"][2]["props"]["children"][0]["props"]["children"]
     link = cells[-1]["props"]["children"]["props"]["href"]
     view = view_of(link)
-    assert (view.opened, view.find) == (("2",), "backprop")
+    assert (view.opened_keys, view.searched_name) == (("2",), "backprop")
     chosen = finding.resolve_selection(store, view)
     assert chosen
     event = store.event_at(2, chosen["track"] or 0, store.run_window.start_ns + (chosen["at"] or 0))
@@ -112,5 +112,5 @@ def test_a_key_selects_opens_and_leads_there() -> None:
 def test_nothing_asked_finds_nothing(junk: object) -> None:
     assert finding.read_search(junk) == ""
     assert len(finding.read_search("x" * 500)) == LONGEST_SEARCH
-    view = ViewState(find="backprop", selected=(0, 0))
+    view = ViewState(searched_name="backprop", selected=(0, 0))
     assert finding.resolve_selection(slow_rank(), view) == {"lane": 0, "at": 0}

@@ -82,7 +82,7 @@ def test_notes_are_written_edited_and_deleted() -> None:
     )
     assert saved is not None
     assert saved.notes[1] == Note(5, 9, "ab" + "x" * (noted.LONGEST_TEXT - 2))
-    assert saved.edited is None
+    assert saved.edited_index is None
     assert notes.apply_action(present_notes, {"does": "delete", "number": 0}) == Notes(
         present_notes[1:]
     )
@@ -140,7 +140,7 @@ def test_a_note_is_a_line_and_over_time_a_band() -> None:
         if annotation.get("name") == "note"
     ]
     assert len(texts) == 2
-    assert plot.height(frame) == plot.height(frame_with()) + overlays.NOTE_PX
+    assert plot.height_px(frame) == plot.height_px(frame_with()) + overlays.NOTE_PX
 
 
 def test_texts_keep_out_of_each_others_way() -> None:

@@ -55,7 +55,7 @@ def test_a_shard_shows_its_request() -> None:
     store = sharded()
     lanes = store.scene.lanes
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part == "serve")
-    first = int(lanes.starts[lanes.offsets[lane]])
+    first = int(lanes.starts_ns[lanes.item_offsets[lane]])
     page = details_as_sent(store, lane, first)
     assert "server: aggregate on PS shard 0 in step 0" in page
     assert "peer" in page
@@ -67,7 +67,7 @@ def test_a_stream_shows_what_ran_on_it() -> None:
     store = devices()
     lanes = store.scene.lanes
     lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part.endswith("reductions"))
-    first = int(lanes.starts[lanes.offsets[lane]])
+    first = int(lanes.starts_ns[lanes.item_offsets[lane]])
     page = details_as_sent(store, lane, first)
     assert "on rank 0, cuda:0 reductions in step 0" in page
     assert "allreduce" in page
@@ -85,7 +85,7 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     store = slow_rank()
     spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=1)
-    lanes = store.opened(0).scene.lanes
+    lanes = store.open_process(0).scene.lanes
     moment_ns = bucket["start_ns"][0] + 1
     tracks = range(len(lanes))
     track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
@@ -101,7 +101,7 @@ def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, A
     """Find the last reduction of a step: its position in a rank's tracks, and its event."""
     spans = store.spans_of(rank).filter(step=step, kind="reduction").sort("seq")
     event = spans.row(-1, named=True)
-    lanes = store.opened(rank).scene.lanes
+    lanes = store.open_process(rank).scene.lanes
     track = next(i for i, lane in enumerate(lanes.lanes) if lane.part == "reductions")
     return Position(rank, event["start_ns"], track), event
 
@@ -129,14 +129,14 @@ def test_the_step_stands_beside_the_median() -> None:
     store = slow_rank()
     position, _ = reduction(store, 0, 25)
     page = details_as_sent(store, *position)
-    lengths = store.times.lengths_in(25)
+    lengths = store.times.step_ns_by_rank(25)
     usual = [f"median {what}" for what in ("rank", "step")]
     assert all(word in page for word in ("Step 25", *usual))
-    for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.usual_ns):
+    for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.median_step_ns):
         assert text.duration(ns) in page
-    steps = store.times.time_in(store.times.categories)[0]
+    steps = store.times.sum_time_ns(store.times.categories)[0]
     assert lengths[0] == steps[store.times.steps.index(25)]
-    assert store.times.lengths_in(10**6) == {}
+    assert store.times.step_ns_by_rank(10**6) == {}
 
 
 def test_members_of_a_collective_are_listed_by_arrival() -> None:
@@ -179,7 +179,7 @@ def test_of_many_members_the_last_the_first_and_the_own_one_are_listed() -> None
     led = spans_led_to(section)
     call = viewport.call_of(store, position)
     assert call is not None
-    order = sorted(call.entered, key=lambda rank: -call.entered[rank])
+    order = sorted(call.entered_ns_by_rank, key=lambda rank: -call.entered_ns_by_rank[rank])
     rows = [one["row"] for one in led]
     assert rows[: neighbours.MOST_MEMBERS - 2] == order[: neighbours.MOST_MEMBERS - 2]
     assert rows[-1] == order[-1]

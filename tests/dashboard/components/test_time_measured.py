@@ -13,16 +13,16 @@ from tracelens_dashboard.components.timeline import area
 def test_spans_count_as_far_as_they_lie_within() -> None:
     """Two ranks, from the middle of data loading to the middle of backprop."""
     lanes = scene_of(2, 3).lanes
-    spent = search.time_by_category(lanes, Window(MS // 2, 9 * MS))
+    spent = search.sum_by_category(lanes, Window(MS // 2, 9 * MS))
     assert spent == {"backprop": 8 * MS, "forward": 8 * MS, "data": MS}
 
 
 def test_a_step_adds_up() -> None:
     """Over whole steps the sum is ranks times time."""
     store = slow_rank()
-    window = store.window_of(20, 39)
+    window = store.window_of_steps(20, 39)
     assert window
-    spent = search.time_by_category(store.scene.lanes, window)
+    spent = search.sum_by_category(store.scene.lanes, window)
     assert sum(spent.values()) == pytest.approx(4 * window.width_ns, rel=0.01)
     late = np.isin(list(spent), ["wait"])
     assert late.any()

@@ -21,17 +21,17 @@ def view_of(window: Window) -> dict[str, int]:
 
 def step_view(store: Store, step: int) -> Window:
     """Return a view a step and a half wide whose middle is a step's."""
-    found = store.window_of(step, step)
+    found = store.window_of_steps(step, step)
     assert found
     middle = (found.start_ns + found.end_ns) // 2 - store.run_window.start_ns
-    half = 3 * store.scene.step_ns // 4
+    half = 3 * store.scene.median_step_ns // 4
     return Window(middle - half, middle + half)
 
 
 def step_in_the_middle(store: Store, window: Window) -> int:
     middle = store.run_window.start_ns + (window.start_ns + window.end_ns) // 2
-    steps_inside = store.windows.filter(
-        (store.windows["start_ns"] <= middle) & (store.windows["end_ns"] > middle)
+    steps_inside = store.step_windows.filter(
+        (store.step_windows["start_ns"] <= middle) & (store.step_windows["end_ns"] > middle)
     )
     return int(steps_inside["step"][0])
 
@@ -75,9 +75,9 @@ def test_brackets_lead_from_finding_to_finding_in_a_wide_view() -> None:
 def covered(store: Store, window: Window) -> tuple[int, int]:
     """Return the first and the last step that lie wholly in a window."""
     origin = store.run_window.start_ns
-    steps_inside = store.windows.filter(
-        (store.windows["start_ns"] >= origin + window.start_ns)
-        & (store.windows["end_ns"] <= origin + window.end_ns)
+    steps_inside = store.step_windows.filter(
+        (store.step_windows["start_ns"] >= origin + window.start_ns)
+        & (store.step_windows["end_ns"] <= origin + window.end_ns)
     )["step"]
     return int(steps_inside[0]), int(steps_inside[-1])
 
@@ -95,8 +95,10 @@ def test_fit_shows_the_clicked_span() -> None:
     assert view is not None
     assert view.start_ns < moment_ns < view.end_ns
     lanes = store.scene.lanes
-    item = lanes.items_between(lane, position.at_ns, position.at_ns + 1).start
-    assert view.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
+    item = lanes.find_items_of_lane(lane, position.at_ns, position.at_ns + 1).start
+    assert view.width_ns == pytest.approx(
+        3 * int(lanes.ends_ns[item] - lanes.starts_ns[item]), rel=0.01
+    )
     steps = keys.find_destination(store, "f", {"steps": [20, 39]}, None)
     assert steps is not None
     assert covered(store, steps)[0] in {19, 20}

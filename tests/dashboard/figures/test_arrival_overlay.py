@@ -23,14 +23,16 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     """All four ranks enter; the arrow names rank 2, which is late in this step."""
     store = slow_rank()
     frame = viewport.frame(store, Controls(None, ["2"], "rank", selected()))
-    assert frame.call
-    assert set(frame.call.entered) == {0, 1, 2, 3}
-    assert frame.call.last_rank == 2
+    assert frame.selected_call
+    assert set(frame.selected_call.entered_ns_by_rank) == {0, 1, 2, 3}
+    assert frame.selected_call.last_rank == 2
     changing_parts = plot.draw_changing(frame, viewport.picture(frame), LIGHT)
     pinned, points = overlays.arrival_marks(frame, LIGHT)
     assert changing_parts["data"][-2:] == [pinned, points]
     assert (len(pinned["x"]), len(points["x"])) == (1, 4)
-    assert max(points["x"]) == pytest.approx(frame.seconds(frame.call.last_ns))
+    assert max(points["x"]) == pytest.approx(
+        frame.seconds_since_start(frame.selected_call.last_arrival_ns)
+    )
     assert "rank 2 arrives last" in changing_parts["annotations"][-1]["text"]
     assert changing_parts["shapes"][-1]["x0"] == pytest.approx(max(points["x"]))
 
@@ -40,7 +42,7 @@ def test_a_senseless_selection_selects_nothing(junk: object) -> None:
     """Nor does a moment at which no collective was under way."""
     store = slow_rank()
     for nothing in (junk, {"lane": 0, "at": 1}):
-        assert viewport.frame(store, Controls(None, [], "rank", nothing)).call is None
+        assert viewport.frame(store, Controls(None, [], "rank", nothing)).selected_call is None
 
 
 def test_a_click_selects_what_was_under_way() -> None:

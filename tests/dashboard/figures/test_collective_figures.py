@@ -56,7 +56,7 @@ def test_the_late_rank_has_its_own_colour(store: Store) -> None:
     """Rank 5 is named, first of those with a colour, and its points are its slow steps."""
     drawing = arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT)
     late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
-    assert late.marker.color == LIGHT.series[0]
+    assert late.marker.color == LIGHT.series_colours[0]
     assert set(range(20, 60)) <= set(late.x)
     assert "rank 5 last" in drawing.summary
 
@@ -165,14 +165,14 @@ def test_marks_lead_to_the_call(store: Store) -> None:
         for point in leads:
             first, over, rank = point["customdata"][1]
             call = selected_collective(store, page._link_to_call(store, point))
-            assert (call.first_ns, call.over_ns, call.last_rank) == (first, over, rank)
+            assert (call.first_arrival_ns, call.last_exit_ns, call.last_rank) == (first, over, rank)
 
 
 def test_a_step_leads_to_its_most_skewed_call(store: Store) -> None:
     """Of waiting and transfer, too: the call to which ranks came furthest apart is selected."""
     for row in store.table("arrivals_by_step").iter_rows(named=True):
         call = selected_collective(store, page._link_to_largest_skew(store, {"x": row["step"]}))
-        assert call.last_ns - call.first_ns == row["skew_max_ns"]
+        assert call.last_arrival_ns - call.first_arrival_ns == row["skew_max_ns"]
     assert "sel=" not in page._link_to_largest_skew(store, {"x": 10**6})
 
 
@@ -183,19 +183,19 @@ def test_a_point_of_bandwidth_leads_to_a_call_of_its_size(store: Store) -> None:
     assert leads
     for lead in leads:
         call = selected_collective(store, page._link_to_call(store, {"customdata": ["", lead]}))
-        assert call.last_ns == lead[0]
-        assert abs(call.over_ns - lead[1]) <= 1
+        assert call.last_arrival_ns == lead[0]
+        assert abs(call.last_exit_ns - lead[1]) <= 1
 
 
 def selected_collective(store: Store, href: str | None) -> Call:
     """Return the collective that the timeline of a link shows as selected, its last rank pinned."""
     view = view_of(href)
     frame = viewport.frame(
-        store, Controls(None, list(view.pins), "rank", inspector.selection_in(view))
+        store, Controls(None, list(view.pinned_ranks), "rank", inspector.selection_in(view))
     )
-    assert frame.call
-    assert view.pins == (frame.call.last_rank,)
-    return frame.call
+    assert frame.selected_call
+    assert view.pinned_ranks == (frame.selected_call.last_rank,)
+    return frame.selected_call
 
 
 def test_a_run_without_collectives_says_what_to_record() -> None:

@@ -27,7 +27,8 @@ def two_hosts() -> Store:
 
 def grouped_frame(*opened: str, **more: Any) -> Frame:
     return viewport.frame(
-        two_hosts(), Controls(None, [], "host", opened=list(opened), tall_px=900, **more)
+        two_hosts(),
+        Controls(None, [], "host", opened_keys=list(opened), room_height_px=900, **more),
     )
 
 
@@ -39,17 +40,17 @@ def labels(frame: Frame) -> list[str]:
 def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
     """Each host has a row; that of the slow rank's host is drawn as the slow rank, and pointed at."""
     frame = grouped_frame()
-    first_band, second_band = frame.plan.section("workers")
+    first_band, second_band = frame.plan.bands_of("workers")
     assert [band.lanes for band in frame.plan.bands] == [(0, 1), (2, 3)]
     assert labels(frame) == [
         f"{CLOSED} {band.group.name}" for band in (first_band, second_band) if band.group
     ]
     alone = viewport.frame(two_hosts(), Controls(None, [], "rank"))
     pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
-    third = alone.plan.section("workers")[2]
-    assert (pixels[int(second_band.middle)] == single[int(third.middle)]).all()
+    third = alone.plan.bands_of("workers")[2]
+    assert (pixels[int(second_band.middle_px)] == single[int(third.middle_px)]).all()
     marks = [note["y"] for note in plot.mark_labels(frame, LIGHT) if note["text"] == "▶"]
-    assert marks == [second_band.middle]
+    assert marks == [second_band.middle_px]
 
 
 def test_below_an_opened_group_are_its_ranks() -> None:
@@ -60,8 +61,8 @@ def test_below_an_opened_group_are_its_ranks() -> None:
     assert names[1].startswith(OPEN)
     inside = grouped_frame("3")
     assert [band.lanes for band in inside.plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
-    assert [one.key for one in inside.opened] == ["3"]
-    rows = Controls(opened=["3"], tall_px=900, sort="host")
+    assert [one.key for one in inside.opened_processes] == ["3"]
+    rows = Controls(opened_keys=["3"], room_height_px=900, sort="host")
     assert gutter.toggle_key(two_hosts(), "g2", rows) == []
     assert gutter.toggle_key(two_hosts(), "g0", rows) == ["3", "g0"]
     assert gutter.toggle_key(two_hosts(), "g1", rows) is None
@@ -84,13 +85,15 @@ def test_buttons_name_the_groups_and_their_ranks() -> None:
 def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
     """Within a step they are shapes, though the rows of groups are not."""
     store = two_hosts()
-    window = store.window_of(25, 25)
+    window = store.window_of_steps(25, 25)
     assert window
     view = {
         "t0": window.start_ns - store.run_window.start_ns,
         "t1": window.end_ns - store.run_window.start_ns,
     }
-    frame = viewport.frame(store, Controls(view, [], "host", opened=["g2"], tall_px=900))
+    frame = viewport.frame(
+        store, Controls(view, [], "host", opened_keys=["g2"], room_height_px=900)
+    )
     picture = viewport.picture(frame)
     assert picture.bars
     drawn = {frame.plan.bands[band].lanes for band in picture.bars.bands.tolist()}
@@ -101,9 +104,9 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
 def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
     """The last rank of a closed group counts; an opened one's ranks count each."""
     store = two_hosts()
-    for at in range(0, store.run_window.width_ns, store.scene.step_ns // 40):
+    for at in range(0, store.run_window.width_ns, store.scene.median_step_ns // 40):
         frame = grouped_frame("g2", selected={"lane": 2, "at": at, "track": None})
-        if frame.call:
+        if frame.selected_call:
             assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
             return
     pytest.fail("no collective was met")
@@ -112,9 +115,9 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
 def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     """The table of the marked area has the ranks of the group."""
     frame = grouped_frame()
-    second = frame.plan.section("workers")[1]
+    second = frame.plan.bands_of("workers")[1]
     whole = two_hosts().run_window.width_ns / 1e9
-    marked = {"range": {"x": [0, whole], "y": [second.top, second.top + 3]}}
+    marked = {"range": {"x": [0, whole], "y": [second.top_px, second.top_px + 3]}}
     found = area.area_of(two_hosts(), frame, marked)
     assert found
     assert list(found.tracks_by_row) == [2, 3]
@@ -122,8 +125,8 @@ def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
 
 def test_orders_are_offered_where_there_are_groups() -> None:
     """By host only with several hosts; a link that asks for it elsewhere shows ranks."""
-    assert "host" in controls.orders(two_hosts())
-    assert not {"host", "stage"} & set(controls.orders(slow_rank()))
+    assert "host" in controls.list_orders(two_hosts())
+    assert not {"host", "stage"} & set(controls.list_orders(slow_rank()))
     frame = viewport.frame(slow_rank(), Controls(None, [], "host"))
     assert [band.lanes for band in frame.plan.bands] == [(0,), (1,), (2,), (3,)]
     assert state.read("?sort=host&open=g2,3").query == "open=g2,3&sort=host"
@@ -136,8 +139,8 @@ def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
     groups = [
         rows_of.RowGroup(f"g{2 * at}", "a", (2 * at, 2 * at + 1), at == 0) for at in range(hosts)
     ]
-    plan = rows_of.plan(lanes, groups=groups)
-    ends = [(band.top, band.top + band.height) for band in plan.bands]
+    plan = rows_of.plan_rows(lanes, groups=groups)
+    ends = [(band.top_px, band.top_px + band.height_px) for band in plan.bands]
     assert all(a[1] <= b[0] for a, b in pairwise(ends))
-    assert plan.bands[-1].top + plan.bands[-1].height <= plan.height
+    assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.height_px
     assert {lane for band in plan.bands for lane in band.lanes} == set(range(2 * hosts))

@@ -9,7 +9,7 @@ from support.runs.crowds import crowd, with_peaks
 from support.tiers import mark_slow
 from support.web.pngs import chunks, pixels_of
 
-from tracelens.lod.colours import rgb
+from tracelens.lod.colours import parse_rgb
 from tracelens.lod.lanes import FIRST_LEVEL, LEVELS
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures.timeline import plot
@@ -45,7 +45,7 @@ def test_it_has_the_colour_of_the_latest(
     image = figure.layout.images[0]
     data = base64.b64decode(image.source.removeprefix("data:image/png;base64,"))
     pixels = pixels_of(data)
-    assert len(pixels) == image.sizey == frame.plan.height  # no row is shrunk
+    assert len(pixels) == image.sizey == frame.plan.height_px  # no row is shrunk
     late = np.argwhere(pixels == WORST)
     assert set(late[:, 0]) == {late_rank * len(pixels) // ranks}
     width_s = image.sizex / pixels.shape[1]
@@ -57,4 +57,4 @@ def test_it_has_the_colour_of_the_latest(
     assert end_s > late_step / 1000
     assert end_s - begin_s < 4 * width_s
     palette = chunks(data)[b"PLTE"]
-    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == rgb(theme.ramp[-1])
+    assert tuple(palette[3 * WORST : 3 * WORST + 3]) == parse_rgb(theme.ramp_colours[-1])

@@ -13,7 +13,7 @@ from tracelens_dashboard.view.viewport import Controls, Position
 
 
 def step_view(store: Store, step: int) -> dict[str, int]:
-    window = store.window_of(step, step)
+    window = store.window_of_steps(step, step)
     assert window
     origin = store.run_window.start_ns
     return {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
@@ -21,7 +21,10 @@ def step_view(store: Store, step: int) -> dict[str, int]:
 
 def frame_of(store: Store, *keys: str, step: int = 5, selected: object = None) -> Frame:
     return viewport.frame(
-        store, Controls(step_view(store, step), [], None, selected, opened=list(keys), tall_px=700)
+        store,
+        Controls(
+            step_view(store, step), [], None, selected, opened_keys=list(keys), room_height_px=700
+        ),
     )
 
 
@@ -51,13 +54,13 @@ def test_each_track_is_labelled_once_below_its_row() -> None:
 def test_a_shard_shows_queue_and_service() -> None:
     """Its requests wait between their arrival and their service, in lanes of their own."""
     frame = frame_of(sharded(), "ps0")
-    (opened,) = frame.opened
-    parts = [lane.part for lane in opened.group.scene.lanes.lanes]
+    (opened,) = frame.opened_processes
+    parts = [lane.part for lane in opened.tracks.scene.lanes.lanes]
     assert parts.index("queue") < len(parts) - 1
-    lanes = opened.group.scene.lanes
+    lanes = opened.tracks.scene.lanes
     queue = [i for i, lane in enumerate(lanes.lanes) if lane.part == "queue"]
-    items = slice(int(lanes.offsets[queue[0]]), int(lanes.offsets[queue[-1] + 1]))
-    assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.names[items]} == {
+    items = slice(int(lanes.item_offsets[queue[0]]), int(lanes.item_offsets[queue[-1] + 1]))
+    assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.word_indices[items]} == {
         "request of worker"
     }
 
@@ -65,9 +68,13 @@ def test_a_shard_shows_queue_and_service() -> None:
 def test_streams_are_among_the_tracks_and_not_shown_twice() -> None:
     """The opened rank's streams leave the section below; the other rank's stay."""
     frame = frame_of(devices(), "0")
-    below = {frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.plan.section("streams")}
+    below = {frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.plan.bands_of("streams")}
     assert below == {1}
-    parts = [lane.part for lane in frame.opened[0].group.scene.lanes.lanes if lane.role == "device"]
+    parts = [
+        lane.part
+        for lane in frame.opened_processes[0].tracks.scene.lanes.lanes
+        if lane.role == "device"
+    ]
     assert parts == ["cuda:0 reductions", "cuda:0 stream 0"]
 
 
@@ -76,22 +83,22 @@ def test_a_click_on_a_track_finds_its_span() -> None:
     store = slow_rank()
     bucket = store.spans_of(1).filter(step=5, kind="reduction").row(0, named=True)
     frame = frame_of(store, "1")
-    (opened,) = frame.opened
-    lanes = opened.group.scene.lanes
+    (opened,) = frame.opened_processes
+    lanes = opened.tracks.scene.lanes
     row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
     seconds = (moment - store.run_window.start_ns) / 1e9
     position = viewport.find_position(
-        store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle]}
+        store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle_px]}
     )
     assert position is not None
     assert (position.row, position.track) == (1, row)
     selected_frame = frame_of(store, "1", selected=inspector.selection_of(store, position))
-    assert [(o.start_ns, o.end_ns) for o in selected_frame.selected] == [
+    assert [(o.start_ns, o.end_ns) for o in selected_frame.selected_spans] == [
         (bucket["start_ns"], bucket["end_ns"])
     ]
-    assert selected_frame.call is not None
-    assert selected_frame.call.seq == bucket["seq"]
+    assert selected_frame.selected_call is not None
+    assert selected_frame.selected_call.seq == bucket["seq"]
     shapes = plot.draw_changing(selected_frame, viewport.picture(selected_frame), LIGHT)["shapes"]
     assert sum(shape.get("name") == "selected" for shape in shapes) == 1
 
@@ -99,27 +106,27 @@ def test_a_click_on_a_track_finds_its_span() -> None:
 def test_processes_open_and_close() -> None:
     """What was opened unasked counts as opened; what is no process changes nothing."""
     store = slow_rank()
-    assert gutter.toggle_key(store, "2", Controls(opened=[])) == ["2"]
-    assert gutter.toggle_key(store, "2", Controls(opened=["0", "2"])) == ["0"]
-    unasked = viewport.choose_opened(store, Controls(opened=None, tall_px=600))
+    assert gutter.toggle_key(store, "2", Controls(opened_keys=[])) == ["2"]
+    assert gutter.toggle_key(store, "2", Controls(opened_keys=["0", "2"])) == ["0"]
+    unasked = viewport.choose_opened(store, Controls(opened_keys=None, room_height_px=600))
     assert unasked[0] == "2"  # a finding names it
-    closed = gutter.toggle_key(store, "2", Controls(opened=None, tall_px=600))
+    closed = gutter.toggle_key(store, "2", Controls(opened_keys=None, room_height_px=600))
     assert closed == unasked[1:]
     for junk in (None, "77", "ps0", 3, "", "../x"):
-        assert gutter.toggle_key(store, junk, Controls(opened=[])) is None
+        assert gutter.toggle_key(store, junk, Controls(opened_keys=[])) is None
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        Controls(opened="x", row_px="y", tall_px="z"),
-        Controls(opened={}, row_px=[], tall_px={}),
-        Controls(opened=[3, None], row_px=-1, tall_px=-1),
+        Controls(opened_keys="x", row_px="y", room_height_px="z"),
+        Controls(opened_keys={}, row_px=[], room_height_px={}),
+        Controls(opened_keys=[3, None], row_px=-1, room_height_px=-1),
     ],
 )
 def test_senseless_rows_are_ignored(rows: Controls) -> None:
     selected = {"lane": 0, "at": 5, "track": 10**6}
     frame = viewport.frame(slow_rank(), rows._replace(view={}, selected=selected))
-    assert frame.opened == ()
-    assert frame.selected == ()
+    assert frame.opened_processes == ()
+    assert frame.selected_spans == ()
     assert Position(0, 0).track is None

@@ -29,11 +29,11 @@ STROKE = re.compile(r"M([\d.]+),([\d.]+)H([\d.]+)")
 
 def frame_of(store: Store, first: int, last: int, *pins: str) -> Frame:
     """Look at some steps, with the path."""
-    window = store.window_of(first, last)
+    window = store.window_of_steps(first, last)
     assert window
     origin = store.run_window.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
-    return viewport.frame(store, Controls(view, list(pins), "rank", path=True))
+    return viewport.frame(store, Controls(view, list(pins), "rank", shows_path=True))
 
 
 def lines(frame: Frame) -> list[dict[str, Any]]:
@@ -52,8 +52,8 @@ def test_it_is_drawn_when_asked_for() -> None:
     """Not without the switch, and not for an invalid value."""
     store = slow_rank()
     for path in (False, None, "1", 7):
-        assert not lines(viewport.frame(store, Controls(WHOLE, [], "rank", path=path)))
-    assert lines(viewport.frame(store, Controls(WHOLE, [], "rank", path=True)))
+        assert not lines(viewport.frame(store, Controls(WHOLE, [], "rank", shows_path=path)))
+    assert lines(viewport.frame(store, Controls(WHOLE, [], "rank", shows_path=True)))
 
 
 @pytest.mark.parametrize(("first", "last"), [(25, 25), (24, 34), (0, 59)])
@@ -61,32 +61,32 @@ def test_it_runs_along_the_late_rank(first: int, last: int) -> None:
     """At every level of detail, it is on rank 2's row in the steps in which that is late."""
     store = slow_rank()
     frame = frame_of(store, first, last)
-    row = frame.plan.section("workers")[2]
-    late = store.window_of(22, 38)
+    row = frame.plan.bands_of("workers")[2]
+    late = store.window_of_steps(22, 38)
     assert late
-    begin, end = frame.seconds(late.start_ns), frame.seconds(late.end_ns)
+    begin, end = frame.seconds_since_start(late.start_ns), frame.seconds_since_start(late.end_ns)
     inside = [(x0, y, x1) for x0, y, x1 in strokes(frame) if x1 > begin and x0 < end]
     assert inside
-    assert all(row.top < y < row.top + row.height for _, y, _ in inside)
+    assert all(row.top_px < y < row.top_px + row.height_px for _, y, _ in inside)
 
 
 def test_a_pinned_row_has_it_too() -> None:
     """On top as in its place below, without lines in between."""
     frame = frame_of(slow_rank(), 25, 25, "2")
     heights = {y for _, y, _ in strokes(frame)}
-    pinned, own_row = frame.plan.bands[0], frame.plan.section("workers")[2]
+    pinned, own_row = frame.plan.bands[0], frame.plan.bands_of("workers")[2]
     assert len(heights) == 2
-    assert min(heights) < pinned.top + pinned.height
-    assert max(heights) > own_row.top
+    assert min(heights) < pinned.top_px + pinned.height_px
+    assert max(heights) > own_row.top_px
 
 
 def test_it_says_who_carries_it() -> None:
     """The sentence under the timeline, which screen readers say, names the ranks and their shares."""
     frame = frame_of(slow_rank(), 25, 30)
-    assert "The line is the critical path: rank 2 100 %." in plot.note(
+    assert "The line is the critical path: rank 2 100 %." in plot.describe_picture(
         frame, viewport.picture(frame)
     )
-    whole_frame = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank", path=True))
+    whole_frame = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank", shows_path=True))
     assert re.search(
         r"critical path: rank 2 \d+ %, rank \d",
         overlays.path_sentence(whole_frame, viewport.picture(whole_frame)),
@@ -96,7 +96,7 @@ def test_it_says_who_carries_it() -> None:
 def test_many_ranks_and_changes_stay_few_strokes() -> None:
     """However often it changes ranks, it is three shapes, of at most one stroke for two pixels."""
     store = with_changes(ranks=64, changes=5000)
-    frame = viewport.frame(store, Controls(WHOLE, [], "rank", path=True, wide_px=1200))
+    frame = viewport.frame(store, Controls(WHOLE, [], "rank", shows_path=True, plot_width_px=1200))
     drawn = lines(frame)
     assert 0 < len(STROKE.findall(drawn[-1]["path"])) <= 600
     assert len(drawn) == 2  # no joints: they would hide what is below
@@ -153,9 +153,9 @@ def test_marks_of_its_page_lead_to_it() -> None:
 
 def test_a_run_without_a_path_offers_none() -> None:
     """The switch cannot be used where no step ties ranks together, and a link does not set it."""
-    switch = controls.path_switch(slow_rank(), ViewState(path=True))
+    switch = controls.path_switch(slow_rank(), ViewState(shows_path=True))
     assert state_of(switch) == (True, False)
-    switch = controls.path_switch(with_stays(slow_rank(), []), ViewState(path=True))
+    switch = controls.path_switch(with_stays(slow_rank(), []), ViewState(shows_path=True))
     assert state_of(switch) == (False, True)
 
 

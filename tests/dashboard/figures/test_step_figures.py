@@ -21,8 +21,8 @@ def all_step_times() -> StepTimes:
 def test_times_are_those_of_the_trace() -> None:
     """Median and longest of each step are those of the recorded steps; all parts sum to them."""
     store, step_times = slow_rank(), all_step_times()
-    spent_ns = store.times.time_in(store.times.categories)
-    assert np.allclose(step_times.usual_ns, np.median(spent_ns, axis=0))
+    spent_ns = store.times.sum_time_ns(store.times.categories)
+    assert np.allclose(step_times.median_ns, np.median(spent_ns, axis=0))
     assert np.allclose(step_times.longest_ns, spent_ns.max(axis=0))
     assert step_times.sample_ns.shape == spent_ns.shape
     own = store.step_times(steps.select_categories(store, steps.COMPUTE_TIME))
@@ -34,7 +34,7 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
     times = slow_rank().times
     drawing = overview.step_parts(times, LIGHT)
     heights = sum(np.asarray(area.y) for area in drawing.figure.data)
-    assert np.allclose(heights, times.time_in(times.categories).mean(axis=0))
+    assert np.allclose(heights, times.sum_time_ns(times.categories).mean(axis=0))
     names = [area.name for area in drawing.figure.data]
     biggest = max(drawing.figure.data, key=lambda area: float(np.sum(area.y))).name
     assert biggest in drawing.summary
@@ -43,8 +43,8 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
 
 def test_the_slow_steps_are_a_regime() -> None:
     """The sentence says which steps are longer; the table lists three regimes; the finding is marked."""
-    found = regimes.find(all_step_times().usual_ns)
-    marks = [step_durations.Mark("Rank 2 late", 20, 39, fault=True)]
+    found = regimes.find_regimes(all_step_times().median_ns)
+    marks = [step_durations.Mark("Rank 2 late", 20, 39, is_fault=True)]
     drawing = step_durations.over_run(all_step_times(), found, marks, "step time", LIGHT)
     assert "in steps 20\N{EN DASH}39" in drawing.summary
     assert [row["first step"] for row in drawing.rows] == [0, 20, 40]
@@ -60,7 +60,9 @@ def test_a_long_run_keeps_its_longest_step() -> None:
         (0, 1, 2), tuple(range(50_000)), ("user",), ns, np.ones((50_000, 3), np.bool_), 1e6
     )
     found = StepTimes.from_times(times, ("user",))
-    drawing = step_durations.over_run(found, regimes.find(found.usual_ns), [], "step time", LIGHT)
+    drawing = step_durations.over_run(
+        found, regimes.find_regimes(found.median_ns), [], "step time", LIGHT
+    )
     longest = drawing.figure.data[0]
     assert len(longest.x) <= step_durations.MOST_POINTS
     assert max(longest.y) == 9_000_000
@@ -104,7 +106,7 @@ def test_the_spread_counts_every_step_once() -> None:
     bars = drawing.figure.data[0]
     assert sum(bars.y) == SLOW_RANK.ranks * SLOW_RANK.steps
     assert sum(row["steps of ranks"] for row in drawing.rows) == sum(bars.y)
-    spent_ns = slow_rank().times.time_in(slow_rank().times.categories)
+    spent_ns = slow_rank().times.sum_time_ns(slow_rank().times.categories)
     for bin_begin_ns, width, count, (_, example) in zip(
         bars.x, bars.width, bars.y, bars.customdata, strict=True
     ):

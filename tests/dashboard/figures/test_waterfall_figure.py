@@ -3,7 +3,7 @@
 import pytest
 
 from tracelens.model.result import Efficiency, Share
-from tracelens.reports.messages import cause
+from tracelens.reports.messages import name_cause
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.theme import LIGHT
 
@@ -32,7 +32,7 @@ def test_each_bar_begins_where_the_one_above_ended() -> None:
 def test_the_sentence_names_the_largest_loss() -> None:
     """One sentence holds the efficiency and what takes most of the rest."""
     sentence = overview.waterfall(EFFICIENCY, LIGHT).summary
-    assert sentence == f"60 % parallel efficiency; largest loss: {cause('wait')}."
+    assert sentence == f"60 % parallel efficiency; largest loss: {name_cause('wait')}."
 
 
 def test_a_cause_of_unknown_name_is_inert() -> None:

@@ -11,9 +11,9 @@ from support.runs.indexes import explained, recorded
 from support.web.callbacks import URL, body_of, call
 from support.web.stores import slow_rank
 
-from tracelens.comparison import Steps
+from tracelens.comparison import RunMetrics
 from tracelens.comparison import compare as compared
-from tracelens.comparison.series import Difference, difference
+from tracelens.comparison.series import Difference, subtract_compute_time
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard import theme
 from tracelens_dashboard.app.server import create_app
@@ -49,7 +49,7 @@ def app(runs: Runs) -> Dash:
 
 
 def entries(runs: Runs) -> tuple[Entry, Entry]:
-    healthy, late = runs.look()
+    healthy, late = runs.list_entries()
     return healthy, late
 
 
@@ -76,7 +76,7 @@ def test_one_run_is_told_how_to_add_another() -> None:
 def test_a_second_run_is_chosen_first(runs: Runs) -> None:
     """Without one, or with one that is not served, there is a choice and no chart."""
     for others in ((), ("unknown",)):
-        content = page(runs, ViewState(compare=others))
+        content = page(runs, ViewState(baseline_ids=others))
         assert "Choose the run to compare" in content
         assert pages_compare.MAP.name not in content
 
@@ -84,7 +84,7 @@ def test_a_second_run_is_chosen_first(runs: Runs) -> None:
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
     """Step time with its interval, parallel efficiency of both, and the category that moved most."""
     healthy, late = entries(runs)
-    content = page(runs, ViewState(run=late.id, compare=(healthy.id,)))
+    content = page(runs, ViewState(run_id=late.id, baseline_ids=(healthy.id,)))
     assert "Median step" in content
     assert "% interval" in content
     assert "Parallel efficiency" in content
@@ -104,7 +104,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def against_all(several: Runs) -> tuple[Store, tuple[str, ...]]:
-    *baselines_listed, new = several.look()
+    *baselines_listed, new = several.list_entries()
     store = several.open(new)
     assert store
     return store, tuple(entry.id for entry in baselines_listed)
@@ -114,11 +114,11 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     """As `tracelens compare` does: the same words, numbers, and findings; baselines are named."""
     app = create_app(several)
     store, baseline_ids = against_all(several)
-    stores = [several.open(entry) for entry in several.look() if entry.id in baseline_ids]
-    runs = [Steps.from_run(steps.run) for steps in stores if steps]
-    expected = compared(runs, Steps.from_run(store.run))
+    stores = [several.open(entry) for entry in several.list_entries() if entry.id in baseline_ids]
+    runs = [RunMetrics.from_run(steps.run) for steps in stores if steps]
+    expected = compared(runs, RunMetrics.from_run(store.run))
     with app.server.app_context():
-        view = ViewState(run=store.run_id, compare=baseline_ids)
+        view = ViewState(run_id=store.run_id, baseline_ids=baseline_ids)
         content = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
         comparison = baselines.compare_with(store, baseline_ids)
     assert comparison.metrics == expected.metrics
@@ -169,10 +169,10 @@ def test_the_address_names_the_compared_runs() -> None:
     """Also of many runs; more than are compared are left out, and of a part its own limit holds."""
     ids = tuple(f"{number:012x}" for number in range(40))
     view = state.parse({"run": ids[0], "compare": ",".join(ids[1:30])})
-    assert view.compare == ids[1 : 1 + state.MOST_BASELINES]
+    assert view.baseline_ids == ids[1 : 1 + state.MOST_BASELINES]
     assert state.read(view.query) == view
     part = state.parse({"run": ids[0] + "~s1-9", "compare": ",".join(ids[1:30])})
-    assert part.compared == tuple(f"{one}~s1-9" for one in ids[1 : 1 + state.MOST_PARTS])
+    assert part.baseline_keys == tuple(f"{one}~s1-9" for one in ids[1 : 1 + state.MOST_PARTS])
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_nonsense_as_a_choice_leads_nowhere(app: Dash, chosen: Any) -> None:
 def test_the_map_shows_who_is_slower(runs: Runs) -> None:
     """The late rank's row is positive in its steps; a scale with zero in its middle."""
     late, healthy = pair(runs)
-    found = difference(late.residuals, healthy.residuals)
-    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.usual_ns)
+    found = subtract_compute_time(late.residuals, healthy.residuals)
+    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.median_step_ns)
     cells = np.asarray(drawing.figure.data[0].z)
     assert cells.shape == (3, 30)
     assert np.unravel_index(cells[:, 10:].argmax(), cells[:, 10:].shape)[0] == 1
@@ -244,7 +244,7 @@ def test_a_clicked_cell_aligns_both_timelines(runs: Runs) -> None:
     drawn = call(app, "together-here.figure", values | {"together-view.data": sync}).get_json()
     for store, graph in zip(stores, ("together-here", "together-there"), strict=True):
         low, high = drawn["response"][graph]["figure"]["layout"]["xaxis"]["range"]
-        begin = (store.windows["start_ns"][12] - store.run_window.start_ns) / 1e9
+        begin = (store.step_windows["start_ns"][12] - store.run_window.start_ns) / 1e9
         assert begin - low == pytest.approx(-sync["t0"] / 1e9)
         assert high - low == pytest.approx((sync["t1"] - sync["t0"]) / 1e9)
 

@@ -11,7 +11,7 @@ from tracelens.accounting import phases
 from tracelens.analyses import critical_path
 from tracelens.facts import Facts
 from tracelens_dashboard.figures import critical_path as figures_critical_path
-from tracelens_dashboard.figures.axes import cell_lead
+from tracelens_dashboard.figures.axes import write_cell_values
 from tracelens_dashboard.pages import critical_path as page
 from tracelens_dashboard.theme import DARK, LIGHT
 
@@ -33,7 +33,7 @@ def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     row = list(drawing.figure.layout.yaxis.ticktext).index("rank 2 ")
     codes = heat.z[row][20:40]
     assert set(codes) == {names.index("backprop") * len(figures_critical_path.STRENGTHS)}
-    assert heat.customdata[row][25] == cell_lead(2, 25)
+    assert heat.customdata[row][25] == write_cell_values(2, 25)
     assert drawing.summary.startswith("Rank 2 holds")
     assert sum(line["time on the path (ms)"] for line in drawing.rows) == pytest.approx(
         sum(walk_path().cells["ns"]) / 1e6
@@ -49,7 +49,7 @@ def test_many_ranks_share_a_row() -> None:
     labels = drawn.layout.yaxis.ticktext
     assert len(labels) == figures_critical_path.MOST_ROWS + 1
     assert labels[-1] == "other ranks "
-    assert drawn.data[0].customdata[-1][0] == cell_lead(figures_critical_path.MOST_ROWS, 0)
+    assert drawn.data[0].customdata[-1][0] == write_cell_values(figures_critical_path.MOST_ROWS, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_segment_leads_to_its_span() -> None:
     row = store.table("critical_longest").row(3, named=True)
     for link in (page._link_to_bar(store, {"customdata": 3}), page._link_to_segment(store, 3)):
         view = view_of(link)
-        assert view.pins == (row["rank"],)
+        assert view.pinned_ranks == (row["rank"],)
         assert view.start_ns is not None
         assert view.end_ns is not None
         origin = store.run_window.start_ns
@@ -110,10 +110,10 @@ def test_a_segment_leads_to_its_span() -> None:
 def test_cells_and_groups_lead_to_their_ranks() -> None:
     store = slow_rank()
     cell = view_of(page._link_to_cell(store, {"customdata": [2, 25, "", ""]}))
-    assert (cell.pins, cell.steps) == ((2,), (25, 25))
+    assert (cell.pinned_ranks, cell.marked_steps) == ((2,), (25, 25))
     group = view_of(page._link_to_group(store, {"customdata": ["rank", "rank 2", "backprop"]}))
-    assert group.pins == (2,)
+    assert group.pinned_ranks == (2,)
     rare = view_of(page._link_to_group(store, {"customdata": ["rank", "rank 1", "outside"]}))
-    assert rare.pins == (1,)
+    assert rare.pinned_ranks == (1,)
     assert page._link_to_cell(store, {}) is None
     assert page._link_to_rank(store, {"customdata": [99, ""]}) is None

@@ -65,7 +65,9 @@ def as_json(component: Any) -> str:
 @EVERY_RUN
 def test_every_page_opens_for_every_run(page: Page, run: Callable[[], Store]) -> None:
     """The layout is built and serialised for every run and every address."""
-    asked = ViewState(start_ns=5, end_ns=10**17, pins=(2, 999), steps=(1, 10**6), shard=77)
+    asked = ViewState(
+        start_ns=5, end_ns=10**17, pinned_ranks=(2, 999), marked_steps=(1, 10**6), shard=77
+    )
     for view in (ViewState(), asked):
         assert as_json(page.layout(run(), view))
 

@@ -43,9 +43,9 @@ def app(runs: Runs) -> Dash:
 
 def values_sent(runs: Runs, **values: Any) -> dict[str, Any]:
     """Return the values that the browser sends: all runs, unless chosen otherwise."""
-    first_run = next(iter(runs.look()))
+    first_run = next(iter(runs.list_entries()))
     controls = {"chosen": page.CHOSEN, "by": page.BY, "kind": page.KIND, "ahead": page.AHEAD}
-    chosen = {"chosen": [entry.id for entry in runs.look()]} | values
+    chosen = {"chosen": [entry.id for entry in runs.list_entries()]} | values
     sent = {f"{controls[name]}.value": value for name, value in chosen.items()}
     return LIGHT | {"shown-run.data": first_run.id} | sent
 
@@ -59,10 +59,10 @@ def verdict_of(app: Dash, values: dict[str, Any]) -> str:
 @pytest.mark.slow
 def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
     """Verdict, why, next, scope; and that a run was not read."""
-    ready = [entry for entry in runs.look() if entry.name != "unread"]
+    ready = [entry for entry in runs.list_entries() if entry.name != "unread"]
     points = []
     for entry in ready:
-        run = opening.indexed(entry.path)
+        run = opening.open_indexed(entry.path)
         assert run
         points.append(Point.from_run(run, entry.name))
     expected = curves(points)
@@ -120,7 +120,7 @@ def test_what_cannot_be_compared_is_a_sentence(
 
 
 def test_too_few_sizes_for_a_forecast(app: Dash, runs: Runs) -> None:
-    two = [entry.id for entry in runs.look()][:2]
+    two = [entry.id for entry in runs.list_entries()][:2]
     assert "a forecast" in verdict_of(app, values_sent(runs, chosen=two, ahead="64"))
 
 

@@ -112,7 +112,7 @@ def test_a_tensor_leads_to_its_longest_request() -> None:
     view = view_after_click(run_with_variables(), "shard-tensors", {"customdata": [0, 1]})
     row = run_with_variables().table("tensors").filter(shard=0).row(1, named=True)
     assert view is not None
-    assert view.pins == (row["rank"],)
+    assert view.pinned_ranks == (row["rank"],)
     assert view.start_ns is not None
     assert view.end_ns is not None
     origin = run_with_variables().run_window.start_ns
@@ -123,10 +123,10 @@ def test_a_tensor_leads_to_its_longest_request() -> None:
 def test_shards_and_pairs_lead_to_their_longest_requests() -> None:
     """A cell names its worker; a dot leads to the worker whose request was longest."""
     pair = view_after_click(
-        run_with_variables(), "shard-traffic", {"customdata": axes.cell_lead(1, 0)}
+        run_with_variables(), "shard-traffic", {"customdata": axes.write_cell_values(1, 0)}
     )
     assert pair is not None
-    assert pair.pins == (1,)
+    assert pair.pinned_ranks == (1,)
     dot = view_after_click(run_with_variables(), "shard-dots", {"customdata": 1})
     assert dot is not None
     assert dot.start_ns is not None
@@ -141,4 +141,4 @@ def test_what_is_no_mark_leads_nowhere(graph: str, data: Any) -> None:
 def test_a_worker_leads_to_its_row() -> None:
     view = view_after_click(slow_rank(), "shard-staleness", {"customdata": 2})
     assert view is not None
-    assert view.pins == (2,)
+    assert view.pinned_ranks == (2,)

@@ -77,9 +77,9 @@ def test_when_a_frame_ran_leads_to_its_spans() -> None:
     assert heat.z[row].max() > 0
     assert sum(other.max() for other_row, other in enumerate(heat.z) if other_row != row) == 0
     best = int(heat.z[row].argmax())
-    point = axes.read_cell({"customdata": heat.customdata[row][best]})
+    point = axes.read_cell_values({"customdata": heat.customdata[row][best]})
     view = view_of(page._link_to_moment(sampled(), point))
-    assert view.pins == (LATE_RANK,)
+    assert view.pinned_ranks == (LATE_RANK,)
     assert view.start_ns is not None
     assert view.start_ns <= point["customdata"][1]
     shown = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", run_window(), None)
@@ -96,13 +96,13 @@ def test_little_time_tells_nothing() -> None:
 def test_a_finding_leads_to_its_code() -> None:
     """The link has its rank and steps, and the page begins with them and with its phase."""
     view = view_of(links.to_stacks(sampled(), LATE))
-    assert (view.pins, view.steps) == ((2,), (20, 39))
+    assert (view.pinned_ranks, view.marked_steps) == ((2,), (20, 39))
     seen = page._find_window(sampled(), view)
-    assert seen == sampled().window_of(20, 39)
+    assert seen == sampled().window_of_steps(20, 39)
     layout = json.dumps(page.layout(sampled(), view), cls=PlotlyJSONEncoder)
     assert "steps 20\\u201339" in layout
-    assert peer_stacks.first_rank(sampled(), view.pins) == 2
-    assert peer_stacks.first_phase(sampled(), 2) == "backprop"
+    assert peer_stacks.choose_rank(sampled(), view.pinned_ranks) == 2
+    assert peer_stacks.choose_phase(sampled(), 2) == "backprop"
     assert "Sampled code" in json.dumps(finding_card.card(sampled(), LATE), cls=PlotlyJSONEncoder)
     nobody = replace(LATE, ranks=())
     assert "Sampled code" not in json.dumps(
@@ -132,7 +132,7 @@ def test_what_is_no_frame_is_not_chosen(frame: Any) -> None:
 
 def test_frames_are_named_without_folders_or_markup() -> None:
     """Only the file's name is shown, markup is text, and long names are cut."""
-    assert sampled_stacks.short("f (/a/b/c.py:3)") == "f (c.py:3)"
-    assert sampled_stacks.short("f (C:\\a\\c.py:3)") == "f (c.py:3)"
-    assert sampled_stacks.short("<module> (c.py:3)") == "&lt;module&gt; (c.py:3)"
-    assert sampled_stacks.short("g" * 50, 10) == "g" * 9 + "…"
+    assert sampled_stacks.shorten_frame("f (/a/b/c.py:3)") == "f (c.py:3)"
+    assert sampled_stacks.shorten_frame("f (C:\\a\\c.py:3)") == "f (c.py:3)"
+    assert sampled_stacks.shorten_frame("<module> (c.py:3)") == "&lt;module&gt; (c.py:3)"
+    assert sampled_stacks.shorten_frame("g" * 50, 10) == "g" * 9 + "…"

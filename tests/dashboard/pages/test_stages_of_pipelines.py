@@ -64,7 +64,7 @@ def test_the_map_shows_whom_the_report_accuses() -> None:
     residuals = store().residuals
     usual = np.median(residuals.residual_ns, axis=1) / np.median(residuals.compute_ns)
     assert np.flatnonzero(usual > 0.1).tolist() == [slow()]
-    assert int(residuals.total_ns.argmax()) == slow()
+    assert int(residuals.total_delay_ns.argmax()) == slow()
     drawing = stragglers.by_rank(residuals, LIGHT)
     assert drawing.summary.startswith(f"Largest residual over the run: rank {slow()}, ")
     assert drawing.summary.endswith("Ranks are compared with those of the same stage (of 2).")
@@ -86,7 +86,7 @@ def test_so_do_phases() -> None:
 
 def test_a_span_is_held_against_its_stage() -> None:
     """The details of a clicked span name the median of the rank's peers."""
-    spent = store().times.in_step("backprop", 30)
+    spent = store().times.time_ns_by_rank("backprop", 30)
     peers = sorted(spent[rank] for rank in LAST if rank != 7)
     details = inspector._compare_with_peers(store(), 7, 30, "backprop")
     assert details.endswith(f"(peers' median: {peers[1] / 1e6:.1f} ms)")
@@ -112,8 +112,8 @@ def test_stacks_are_held_against_those_of_the_stage() -> None:
 def test_an_index_knows_the_stages(tmp_path: Path) -> None:
     """Of a run that is opened again, the map is the same."""
     case().recording.write(tmp_path)
-    read_run = opening.explained(load.open(tmp_path))
-    indexed_run = opening.indexed(tmp_path)
+    read_run = opening.explain_trace(load.open(tmp_path))
+    indexed_run = opening.open_indexed(tmp_path)
     assert indexed_run
     assert indexed_run.residuals.stage.tolist() == [0] * 4 + [1] * 4
     assert np.array_equal(

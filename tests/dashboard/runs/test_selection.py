@@ -35,8 +35,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def part_of(runs: Runs, name: str, ranks: str | None, steps: str | None) -> Store:
     """Open a part of a run as a page does."""
-    run = next(entry.id for entry in runs.look() if entry.name == name)
-    entry = runs.entry(Selection(run, Choice.parse(ranks, steps)).key)
+    run = next(entry.id for entry in runs.list_entries() if entry.name == name)
+    entry = runs.find_entry(Selection(run, Choice.parse(ranks, steps)).key)
     assert entry
     found = runs.open(entry, LIMIT_S)
     assert found, entry.stage
@@ -46,7 +46,7 @@ def part_of(runs: Runs, name: str, ranks: str | None, steps: str | None) -> Stor
 @given(st.text(max_size=60))
 def test_no_address_can_make_reading_fail(text: str) -> None:
     """What names no part of a run is a run that is not served."""
-    found = state.read(f"?run={text}").run
+    found = state.read(f"?run={text}").run_id
     assert found in {None, NO_RUN} or selection.read(found) is not None
 
 
@@ -56,21 +56,21 @@ def test_addresses_are_read_as_they_are_written(key: str) -> None:
     found = selection.read(key)
     assert found
     assert found.key == key
-    assert state.read(f"?{ViewState(run=key).query}").run == key
+    assert state.read(f"?{ViewState(run_id=key).query}").run_id == key
 
 
 @pytest.mark.parametrize("key", [f"{ID}~r", f"{ID}~r9-3", f"{ID}~s1~r1", "abc", f"{ID}~t1"])
 def test_other_addresses_name_no_run(key: str) -> None:
     """They are not taken for the run as a whole."""
     assert selection.read(key) is None
-    assert state.read(f"?run={key}").run == NO_RUN
+    assert state.read(f"?run={key}").run_id == NO_RUN
 
 
 def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
     """All that pages ask for is of them; links lead on within them."""
     selected = part_of(runs, "late", "1-2", "15-59")
     assert selected.ranks == (1, 2)
-    assert selected.windows["step"].to_list() == list(range(15, 60))
+    assert selected.step_windows["step"].to_list() == list(range(15, 60))
     assert selected.residuals_in("backprop").ranks == (1, 2)
     (fault,) = [finding for finding in selected.report.findings if finding.category == "fault"]
     assert fault.ranks == (2,)
@@ -83,7 +83,7 @@ def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
 def test_every_page_shows_a_part(runs: Runs, page: Page) -> None:
     """Of its ranks, and of its steps; what is about other runs, too, asks the server for these."""
     part = part_of(runs, "late", "1-2", "15-59")
-    assert page.layout(part, ViewState(run=part.run_id))
+    assert page.layout(part, ViewState(run_id=part.run_id))
 
 
 def test_steps_without_a_fault_have_none(runs: Runs) -> None:
@@ -94,24 +94,24 @@ def test_steps_without_a_fault_have_none(runs: Runs) -> None:
 
 def test_a_part_that_is_not_there_says_so(runs: Runs) -> None:
     """A sentence replaces the page."""
-    run = runs.look()[0].id
-    entry = runs.entry(f"{run}~s70-80")
+    run = runs.list_entries()[0].id
+    entry = runs.find_entry(f"{run}~s70-80")
     assert entry
     assert runs.open(entry, LIMIT_S) is None
     assert entry.stage.kind == "failed"
-    assert "it has steps 0 to 59" in entry.stage.what
+    assert "it has steps 0 to 59" in entry.stage.failure
 
 
 def test_a_run_that_is_served_alone(tmp_path: Path) -> None:
     """Its parts are asked for as those of others are."""
     folder = recorded(tmp_path / "run", Scenario(ranks=4, steps=40))
     served = Runs.from_store(Store.open(folder, lambda: load.open(folder)))
-    entry = served.entry("~r2~s20-39")
+    entry = served.find_entry("~r2~s20-39")
     assert entry
     part = served.open(entry, LIMIT_S)
     assert part
     assert part.ranks == (2,)
-    assert served.entry(ID) is None
+    assert served.find_entry(ID) is None
 
 
 def test_hosts_are_groups(tmp_path: Path) -> None:
@@ -123,6 +123,6 @@ def test_hosts_are_groups(tmp_path: Path) -> None:
 
 def test_what_is_compared_with_is_the_same_part() -> None:
     """Steps of one run are not compared with all of another."""
-    view = ViewState(run=f"{ID}~s20-39", compare=("ba9876543210", "feedfeedfeed"))
-    assert view.compared == ("ba9876543210~s20-39", "feedfeedfeed~s20-39")
-    assert ViewState(run=ID, compare=("ba9876543210",)).compared == ("ba9876543210",)
+    view = ViewState(run_id=f"{ID}~s20-39", baseline_ids=("ba9876543210", "feedfeedfeed"))
+    assert view.baseline_keys == ("ba9876543210~s20-39", "feedfeedfeed~s20-39")
+    assert ViewState(run_id=ID, baseline_ids=("ba9876543210",)).baseline_keys == ("ba9876543210",)

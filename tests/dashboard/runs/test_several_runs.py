@@ -47,8 +47,8 @@ def test_runs_are_found_in_a_folder(folder: Path) -> None:
 
 def test_an_id_says_nothing_of_the_path_and_stays(folder: Path) -> None:
     """A link to a run holds after a restart, and tells nobody where the run lies."""
-    ids = [entry.id for entry in Runs([folder]).look()]
-    assert ids == [entry.id for entry in Runs([folder]).look()]
+    ids = [entry.id for entry in Runs([folder]).list_entries()]
+    assert ids == [entry.id for entry in Runs([folder]).list_entries()]
     assert len(set(ids)) == 3
     assert not any(part in "".join(ids) for part in ("first", "deep", folder.name))
 
@@ -57,7 +57,7 @@ def test_names_tell_runs_apart(folder: Path) -> None:
     """Two folders of one name are called by more of their paths."""
     shutil.copytree(folder / "first", folder / "copy" / "first")
     try:
-        names = [entry.name for entry in Runs([folder]).look()]
+        names = [entry.name for entry in Runs([folder]).list_entries()]
     finally:
         shutil.rmtree(folder / "copy")
     assert names == ["broken", "copy/first", "second", f"{folder.name}/first"]
@@ -66,15 +66,15 @@ def test_names_tell_runs_apart(folder: Path) -> None:
 def test_a_run_that_cannot_be_read_leaves_the_others_alone(folder: Path) -> None:
     """It keeps its one sentence; the others open, and it can be tried again."""
     runs = Runs([folder])
-    entries = {entry.name: entry for entry in runs.look()}
+    entries = {entry.name: entry for entry in runs.list_entries()}
     assert runs.open(entries["broken"], LIMIT_S) is None
     assert entries["broken"].stage.kind == "failed"
-    assert "worker-00000-1.arrow" in entries["broken"].stage.what
+    assert "worker-00000-1.arrow" in entries["broken"].stage.failure
     first = runs.open(entries["first"])
     assert first is not None
     assert first.ranks == (0, 1)
     runs.retry(entries["broken"])
-    assert runs.look()[0].stage.kind == "new"
+    assert runs.list_entries()[0].stage.kind == "new"
 
 
 def test_a_new_run_appears_while_serving(folder: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_new_run_appears_while_serving(folder: Path) -> None:
     runs = Runs([folder])
     recorded(folder / "third", Scenario(ranks=2, steps=4))
     try:
-        (new,) = [entry.id for entry in Runs([folder / "third"]).look()]
-        assert runs.entry(new) is not None
+        (new,) = [entry.id for entry in Runs([folder / "third"]).list_entries()]
+        assert runs.find_entry(new) is not None
     finally:
         shutil.rmtree(folder / "third")
 
@@ -94,11 +94,11 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
     stages = []
 
     def read(path: Path, tell: OnProgress) -> Trace:
-        stages.append(entry.stage.what)
+        stages.append(entry.stage.activity)
         return load.open(path, tell)
 
     runs = Runs([tmp_path], read)
-    (entry,) = runs.look()
+    (entry,) = runs.list_entries()
     assert runs.open(entry) is None
     assert entry.stage.kind in {"queued", "working"}
     store = runs.open(entry, LIMIT_S)
@@ -111,7 +111,7 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
 def test_few_runs_stay_open(folder: Path) -> None:
     """Of runs that need more memory than granted only the last one asked for stays open."""
     runs = Runs([folder], most_held_bytes=1)
-    _, other_entry, entry = runs.look()
+    _, other_entry, entry = runs.list_entries()
     store = runs.open(entry)
     assert store is not None
     assert store.held_bytes > 1
@@ -122,7 +122,7 @@ def test_few_runs_stay_open(folder: Path) -> None:
 
 def test_memory_of_mapped_files_does_not_count(folder: Path) -> None:
     """A run in memory holds its spans and levels, one with an index only small tables."""
-    mapped = Store.indexed(folder / "first")
+    mapped = Store.from_index(folder / "first")
     assert mapped
     whole = Store.open(None, lambda: load.open(folder / "first"))
     assert whole.held_bytes > mapped.held_bytes
@@ -139,7 +139,7 @@ def test_callbacks_are_about_the_run_they_name(folder: Path) -> None:
     """Each request says which run its page shows; of an unknown one a sentence is told."""
     runs = Runs([folder])
     app = create_app(runs)
-    for entry in runs.look()[1:]:
+    for entry in runs.list_entries()[1:]:
         store = runs.open(entry)
         assert store
         assert store.report.efficiency
@@ -156,10 +156,10 @@ def test_a_run_that_is_not_shown_any_more_is_closed(tmp_path: Path) -> None:
     explained(recorded(tmp_path, Scenario(ranks=2, steps=8)))  # no other test has it open
     gc.disable()  # what holds itself would stay until then
     try:
-        store = Store.indexed(tmp_path)
+        store = Store.from_index(tmp_path)
         assert store is not None
-        rank = store.groups["0"]
-        assert store.opened(rank) is store.opened(rank)
+        rank = store.row_by_key["0"]
+        assert store.open_process(rank) is store.open_process(rank)
         assert store.events_of(0).height
         assert _mapped(tmp_path)
         del store

@@ -55,20 +55,20 @@ class Watched:
 
 
 def is_settled(runs: Runs) -> bool:
-    return not any(entry.stage.under_way for entry in runs.look())
+    return not any(entry.stage.is_under_way for entry in runs.list_entries())
 
 
 def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     """Each once; what cannot be read says why, and is left until its files change."""
     read = Watched()
     runs = Runs([folder], read)
-    entries = {entry.name: entry for entry in runs.look()}
+    entries = {entry.name: entry for entry in runs.list_entries()}
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert sorted(read.read) == sorted([*NAMES, "damaged"])
     assert read.most_at_once == 1
-    assert all(runs.glance(entries[name]) for name in NAMES)
-    assert "worker-00000-1.arrow" in entries["damaged"].stage.what
+    assert all(runs.find_glance(entries[name]) for name in NAMES)
+    assert "worker-00000-1.arrow" in entries["damaged"].stage.failure
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
@@ -76,7 +76,7 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     (folder / "damaged" / "worker-00000-1.arrow").unlink()
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
-    assert runs.glance(entries["damaged"])
+    assert runs.find_glance(entries["damaged"])
 
 
 @pytest.mark.slow
@@ -85,8 +85,8 @@ def test_it_keeps_no_run_open(folder: Path) -> None:
     runs = Runs([folder], Watched(), indexed=False)  # without an index a verdict is in memory only
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
-    assert not runs._open
-    assert sum(runs.glance(entry) is not None for entry in runs.look()) == 3
+    assert not runs._open_by_id
+    assert sum(runs.find_glance(entry) is not None for entry in runs.list_entries()) == 3
 
 
 def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
     runs = Runs([folder], read)
     runs.survey(enabled=True)
     wait_until(lambda: len(read.read) == 1)
-    last_entry = runs.look()[-1]
+    last_entry = runs.list_entries()[-1]
     assert runs.open(last_entry) is None
     read.go_on.set()
     assert runs.open(last_entry, PATIENCE_S) is not None
@@ -117,7 +117,7 @@ def test_it_can_be_stopped_and_goes_on(folder: Path) -> None:
     read.go_on.set()
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 1
-    assert sum(entry.stage == NEW for entry in runs.look()) >= 3
+    assert sum(entry.stage == NEW for entry in runs.list_entries()) >= 3
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
@@ -132,7 +132,7 @@ def test_after_a_failure_the_next_is_worked_on() -> None:
         if thing == "bad":
             raise ZeroDivisionError
 
-    worker.Worker(work).fill(["bad", "good"])
+    worker.Worker(work).replace_backlog(["bad", "good"])
     wait_until(lambda: done == ["bad", "good"])
 
 

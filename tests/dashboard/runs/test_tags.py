@@ -42,16 +42,16 @@ def test_they_are_in_the_users_data(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("given", ["", "  ", ",", None, 5])
 def test_what_is_no_word_is_no_tag(given: object, file: Path, tmp_path: Path) -> None:
     """It is refused with an example."""
-    assert tags.fit(given) == ""
+    assert tags.clean_tag(given) == ""
     with pytest.raises(InvalidArgument, match="baseline"):
         Tags(file).add([tmp_path], given)  # type: ignore[arg-type]
 
 
 def test_a_tag_cannot_act_and_is_short() -> None:
     """Control characters are made visible; blanks in it are one."""
-    assert tags.fit(" a \t b ") == "a b"
-    assert "\x1b" not in tags.fit("a\x1b[31m")
-    assert len(tags.fit("x" * 1000)) == tags.LONGEST
+    assert tags.clean_tag(" a \t b ") == "a b"
+    assert "\x1b" not in tags.clean_tag("a\x1b[31m")
+    assert len(tags.clean_tag("x" * 1000)) == tags.LONGEST
 
 
 def test_a_run_has_so_many_at_most(file: Path, tmp_path: Path) -> None:

@@ -24,17 +24,19 @@ VIEWS = st.builds(
     ViewState,
     start_ns=st.integers(0, 10**15),
     end_ns=st.integers(10**15 + 1, 10**17),
-    pins=st.lists(st.integers(0, 5000), unique=True, max_size=MOST_PINS).map(tuple),
-    steps=st.none() | st.tuples(st.integers(0, 500), st.integers(500, 10**6)),
+    pinned_ranks=st.lists(st.integers(0, 5000), unique=True, max_size=MOST_PINS).map(tuple),
+    marked_steps=st.none() | st.tuples(st.integers(0, 500), st.integers(500, 10**6)),
     shard=st.none() | st.integers(0, 500),
     sort=st.sampled_from(SORTS),
-    run=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
-    compare=st.lists(st.sampled_from(["0123456789ab", "ba9876543210"]), unique=True).map(tuple),
+    run_id=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
+    baseline_ids=st.lists(st.sampled_from(["0123456789ab", "ba9876543210"]), unique=True).map(
+        tuple
+    ),
     selected=st.none()
     | st.tuples(st.integers(0, 5000), st.integers(0, 10**15))
     | st.tuples(st.integers(0, 5000), st.integers(0, 10**15), st.integers(0, 159)),
-    path=st.booleans(),
-    opened=st.none()
+    shows_path=st.booleans(),
+    opened_keys=st.none()
     | st.lists(st.sampled_from(["0", "17", "ps0", "ps31"]), unique=True).map(tuple),
     row_px=st.none() | st.integers(LEAST_ROW_PX, MOST_ROW_PX),
     notes=st.lists(
@@ -91,7 +93,7 @@ def test_nonsense_is_ignored(query: dict[str, str]) -> None:
     """No text in the address bar makes reading it fail."""
     view = parse(query)
     assert view.sort in SORTS
-    assert len(view.pins) <= MOST_PINS
+    assert len(view.pinned_ranks) <= MOST_PINS
     assert (view.start_ns is None) == (view.end_ns is None)
 
 
@@ -129,28 +131,28 @@ def test_each_kind_of_nonsense_leaves_the_default(query: dict[str, object]) -> N
 
 def test_repeated_and_too_many_pins() -> None:
     """Pins are kept once each, in their order, up to a limit."""
-    assert parse({"pin": "3,1,3,x,2"}).pins == (3, 1, 2)
-    assert len(parse({"pin": ",".join(map(str, range(50)))}).pins) == MOST_PINS
+    assert parse({"pin": "3,1,3,x,2"}).pinned_ranks == (3, 1, 2)
+    assert len(parse({"pin": ",".join(map(str, range(50)))}).pinned_ranks) == MOST_PINS
 
 
 def test_nothing_opened_is_not_the_same_as_nothing_said() -> None:
     """Without a word as many as there is room for are opened; what names no process is left out."""
-    assert parse({}).opened is None
-    assert parse({"open": "none"}).opened == ()
-    assert parse({"open": "3,ps1,3,x,../etc"}).opened == ("3", "ps1")
-    assert len(parse({"open": ",".join(map(str, range(50)))}).opened or ()) == MOST_OPENED
+    assert parse({}).opened_keys is None
+    assert parse({"open": "none"}).opened_keys == ()
+    assert parse({"open": "3,ps1,3,x,../etc"}).opened_keys == ("3", "ps1")
+    assert len(parse({"open": ",".join(map(str, range(50)))}).opened_keys or ()) == MOST_OPENED
 
 
 @pytest.mark.parametrize("run", ["../../etc/passwd", "0123", "0123456789AB", "run-1", "%2e%2e"])
 def test_what_cannot_be_a_run_is_an_unknown_one(run: str) -> None:
     """A run is asked for by an id; anything else is told to be unknown, not taken for none."""
-    assert parse({"run": run}).run == NO_RUN
-    assert parse({"compare": run}).compare == (NO_RUN,)
+    assert parse({"run": run}).run_id == NO_RUN
+    assert parse({"compare": run}).baseline_ids == (NO_RUN,)
 
 
 def test_the_browser_tells_an_address_with_its_question_mark() -> None:
     """What Dash calls the search of an address is read like the query of a page."""
-    assert read("?run=0123456789ab&pin=2") == ViewState(run="0123456789ab", pins=(2,))
+    assert read("?run=0123456789ab&pin=2") == ViewState(run_id="0123456789ab", pinned_ranks=(2,))
     assert read(None) == ViewState()
 
 
@@ -158,11 +160,11 @@ def test_notes_that_make_no_sense_are_left_out_and_counted() -> None:
     """The other notes are kept; of too many, the first ones."""
     view = parse({"note": "5:one;7-6:backwards;;8-9:two;-1:x;10"})
     assert view.notes == (Note(5, None, "one"), Note(8, 9, "two"), Note(10))
-    assert view.notes_left_out == 3
+    assert view.left_out_note_count == 3
     many = parse({"note": ";".join(f"{at}:x" for at in range(MOST_NOTES + 5))})
     assert [note.start_ns for note in many.notes] == list(range(MOST_NOTES))
-    assert many.notes_left_out == 5
-    assert parse({"note": ""}).notes_left_out == parse({}).notes_left_out == 0
+    assert many.left_out_note_count == 5
+    assert parse({"note": ""}).left_out_note_count == parse({}).left_out_note_count == 0
 
 
 def test_a_link_with_all_notes_is_read_whole() -> None:

@@ -25,9 +25,9 @@ def steps_in(store: Store, view: ViewState) -> list[int]:
     assert view.start_ns is not None
     assert view.end_ns is not None
     origin = store.run_window.start_ns
-    steps_inside = store.windows.filter(
-        (store.windows["start_ns"] >= origin + view.start_ns)
-        & (store.windows["end_ns"] <= origin + view.end_ns)
+    steps_inside = store.step_windows.filter(
+        (store.step_windows["start_ns"] >= origin + view.start_ns)
+        & (store.step_windows["end_ns"] <= origin + view.end_ns)
     )
     return steps_inside["step"].to_list()
 
@@ -38,8 +38,8 @@ def test_a_late_rank_is_pinned_in_its_steps() -> None:
     link = links.to_timeline(store, LATE)
     assert link.startswith("/timeline?")
     view = view_of(link)
-    assert view.pins == (2,)
-    assert view.steps == (20, 39)
+    assert view.pinned_ranks == (2,)
+    assert view.marked_steps == (20, 39)
     assert set(range(20, 40)) <= set(steps_in(store, view))
     assert len(steps_in(store, view)) <= 24
 
@@ -66,15 +66,15 @@ def test_a_hot_shard_leads_to_its_page() -> None:
 def test_a_slow_host_pins_its_ranks() -> None:
     """A finding that names only a host pins the ranks on it."""
     store = slow_rank()
-    finding = replace(LATE, ranks=(), hosts=(store.hosts[1],), steps=None)
-    assert view_of(links.to_timeline(store, finding)).pins == (0, 1, 2, 3)
+    finding = replace(LATE, ranks=(), hosts=(store.host_by_rank[1],), steps=None)
+    assert view_of(links.to_timeline(store, finding)).pinned_ranks == (0, 1, 2, 3)
 
 
 def test_ranks_that_are_not_in_the_trace_are_left_out() -> None:
     """A missing rank can be named by a finding, but not pinned."""
     finding = replace(LATE, ranks=(2, 77), steps=(900, 950))
     view = view_of(links.to_timeline(slow_rank(), finding))
-    assert view.pins == (2,)
+    assert view.pinned_ranks == (2,)
     assert view.start_ns is None
 
 
@@ -96,8 +96,8 @@ def test_of_several_runs_links_name_theirs() -> None:
         links.to_moment(store, store.run_window, (0,)),
         links.to_step(store, 3),
     ]
-    assert {view_of(way).run for way in ways} == {"0123456789ab"}
-    assert view_of(links.to_timeline(slow_rank(), LATE)).run is None
+    assert {view_of(way).run_id for way in ways} == {"0123456789ab"}
+    assert view_of(links.to_timeline(slow_rank(), LATE)).run_id is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,18 +115,18 @@ def test_a_finding_that_names_nobody_leads_somewhere(kind: str) -> None:
 def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
     """Within the finding's steps, if it has some; pinned is the rank with most of it."""
     store = slow_rank()
-    transfer_ns = store.times.time_in(["transfer"])
+    transfer_ns = store.times.sum_time_ns(["transfer"])
     view = view_of(links.to_step_with_most(store, "transfer", (5, 9)))
-    assert view.steps == (5, 9)
+    assert view.marked_steps == (5, 9)
     (step,) = steps_in(store, view)
     assert transfer_ns[:, step].sum() == transfer_ns[:, 5:10].sum(axis=0).max()
-    assert view.pins == (int(transfer_ns[:, step].argmax()),)
+    assert view.pinned_ranks == (int(transfer_ns[:, step].argmax()),)
 
 
 def test_waiting_leads_to_who_is_late() -> None:
     """Not to those that wait: rank 2 is late in steps 20-39."""
     view = view_of(links.to_step_with_most(slow_rank(), "wait"))
-    assert view.pins == (2,)
+    assert view.pinned_ranks == (2,)
     assert 20 <= steps_in(slow_rank(), view)[0] <= 39
     assert links.to_step_with_most(slow_rank(), "ps_queue") is None
 
@@ -135,13 +135,13 @@ def test_bars_and_cells_of_the_overview_lead_to_a_step() -> None:
     """A cause leads to its worst step, a cell to its rank; of a host's, to the latest one."""
     store = slow_rank()
     late = view_of(overview._link_to_loss(store, {"customdata": "late_ranks"}))
-    assert late.pins == (2,)
+    assert late.pinned_ranks == (2,)
     assert overview._link_to_loss(store, {"customdata": ""}) is None
     cell = view_of(overview._link_to_cell(store, {"y": "rank 1", "x": 25}))
-    assert (cell.pins, cell.steps) == ((1,), (25, 25))
+    assert (cell.pinned_ranks, cell.marked_steps) == ((1,), (25, 25))
     assert stragglers.worst_cell(store.residuals, [0, 1, 2, 3], 25) == (2, 25)
     store = open_run(Scenario(ranks=overview.MOST_RANK_ROWS + 8, steps=3))
-    hosts = sorted(set(store.hosts.values()))
+    hosts = sorted(set(store.host_by_rank.values()))
     rows = [row for host in hosts for row in overview._find_rows(store, host)]
     assert sorted(rows) == list(range(overview.MOST_RANK_ROWS + 8))
 

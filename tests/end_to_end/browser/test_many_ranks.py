@@ -15,7 +15,7 @@ from support.web.browser import chromium, open_page
 from support.web.pixels import coloured, plot
 from waitress import create_server
 
-from tracelens.lod.colours import rgb
+from tracelens.lod.colours import parse_rgb
 from tracelens_dashboard import theme
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.runs.store import Store
@@ -38,7 +38,7 @@ FITS = """async () => {
   await image.decode();
   return plot.right <= window.innerWidth && image.naturalWidth <= plot.width;
 }"""
-LATEST = rgb(theme.LIGHT.ramp[-1])
+LATEST = parse_rgb(theme.LIGHT.ramp_colours[-1])
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_each_backward_pass_has_a_bucket(trace: Path) -> None:
     assert [two["seq"] - one["seq"] for one, two in pairwise(found[2:])] == [1, 1]
 
 
-@pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")
+@pytest.mark.skipif(not compiled.load_library(), reason="not compiled for this PyTorch")
 def test_a_buffer_in_other_hands_is_no_bucket(trace: Path) -> None:
     """What a program itself reduces is recorded as that, also a buffer of DDP's."""
     training = _trained(tl.attach(parallel.DistributedDataParallel(network())))

@@ -12,13 +12,13 @@ from tracelens_instrument.hooks.torch import compiled
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    compiled.buckets.cache_clear()
+    compiled.load_library.cache_clear()
     yield
-    compiled.buckets.cache_clear()
+    compiled.load_library.cache_clear()
 
 
 def test_none_was_built() -> None:
-    assert compiled.buckets() is None
+    assert compiled.load_library() is None
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_a_damaged_library_is_left_alone() -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\x7fELF, but no more")
     with pytest.warns(RuntimeWarning, match="compiled for this PyTorch cannot be used"):
-        assert compiled.buckets() is None
+        assert compiled.load_library() is None

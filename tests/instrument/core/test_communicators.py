@@ -7,7 +7,7 @@ from pathlib import Path
 from support.launch.recording import read_one
 
 import tracelens as tl
-from tracelens.schema.side import from_lines
+from tracelens.schema.side import parse_lines
 from tracelens_instrument import recorder
 from tracelens_instrument.core.registry import Registry
 
@@ -19,7 +19,7 @@ def uids(groups: Sequence[tuple[list[int], str]], job: str = "j") -> list[str]:
     for ranks, name in groups:
         registry.communicator(ranks, name)
     registry.listen(lines.append, job)
-    return [row.uid for row in from_lines(lines).communicators]
+    return [row.uid for row in parse_lines(lines).communicators]
 
 
 def test_members_agree() -> None:
@@ -62,7 +62,7 @@ def test_threads_that_name_at_once() -> None:
     numbers_by_thread: list[list[int]] = []
 
     def name_all() -> None:
-        numbers_by_thread.append([registry.definition(f"n{n}", "user") for n in range(500)])
+        numbers_by_thread.append([registry.definition_id(f"n{n}", "user") for n in range(500)])
 
     threads = [threading.Thread(target=name_all) for _ in range(8)]
     for thread in threads:

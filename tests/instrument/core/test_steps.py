@@ -12,7 +12,7 @@ import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES
 from tracelens_instrument import recorder, recording
 from tracelens_instrument.core import clock
-from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.lifecycle import current_recording
 from tracelens_instrument.storage.segments import SEGMENT_BYTES
 
 
@@ -145,10 +145,10 @@ def test_boundaries_that_are_passed_over_leave_the_room_exact(trace: Path) -> No
                     pass
         recorded += pieces + 2
         if number % 50 == 49:
-            current = under_way()
+            current = current_recording()
             assert current is not None
             current.at_step_boundary()
-            assert current.storage._position == recorded  # what it prepares follows from it
+            assert current.storage._used_slots == recorded  # what it prepares follows from it
             assert current.segment.number * slots <= recorded
     tl.stop()
     assert len(read_one(trace).events) == recorded

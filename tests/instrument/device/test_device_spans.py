@@ -134,7 +134,7 @@ def test_a_failing_device_is_left_alone(
     def fail() -> None:
         raise RuntimeError("illegal memory access")
 
-    monkeypatch.setattr(device, "record", fail)
+    monkeypatch.setattr(device, "record_event", fail)
     with pytest.warns(RuntimeWarning, match="device times are not recorded any more.*illegal"):
         FORWARD.begin().end()
     with FORWARD:

@@ -10,7 +10,7 @@ from support.device.simulated_device import SimulatedDevice
 from support.launch.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument.device.times import MOST_WAITING, DeviceTimes, Timing
+from tracelens_instrument.device.times import MOST_WAITING, DeviceTimer, Timing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ class Timed:
     told: list[ClockReading] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.times = DeviceTimes(
+        self.times = DeviceTimer(
             self.device, self.told.append, lambda: self.lost.append(1), self.device.now
         )
 

@@ -80,7 +80,9 @@ def test_a_fault_of_our_own_is_counted(trace: Path, monkeypatch: pytest.MonkeyPa
     span = tl.span("piece")
     train(span, SLOTS)
     monkeypatch.setattr(
-        Recording, "rotate", function_that_raises(ZeroDivisionError("our own mistake"))
+        Recording,
+        "reserve_in_next_segment",
+        function_that_raises(ZeroDivisionError("our own mistake")),
     )
     with pytest.warns(RuntimeWarning, match="the recorder failed, the training goes on") as warned:
         train_in_all_ways(span)

@@ -21,7 +21,7 @@ from support.launch.recording import clean_environment, read_one, run_child
 import tracelens as tl
 from tracelens.conversion.folder import load_progress
 from tracelens.schema.side import Retention
-from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.lifecycle import current_recording
 from tracelens_instrument.storage import conversion
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_it_stands_apart(converter: int) -> None:
 @pytest.mark.end_to_end
 def test_second_converter_is_refused(converter: int, trace: Path) -> None:
     """A second converter finds the lock taken, and ends."""
-    recording = under_way()
+    recording = current_recording()
     assert recording is not None
     line = conversion._start_converter(recording.readable_path)
     assert line.wait_until_closed(20_000)

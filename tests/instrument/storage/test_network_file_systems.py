@@ -20,7 +20,7 @@ import tracelens as tl
 from tracelens.schema.host import host_name, read_note
 from tracelens_instrument import recorder
 from tracelens_instrument.storage import placement
-from tracelens_instrument.storage.placement import Mount, is_network, mount_of, read_mounts
+from tracelens_instrument.storage.placement import Mount, find_mount, is_network, read_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_the_longest_and_last_mount_above_a_path_counts(
     mounts = read_mounts(tmp_path / "mountinfo")
     assert len(mounts) == 7
     monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))  # a number of no mount
-    found = mount_of(Path(path), mounts)
+    found = find_mount(Path(path), mounts)
     assert found is not None
     assert found.type == kind
 
@@ -68,15 +68,15 @@ def test_device_number_decides(tmp_path: Path) -> None:
     """Where a table has several that hold the path, the file system is the one the kernel says."""
     device = tmp_path.stat().st_dev
     mounts = [Mount(device, "/", "nfs"), Mount(device + 1, str(tmp_path), "ext4")]
-    assert mount_of(tmp_path, mounts) == mounts[0]
+    assert find_mount(tmp_path, mounts) == mounts[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the table is one of Linux")
 def test_table_of_this_machine(tmp_path: Path) -> None:
     """The kernel's own table has the folder of the tests, and a process file system."""
     mounts = read_mounts()
-    assert mount_of(tmp_path, mounts) is not None
-    assert mount_of(Path("/proc/self"), mounts) == next(m for m in mounts if m.path == "/proc")
+    assert find_mount(tmp_path, mounts) is not None
+    assert find_mount(Path("/proc/self"), mounts) == next(m for m in mounts if m.path == "/proc")
 
 
 @pytest.mark.parametrize(

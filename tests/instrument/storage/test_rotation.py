@@ -7,7 +7,7 @@ from support.launch.recording import read_one
 
 import tracelens as tl
 from tracelens.schema.record import RECORD_BYTES
-from tracelens_instrument.lifecycle import under_way
+from tracelens_instrument.lifecycle import current_recording
 from tracelens_instrument.storage.segments import SEGMENT_BYTES, Segment
 
 SLOTS = SEGMENT_BYTES // RECORD_BYTES - 1
@@ -52,9 +52,9 @@ def test_one_segment_is_always_ahead(trace: Path) -> None:
 
 def in_hand() -> list[Segment]:
     """The segment in use, and those ready to follow it."""
-    recording = under_way()
+    recording = current_recording()
     assert recording is not None
-    return [recording.segment, *recording.storage._spares]
+    return [recording.segment, *recording.storage._spare_segments]
 
 
 @pytest.mark.usefixtures("trace")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.traces import call, span, trace_of
 
-from tracelens.lod.tracks.area import sums
+from tracelens.lod.tracks.area import sum_by_name
 from tracelens.lod.viewport import Window
 
 
@@ -28,7 +28,7 @@ def test_only_what_lies_within_counts_as_time_and_whole_spans_as_durations() -> 
             span(0, "data", 6_000, 7_000, "later", step=2),
         ]
     )
-    rows = sums(events, Window(500, 6_000))
+    rows = sum_by_name(events, Window(500, 6_000))
     assert rows["name", "kind", "count", "total_ns"].rows() == [
         ("b", "backprop", 1, 3_000),
         ("f", "forward", 2, 1_000),
@@ -41,7 +41,7 @@ def test_only_what_lies_within_counts_as_time_and_whole_spans_as_durations() -> 
 
 def test_buckets_are_rows_of_their_own_and_a_span_without_a_name_has_its_kind() -> None:
     events = record_spans([span(0, "forward", 0, 9), call(0, 0, 1, 5, bucket=3)])
-    names = sums(events, Window(0, 10))["name"].to_list()
+    names = sum_by_name(events, Window(0, 10))["name"].to_list()
     assert names[0] == "forward"
     assert "bucket 3" in names[1]
 
@@ -66,7 +66,7 @@ def test_it_equals_counting_span_by_span(
             lengths[name].append(length)
             within[name] += inside_ns
     events = record_spans([span(0, "data", a, a + length, name) for a, length, name in spans])
-    rows = {row["name"]: row for row in sums(events, window).iter_rows(named=True)}
+    rows = {row["name"]: row for row in sum_by_name(events, window).iter_rows(named=True)}
     assert rows.keys() == lengths.keys()
     for name, row in rows.items():
         assert (row["count"], row["total_ns"]) == (len(lengths[name]), within[name])

@@ -8,8 +8,8 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.lod import viewport
 from tracelens.lod.lanes import CODES, Lane
-from tracelens.lod.query import look
-from tracelens.lod.tracks.group import MOST_LEVELS, Group, group_of
+from tracelens.lod.query import draw_picture
+from tracelens.lod.tracks.group import MOST_LEVELS, Group, make_tracks
 from tracelens.lod.viewport import Window
 from tracelens.model.trace import SAMPLE_COLUMNS
 
@@ -33,7 +33,7 @@ def events() -> pl.DataFrame:
 
 
 def build_group(samples: pl.DataFrame | None = None) -> Group:
-    return group_of(events(), RANK, NAMES, 0, run_window=WHOLE, samples=samples)
+    return make_tracks(events(), RANK, NAMES, 0, run_window=WHOLE, samples=samples)
 
 
 def in_track(spans: Group, name: str) -> list[list[tuple[str, int, int]]]:
@@ -42,8 +42,12 @@ def in_track(spans: Group, name: str) -> list[list[tuple[str, int, int]]]:
     lane_rows = [i for i, lane in enumerate(lanes.lanes) if lane.part == name]
     return [
         [
-            (lanes.words[lanes.names[item]], int(lanes.starts[item]), int(lanes.ends[item]))
-            for item in range(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
+            (
+                lanes.words[lanes.word_indices[item]],
+                int(lanes.starts_ns[item]),
+                int(lanes.ends_ns[item]),
+            )
+            for item in range(int(lanes.item_offsets[lane]), int(lanes.item_offsets[lane + 1]))
         ]
         for lane in lane_rows
     ]
@@ -69,24 +73,24 @@ def test_every_span_leads_to_its_event() -> None:
     """What is drawn of a span is that of the event that it says."""
     group, table = build_group(), events()
     lanes = group.scene.lanes
-    assert table["start_ns"].gather(group.rows).to_list() == lanes.starts[:].tolist()
-    assert sorted(group.rows.tolist()) == list(range(table.height))
-    assert group.hidden == 0
+    assert table["start_ns"].gather(group.event_rows).to_list() == lanes.starts_ns[:].tolist()
+    assert sorted(group.event_rows.tolist()) == list(range(table.height))
+    assert group.hidden_count == 0
 
 
 def test_few_spans_become_shapes() -> None:
     """A window with few of them shows every span, and lanes that are empty there change nothing."""
     group = build_group()
     for window in (WHOLE, Window(0, 25_000)):
-        picture = look(group.scene, window, viewport.tracks(group.scene.lanes))
+        picture = draw_picture(group.scene, window, viewport.plan_tracks(group.scene.lanes))
         assert picture.level == "spans"
-    assert look(group.scene, WHOLE, viewport.tracks(group.scene.lanes)).spans == 7
+    assert draw_picture(group.scene, WHOLE, viewport.plan_tracks(group.scene.lanes)).span_count == 7
 
 
 def test_a_process_without_events_has_no_lanes() -> None:
-    found = group_of(events().clear(), RANK, NAMES, 0, run_window=WHOLE)
+    found = make_tracks(events().clear(), RANK, NAMES, 0, run_window=WHOLE)
     assert len(found.scene.lanes) == 0
-    look(found.scene, WHOLE, viewport.tracks(found.scene.lanes))
+    draw_picture(found.scene, WHOLE, viewport.plan_tracks(found.scene.lanes))
 
 
 def test_sampled_code_is_a_lane() -> None:
@@ -99,13 +103,13 @@ def test_sampled_code_is_a_lane() -> None:
     samples = pl.DataFrame(rows_seen, schema=SAMPLE_COLUMNS, orient="row")
     lanes = build_group(samples).scene.lanes
     assert lanes.lanes[-1].part == "code of MainThread"
-    lane_items = slice(int(lanes.offsets[-2]), int(lanes.offsets[-1]))
-    assert [lanes.words[name] for name in lanes.names[lane_items]] == [
+    lane_items = slice(int(lanes.item_offsets[-2]), int(lanes.item_offsets[-1]))
+    assert [lanes.words[name] for name in lanes.word_indices[lane_items]] == [
         "load (b:2)",
         "work (c.py:3)",
     ]
     assert lanes.codes[lane_items].tolist() == [CODES["stack"], CODES["next_stack"]]
-    assert lanes.ends[lane_items].tolist() == [4_000, 9_000]
+    assert lanes.ends_ns[lane_items].tolist() == [4_000, 9_000]
     assert set(lanes.steps[lane_items].tolist()) == {7}
 
 
@@ -120,14 +124,14 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
         call(0, seq, begin_ns, begin_ns + duration_ns)
         for seq, (begin_ns, duration_ns) in enumerate(sorted(spans))
     ]
-    group = group_of(
+    group = make_tracks(
         trace_of(rows).events.collect(), RANK, NAMES, None, run_window=Window(0, 1_000)
     )
     lanes = group.scene.lanes
     for lane in range(len(lanes)):
-        mine = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
-        assert (lanes.starts[mine][1:] >= lanes.ends[mine][:-1]).all()
-    drawn = sorted(zip(lanes.starts[:].tolist(), lanes.ends[:].tolist(), strict=True))
+        mine = slice(int(lanes.item_offsets[lane]), int(lanes.item_offsets[lane + 1]))
+        assert (lanes.starts_ns[mine][1:] >= lanes.ends_ns[mine][:-1]).all()
+    drawn = sorted(zip(lanes.starts_ns[:].tolist(), lanes.ends_ns[:].tolist(), strict=True))
     assert drawn == sorted((begin_ns, begin_ns + duration_ns) for begin_ns, duration_ns in spans)
     at_once = max(sum(b <= at < b + duration_ns for b, duration_ns in spans) for at, _ in spans)
     assert len(lanes) == at_once
@@ -136,9 +140,9 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
 def test_what_has_no_lane_is_counted() -> None:
     """If more calls are in flight than lanes exist, the others are counted."""
     rows = [call(0, seq, 10, 50) for seq in range(MOST_LEVELS + 2)]
-    found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, run_window=WHOLE)
+    found = make_tracks(trace_of(rows).events.collect(), RANK, NAMES, None, run_window=WHOLE)
     assert len(found.scene.lanes) == MOST_LEVELS
-    assert found.hidden == 2
+    assert found.hidden_count == 2
 
 
 def test_counters_are_read_by_time() -> None:
@@ -151,8 +155,8 @@ def test_counters_are_read_by_time() -> None:
     joined = pl.concat(
         [table.with_columns(pl.col("kind", "name").cast(pl.String)), read], how="diagonal"
     )
-    group = group_of(joined, RANK, NAMES, 0, run_window=WHOLE)
-    ((lane, counter),) = group.counters.items()
+    group = make_tracks(joined, RANK, NAMES, 0, run_window=WHOLE)
+    ((lane, counter),) = group.counter_by_lane.items()
     assert group.scene.lanes.lanes[lane].part == "samples"
-    assert np.diff(group.scene.lanes.offsets)[lane] == 0
+    assert np.diff(group.scene.lanes.item_offsets)[lane] == 0
     assert counter.at_ns.tolist() == [100, 500]

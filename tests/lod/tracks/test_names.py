@@ -33,7 +33,7 @@ def test_every_name_of_every_sample_is_found(sample: str) -> None:
             joined = exact.join(found_counts, on="process", how="left")
             assert (joined["count"] >= joined["len"]).all(), name
             process = int(exact["process"][0])
-            hits = names.hits(trace.events_of(process), name)
+            hits = names.find_hits(trace.events_of(process), name)
             assert hits.height == int(found_counts.filter(process=process)["count"][0])
 
 

@@ -40,7 +40,7 @@ def write_events(path: Path, *events: Any, begin: str = "[\n") -> Path:
 
 def facts_of(trace: tl.Trace) -> dict[str, str]:
     assert trace.recognition
-    return dict(trace.recognition.found)
+    return dict(trace.recognition.facts)
 
 
 def notes_of(trace: tl.Trace) -> str:
@@ -167,7 +167,7 @@ def test_pieces_of_lines_lose_nothing(tmp_path: Path) -> None:
     lines = [json.dumps(event(at=n, args={"a": {"b": [{"c": n}, {}]}})) for n in range(9_000)]
     path = tmp_path / "a.pfw"
     path.write_bytes(("[\r\n" + " \r\n".join(lines) + "\n]").encode())
-    stream = EventStream(path, lines=True)
-    found = [entry["args"]["a"]["b"][0]["c"] for piece in stream.pieces() for entry in piece]
+    stream = EventStream(path, has_event_per_line=True)
+    found = [entry["args"]["a"]["b"][0]["c"] for piece in stream.read_pieces() for entry in piece]
     assert found == list(range(9_000))
-    assert (stream.lost, stream.cut) == (0, False)
+    assert (stream.lost_count, stream.is_cut) == (0, False)

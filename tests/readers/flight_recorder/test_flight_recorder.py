@@ -23,7 +23,7 @@ MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "500"))
 
 def facts_of(trace: tl.Trace) -> dict[str, str]:
     assert trace.recognition
-    return dict(trace.recognition.found)
+    return dict(trace.recognition.facts)
 
 
 def test_who_never_came_is_named(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ for seed in range(int(sys.argv[2])):
         continue
     try:
         found = translate_dump(value, Path("dump"))
-        assert found.rows.height + found.unusable == len(value["entries"])
+        assert found.calls.height + found.unusable_count == len(value["entries"])
         outcomes["read"] += 1
     except TraceLensError:
         outcomes["refused"] += 1

@@ -245,7 +245,7 @@ def test_what_a_ring_lost_is_not_missing(tmp_path: Path) -> None:
     ranks[0].append(unfinished_entry(first_seq + 8))
     trace = tl.open(write_dumps(tmp_path, ranks))
     assert trace.recognition
-    assert "first missing: call 5000008" in dict(trace.recognition.found)["group default_pg"]
+    assert "first missing: call 5000008" in dict(trace.recognition.facts)["group default_pg"]
     assert culprits(tl.analyze(trace)) == [("hang", (1,))]
 
 

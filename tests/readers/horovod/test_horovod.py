@@ -60,7 +60,7 @@ def test_operations_from_the_cache_say_nothing_of_ranks(tmp_path: Path) -> None:
     gap = trace.recognition.gaps[0]
     assert "15 of 15 operations" in gap.missing
     assert "HOROVOD_CACHE_CAPACITY=0" in gap.advice
-    assert gap.decisive
+    assert gap.is_decisive
 
 
 def test_where_most_come_from_the_cache_the_first_step_says_how_many_ranks_there_are(
@@ -79,7 +79,7 @@ def test_where_most_come_from_the_cache_the_first_step_says_how_many_ranks_there
 def test_activities_are_told_as_shares(tmp_path: Path) -> None:
     trace = tl.open(write_timeline(tmp_path / "timeline.json", horovod.timeline(2, 5)))
     assert trace.recognition
-    assert "NCCL_ALLREDUCE 100%" in dict(trace.recognition.found)["operations of rank 0"]
+    assert "NCCL_ALLREDUCE 100%" in dict(trace.recognition.facts)["operations of rank 0"]
 
 
 def test_what_happens_once_is_in_no_step(tmp_path: Path) -> None:

@@ -61,15 +61,15 @@ def test_every_event_is_counted(
     name: str, events: int, kernels: int, of_nccl: int, marked: int
 ) -> None:
     table = read_events(public_trace(name))
-    assert (table.events, sorts(table).get("kernel", 0)) == (events, kernels)
+    assert (table.event_count, sorts(table).get("kernel", 0)) == (events, kernels)
     assert (nccl(table), steps(table)) == (of_nccl, marked)
-    assert (table.lost, table.unusable, table.cut) == (0, 0, False)
-    assert table.events == table.rows.height + sum(table.left_out.values())
+    assert (table.lost_count, table.unusable_count, table.is_cut) == (0, 0, False)
+    assert table.event_count == table.rows.height + sum(table.left_out_counts.values())
 
 
 def test_rank_world_and_backend_are_those_of_the_file() -> None:
     table = read_events(public_trace("hta_cpu_only_rank34.json.gz"))
-    assert (table.rank, table.world, table.distributed["backend"]) == (34, 300, "gloo")
+    assert (table.rank, table.world_size, table.distributed_info["backend"]) == (34, 300, "gloo")
 
 
 def test_collectives_have_group_operation_and_bytes() -> None:
@@ -135,8 +135,8 @@ def test_devices_are_as_busy_as_hta_says(name: str, tmp_path: Path) -> None:
     assert 100 * device_time.compute_ns / device_time.job_ns == pytest.approx(
         hta_values["compute_time_pctg"], abs=1
     )
-    if device_time.overlap is not None:
-        assert 100 * device_time.overlap == pytest.approx(
+    if device_time.overlap_share is not None:
+        assert 100 * device_time.overlap_share == pytest.approx(
             hta_values["comp_comm_overlap_pctg"], abs=1
         )
 

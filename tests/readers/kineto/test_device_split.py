@@ -14,7 +14,7 @@ from support.profiles import BEGIN_US, about_job, event, write_ranks
 
 import tracelens as tl
 from tracelens.readers.xplane import space
-from tracelens.reports.messages import lines_of
+from tracelens.reports.messages import list_verdict_lines
 from tracelens.verdicts.recognised import list_facts
 
 FILES: Final = (
@@ -113,8 +113,10 @@ def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
     assert report.efficiency.achieved == pytest.approx(shares.compute)
     assert report.ledger.useful == pytest.approx(shares.compute)
     (info,) = (text for subject, text in list_facts(trace) if subject == "device")
-    assert shares.text in info
-    assert dict(lines_of(report))["Devices"].startswith(f"{shares.text} of the time")
+    assert shares.description in info
+    assert dict(list_verdict_lines(report))["Devices"].startswith(
+        f"{shares.description} of the time"
+    )
 
 
 def test_a_server_that_decodes_is_bound_by_launches(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from support.profiles import SIZES, gloo_profile, write_ranks
 
 import tracelens as tl
-from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
+from tracelens.readers.kineto.issues import Call, count_elements, pair_with_issues
 
 
 def test_threads_that_begin_in_the_other_order_are_no_mismatch(tmp_path: Path) -> None:
@@ -74,6 +74,6 @@ def test_sizes_count_only_where_both_say_them() -> None:
 
 
 def test_elements_of_nested_dimensions() -> None:
-    assert elements([[[2, 3]], [[4]], []]) == 10
-    assert elements([[5]]) == 5
-    assert elements("x") is None
+    assert count_elements([[[2, 3]], [[4]], []]) == 10
+    assert count_elements([[5]]) == 5
+    assert count_elements("x") is None

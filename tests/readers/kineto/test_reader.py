@@ -141,8 +141,8 @@ def test_what_others_can_read_is_read(kind: str, tmp_path: Path) -> None:
     assert trace.processes["rank"].to_list() == [0, 1]
     assert trace.events.collect().height == sound_trace.events.collect().height
     stream = EventStream(tmp_path / "0.json")
-    assert sum(map(len, stream.pieces())) > 0
-    assert stream.facts["more"] == {"a": "},]"}
+    assert sum(map(len, stream.read_pieces())) > 0
+    assert stream.metadata["more"] == {"a": "},]"}
 
 
 def reason_for_rank_0(file: Path) -> str:
@@ -230,10 +230,10 @@ def test_what_was_cut_off_is_read_to_the_last_whole_event(
     file = tmp_path / f"rank0{suffix}"
     file.write_bytes(whole[: int(share * len(whole))])
     table = read_events(file)
-    assert table.cut
+    assert table.is_cut
     if suffix == ".json":
         begun = file.read_bytes().count(b'"ph"')
-        assert begun - 1 <= table.events <= begun
+        assert begun - 1 <= table.event_count <= begun
     report = tl.analyze(tl.open(tmp_path))
     assert any("was cut off" in note.sentence for note in report.notes)
     assert "cut off" in report.verdict.why or "cut off" in report.verdict.headline
@@ -261,9 +261,9 @@ def test_what_stands_behind_the_events_is_learned(tmp_path: Path) -> None:
     content = profile()
     ordered = {"traceEvents": content.pop("traceEvents"), **content, "more": [{"a": 1}, {"b": 2}]}
     stream = EventStream(write_profile(tmp_path / "x.json", ordered))
-    assert sum(map(len, stream.pieces())) == len(ordered["traceEvents"])
-    assert stream.facts == content | {"more": [{"a": 1}, {"b": 2}]}
-    assert (stream.lost, stream.cut) == (0, False)
+    assert sum(map(len, stream.read_pieces())) == len(ordered["traceEvents"])
+    assert stream.metadata == content | {"more": [{"a": 1}, {"b": 2}]}
+    assert (stream.lost_count, stream.is_cut) == (0, False)
 
 
 def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:

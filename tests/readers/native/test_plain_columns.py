@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from support.runs.damage import rewritten, write_run
 
-from tracelens.conversion.messages import BATCH, LEAD, fill_in_checksum, messages
+from tracelens.conversion.messages import BATCH, LEAD, fill_in_checksum, iterate_messages
 from tracelens.distil.outline import OUTLINED
 from tracelens.errors import NotATrace
 from tracelens.memory import BoundedCache
 from tracelens.readers.native import plain_columns
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.plain_columns import Usable, read_usable, usable
+from tracelens.readers.native.plain_columns import UsableEvents, read_usable, select_usable
 from tracelens.readers.native.soundness import ALWAYS_READ
 
 if TYPE_CHECKING:
@@ -33,24 +33,24 @@ REFUSED = (NotATrace, OSError, ValueError, LookupError, struct.error, pa.ArrowEx
 def rows_of(columns: Columns) -> dict[str, list[Any]]:
     """Return all columns that hold something, with words instead of their codes."""
     values_by_column: dict[str, list[Any]] = {
-        name: n.tolist() for name, n in columns.numbers.items()
+        name: n.tolist() for name, n in columns.number_columns.items()
     }
-    for name, column in columns.words.items():
+    for name, column in columns.word_columns.items():
         if (column.codes >= 0).any():
-            words_and_none = [*column.known, None]
+            words_and_none = [*column.vocabulary, None]
             values_by_column[name] = [words_and_none[code] for code in column.codes.tolist()]
-    for name, values in columns.values.items():
+    for name, values in columns.value_columns.items():
         if not np.isnan(values).all():
             values_by_column[name] = np.nan_to_num(values, nan=-1.0).tolist()
     return values_by_column
 
 
-def assert_same(actual: Usable, expected: Usable) -> None:
+def assert_same(actual: UsableEvents, expected: UsableEvents) -> None:
     """Compare all but words that no row has."""
     assert actual.side == expected.side
-    assert (actual.lost, actual.cut) == (expected.lost, expected.cut)
+    assert (actual.lost_by_reason, actual.is_cut) == (expected.lost_by_reason, expected.is_cut)
     assert actual.columns.height == expected.columns.height
-    assert actual.columns.uids == expected.columns.uids
+    assert actual.columns.communicator_uids == expected.columns.communicator_uids
     assert rows_of(actual.columns) == rows_of(expected.columns)
 
 
@@ -61,7 +61,7 @@ def test_the_same_as_arrow_reads(
     """Batches of any size; Arrow's reader is not even asked."""
     victim = write_run(tmp_path)
     rewritten(victim, lambda table: table, rows=rows, compression="zstd")
-    expected = usable(read_arrow(victim, NAMES))
+    expected = select_usable(read_arrow(victim, NAMES))
     monkeypatch.setattr(plain_columns, "read_arrow", None)
     assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
 
@@ -76,14 +76,16 @@ def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
     """Some batches hold counters only, others communicators only."""
     victim = write_run(tmp_path)
     rewritten(victim, lambda table: table.take(by_kind(table)), rows=50, compression="zstd")
-    assert_same(read_usable(victim, NAMES, BoundedCache()), usable(read_arrow(victim, NAMES)))
+    assert_same(
+        read_usable(victim, NAMES, BoundedCache()), select_usable(read_arrow(victim, NAMES))
+    )
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
 def test_files_of_other_writers_are_read_by_arrow(compression: str | None, tmp_path: Path) -> None:
     """What is not compressed as recorders do it is left to Arrow's reader."""
     victim = write_run(tmp_path)
-    expected = usable(read_arrow(victim, NAMES))
+    expected = select_usable(read_arrow(victim, NAMES))
     rewritten(victim, lambda table: table, compression=compression)
     assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
 
@@ -98,8 +100,10 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
     """
     victim = write_run(tmp_path)
     sound_bytes = victim.read_bytes()
-    schema_end = next(messages(memoryview(sound_bytes))).end
-    batch = next(message for message in messages(memoryview(sound_bytes)) if message.kind == BATCH)
+    schema_end = next(iterate_messages(memoryview(sound_bytes))).end
+    batch = next(
+        message for message in iterate_messages(memoryview(sound_bytes)) if message.kind == BATCH
+    )
     header = (batch.offset, batch.offset + batch.header_bytes)
     zones = [
         (schema_end, batch.end),
@@ -118,7 +122,7 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
             continue
         victim.write_bytes(content[: len(LEAD)] + region + content[batch.end :])
         try:
-            expected = usable(read_arrow(victim, NAMES))
+            expected = select_usable(read_arrow(victim, NAMES))
         except REFUSED:
             continue
         assert_same(read_usable(victim, NAMES, BoundedCache()), expected)

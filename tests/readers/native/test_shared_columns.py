@@ -40,12 +40,14 @@ def test_equal_columns_are_those_of_the_other_file(tmp_path: Path) -> None:
     rewritten(victim, in_next_step, rows=100, compression="zstd")
     other_columns = columns_of(victim, cache)
     assert (
-        columns_again.number("thread") is columns.number("thread") is other_columns.number("thread")
+        columns_again.number_column("thread")
+        is columns.number_column("thread")
+        is other_columns.number_column("thread")
     )
     assert columns_again.word_column("kind").codes is columns.word_column("kind").codes
-    assert columns_again.number("start_ns") is not columns.number("start_ns")
-    assert columns_again.number("step") is columns.number("step")
-    assert np.array_equal(other_columns.number("step"), columns.number("step") + 1)
+    assert columns_again.number_column("start_ns") is not columns.number_column("start_ns")
+    assert columns_again.number_column("step") is columns.number_column("step")
+    assert np.array_equal(other_columns.number_column("step"), columns.number_column("step") + 1)
 
 
 def test_passes_share_nothing(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_passes_share_nothing(tmp_path: Path) -> None:
     victim, cache = write_run(tmp_path), BoundedCache()
     one = columns_of(victim, cache)
     for other in (BoundedCache(), pickle.loads(pickle.dumps(cache))):  # noqa: S301 - our own
-        assert columns_of(victim, other).number("thread") is not one.number("thread")
+        assert columns_of(victim, other).number_column("thread") is not one.number_column("thread")
 
 
 @pytest.mark.parametrize("rows", [10, 40, 100])

@@ -16,11 +16,11 @@ from tracelens import load
 from tracelens.cli import main
 from tracelens.cli.info import describe
 from tracelens.conversion.arrow_file import write_events
-from tracelens.conversion.messages import LEAD, footer_of
+from tracelens.conversion.messages import LEAD, read_footer
 from tracelens.conversion.segments import convert
 from tracelens.errors import EmptyTrace, NotATrace
 from tracelens.readers.native.arrow_file import read_arrow, read_end
-from tracelens.readers.native.summary import summaries
+from tracelens.readers.native.summary import read_summaries
 from tracelens.schema.side import Definition
 from tracelens.simulator.synthetic import write
 
@@ -81,12 +81,12 @@ def test_info_of_simulated_runs_agrees_with_the_whole_trace(
 def test_no_event_is_read(tmp_path: Path) -> None:
     """Nothing else of a file is looked at than its end."""
     victim = write_run(tmp_path)
-    summary_before, _ = summaries(tmp_path)
+    summary_before, _ = read_summaries(tmp_path)
     content = bytearray(victim.read_bytes())
-    end = footer_of(memoryview(content)).batches[-1].end
+    end = read_footer(memoryview(content)).batches[-1].end
     content[len(LEAD) + 8 : end] = bytes(end - len(LEAD) - 8)
     victim.write_bytes(content)
-    assert summaries(tmp_path)[0] == summary_before
+    assert read_summaries(tmp_path)[0] == summary_before
     with pytest.raises((NotATrace, pa.ArrowInvalid, OSError)):
         read_arrow(victim)
 
@@ -109,13 +109,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixtur
     for file in tmp_path.iterdir():
         file.write_bytes(b"{}")
     with pytest.raises(NotATrace, match="None of the 3 recordings"):
-        summaries(tmp_path)
+        read_summaries(tmp_path)
 
 
 def test_info_of_an_empty_recording(tmp_path: Path) -> None:
     convert(write_folder(tmp_path))
     with pytest.raises(EmptyTrace, match="not one event"):
-        summaries(tmp_path)
+        read_summaries(tmp_path)
 
 
 def steps_of(slots: Sequence[Slot], folder: Path) -> int:

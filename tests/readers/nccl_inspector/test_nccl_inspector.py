@@ -52,7 +52,7 @@ def test_calls_have_the_communicators_ranks(tmp_path: Path) -> None:
     assert scatter["bytes"].unique().to_list() == [1 << 26]
     assert trace.arrivals["arrived"].unique().to_list() == [4]
     assert trace.recognition
-    assert "median" in dict(trace.recognition.found)["bus bandwidth of ReduceScatter"]
+    assert "median" in dict(trace.recognition.facts)["bus bandwidth of ReduceScatter"]
 
 
 def test_numbers_of_operations_become_those_of_a_communicator(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_work_without_end_is_cut_short(tmp_path: Path) -> None:
     """A query of more instructions than the file's size allows is taken for damage."""
     path = training(0, steps=2000).write(tmp_path / "a.sqlite")
     with pytest.raises(NotATrace, match="interrupted"), open_database(path) as database:
-        replace(database, max_instructions=0).table(
+        replace(database, max_instructions=0).read_columns(
             "CUPTI_ACTIVITY_KIND_KERNEL", start=pl.Int64(), end=pl.Int64()
         )
 

@@ -24,7 +24,7 @@ def reader_chosen(path: Path) -> str:
 
 def facts_of(trace: tl.Trace) -> dict[str, str]:
     assert trace.recognition
-    return dict(trace.recognition.found)
+    return dict(trace.recognition.facts)
 
 
 @needs("otf2")

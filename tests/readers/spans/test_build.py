@@ -13,7 +13,7 @@ from tracelens.verdicts.report import analyze
 
 MS: Final = 10**6
 STEPS: Final = 40
-GAP: Final = Gap("no sizes are in it", "bandwidth", "Record sizes.", decisive=False)
+GAP: Final = Gap("no sizes are in it", "bandwidth", "Record sizes.", is_decisive=False)
 OPEN: Final = Gap("ranks 1-7 are missing", "which rank is slow", "Give the files of all ranks.")
 
 
@@ -52,7 +52,7 @@ CALL: Final = {"op": "allreduce", "communicator": "dp", "bytes": 1 << 20}
 
 def test_rows_become_a_trace() -> None:
     """Clocks are tied by exits, streams are tracks of their own, all members are known."""
-    trace = prepare(build(rows(), Origin("the run", members={"dp": range(4)})))
+    trace = prepare(build(rows(), Origin("the run", ranks_by_communicator={"dp": range(4)})))
     assert trace.alignment.method == "collective_exits"
     assert trace.alignment.hosts[1].offset_ns == pytest.approx(3_000 * MS, abs=MS // 10)
     assert trace.communicators["ranks"].to_list() == [[0, 1, 2, 3]]

@@ -245,5 +245,5 @@ def test_messages_without_a_number(received: int, waits: list[int]) -> None:
                 | fields
             )
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
-    waited = trace.awaited.select(ns=pl.col("end_ns") - pl.col("start_ns"))
+    waited = trace.message_waits.select(ns=pl.col("end_ns") - pl.col("start_ns"))
     assert waited["ns"].to_list() == waits

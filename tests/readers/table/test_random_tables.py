@@ -13,7 +13,7 @@ from tracelens import Trace
 from tracelens.errors import TraceLensError
 from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES
 from tracelens.reports import to_json
-from tracelens.reports.schema import problems
+from tracelens.reports.schema import find_problems
 from tracelens.verdicts.report import analyze
 
 SYNONYMS = [word for said in (TIMES | OTHERS).values() for word in said.split()]
@@ -85,7 +85,7 @@ def check_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noqa: 
         return
     analyzed = analyze(trace)
     report = json.loads(to_json.render(analyzed))
-    assert problems(report) == []
+    assert find_problems(report) == []
     assert list(negative(report["tables"])) == []
     if analyzed.ledger:
         check_ledger(analyzed)

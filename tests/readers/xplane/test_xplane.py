@@ -29,14 +29,14 @@ def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
 def test_counts_of_the_published_file() -> None:
     """Lines and events of the host, and 25 events of each device from 2 on."""
     profile = read_profile(PUBLIC / PUBLISHED)
-    assert profile.sorts["/host:CPU"] == 3_415
-    assert [profile.sorts[f"/device:GPU:{number}"] for number in range(2, 8)] == [25] * 6
+    assert profile.event_counts["/host:CPU"] == 3_415
+    assert [profile.event_counts[f"/device:GPU:{number}"] for number in range(2, 8)] == [25] * 6
     trace = XPlaneReader().read(PUBLIC / PUBLISHED)
     counted = trace.events.collect().height + sum(trace.dropped.values())
-    assert counted + sum(profile.left_out.values()) == sum(profile.sorts.values())
+    assert counted + sum(profile.left_out_counts.values()) == sum(profile.event_counts.values())
     on_device = trace.events.filter(pl.col("device_start_ns").is_not_null()).collect()
     assert on_device.height == sum(
-        count for plane, count in profile.sorts.items() if plane.startswith("/device")
+        count for plane, count in profile.event_counts.items() if plane.startswith("/device")
     )
     assert trace.processes["host"].to_list() == ["tw003"]
 

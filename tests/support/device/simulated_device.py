@@ -78,15 +78,15 @@ class SimulatedDevice:
 
     # -- as tracelens_instrument.device.timebase.DeviceClock ------------------------------------------
 
-    def record(self) -> tuple[SimulatedEvent, int] | None:
+    def record_event(self) -> tuple[SimulatedEvent, int] | None:
         if self.captures:
             return None
         return self._event(self._reached(self.stream)), self.stream
 
-    def record_apart(self) -> SimulatedEvent:
+    def record_event_apart(self) -> SimulatedEvent:
         return self._event(self._reached(APART) + self.apart_ns())
 
-    def may_ask(self) -> bool:
+    def can_query(self) -> bool:
         return not self.captures
 
     def is_over(self, event: SimulatedEvent) -> bool:

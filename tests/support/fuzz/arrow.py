@@ -22,8 +22,8 @@ from tracelens.conversion.messages import (
     MAGIC,
     Message,
     fill_in_checksum,
-    footer_content,
-    messages,
+    get_footer,
+    iterate_messages,
 )
 from tracelens.schema import side
 
@@ -236,7 +236,7 @@ def _change_messages(content: bytearray, luck: random.Random, begin_byte: int) -
 def _messages(content: bytearray, begin: int) -> list[Message]:
     whole_messages = []
     try:
-        for message in messages(memoryview(bytes(content)), begin):
+        for message in iterate_messages(memoryview(bytes(content)), begin):
             whole_messages.append(message)  # noqa: PERF402 - what is whole counts if one is not
     except struct.error:
         pass
@@ -256,7 +256,7 @@ def _check_again(view: memoryview, begin_byte: int, messages: list[Message]) -> 
 def _change_footer(content: bytearray, luck: random.Random) -> None:
     """Change what a file's end says about where batches are, or how long it is itself."""
     try:
-        size = len(footer_content(memoryview(bytes(content))))
+        size = len(get_footer(memoryview(bytes(content))))
     except struct.error:
         return
     end = len(content) - len(MAGIC) - 4

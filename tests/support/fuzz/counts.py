@@ -20,12 +20,12 @@ def uncounted(file: Path) -> str:
         table = read_events(file)
     except TraceLensError:
         return ""
-    counted = table.rows.height + table.unusable + sum(table.left_out.values())
-    if table.events != counted:
-        return f"{table.events} events, of which {counted} are read or counted as left out"
+    counted = table.rows.height + table.unusable_count + sum(table.left_out_counts.values())
+    if table.event_count != counted:
+        return f"{table.event_count} events, of which {counted} are read or counted as left out"
     whole = _events_in(file.read_bytes())
-    if whole is not None and table.events != len(whole):
-        return f"{table.events} events of {len(whole)} are counted"
+    if whole is not None and table.event_count != len(whole):
+        return f"{table.event_count} events of {len(whole)} are counted"
     return ""
 
 

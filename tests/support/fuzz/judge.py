@@ -174,7 +174,7 @@ class Judge:
         text_columns = pl.col(pl.Categorical).cast(pl.String)
         others = ("process",) if self._subject.is_ours else ("process", *_INFERRED)
         return {
-            file: trace.source.frame(process).drop(others).with_columns(text_columns)
+            file: trace.source.read_frame(process).drop(others).with_columns(text_columns)
             for process, file in rows.iter_rows()
         }
 

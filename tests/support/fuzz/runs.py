@@ -44,7 +44,7 @@ from tracelens.exports.content import of_trace
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.host import host_name
 from tracelens.schema.ownership import mark
-from tracelens.schema.side import Communicator, Definition, Process, to_line
+from tracelens.schema.side import Communicator, Definition, Process, format_line
 from tracelens.schema.vocabulary import SIDE_FILE, UNFINISHED_FILE
 from tracelens.simulator.synthetic import Scenario, write
 
@@ -231,7 +231,7 @@ def _segments(folder: Path) -> Path:
     segments = write_folder(folder, slots, definitions=definitions, process=process, end=False)
     world = Communicator(0, "world-uid", "world", [0, 1, 2])
     with (segments / SIDE_FILE).open("ab") as side:
-        side.write(to_line("communicators", world))
+        side.write(format_line("communicators", world))
     return segments
 
 

@@ -50,11 +50,11 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
             {"step": range(steps), "start_ns": starts, "end_ns": starts + STEP_NS}
         ),
         times=times,
-        measured=lambda: late,
+        measure_residuals=lambda: late,
         loads=none,
         traffic=none,
         tables={},
-        scene=_scene(late.levels),
+        scene=_scene(late.palette_indices),
         clock_maps={},
         calls=none.lazy(),
     )
@@ -80,5 +80,5 @@ def _scene(levels: Bytes) -> Scene:
 def with_peaks(run: Run) -> Run:
     """Add the levels that an index keeps of steps."""
     scene = run.scene
-    peaks = pyramid.peaks(scene.steps, scene.whole, scene.step_ns)
+    peaks = pyramid.build_peaks(scene.steps, scene.run_window, scene.median_step_ns)
     return dataclasses.replace(run, scene=dataclasses.replace(scene, peaks=peaks))

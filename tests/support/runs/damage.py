@@ -24,7 +24,7 @@ from tracelens.conversion.messages import (
     NO_CHECKSUM,
     add_blocks_to_footer,
     fill_in_checksum,
-    messages,
+    iterate_messages,
 )
 from tracelens.schema import side
 from tracelens.simulator.synthetic import Scenario, write
@@ -99,7 +99,7 @@ def checked_file(table: pa.Table, options: pa.ipc.IpcWriteOptions, rows: int | N
     pa.ipc.new_file(empty, table.schema).close()
     (size,) = struct.unpack("<i", empty.getvalue()[-10:-6])
     footer = add_blocks_to_footer(
-        empty.getvalue()[-10 - size : -10], list(messages(memoryview(content)))
+        empty.getvalue()[-10 - size : -10], list(iterate_messages(memoryview(content)))
     )
     return bytes(content) + footer + struct.pack("<i", len(footer)) + MAGIC
 

@@ -80,14 +80,14 @@ def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
     store = PieceStore()
     for process_rows in table.partition_by("process", maintain_order=True):
         pieces = Pieces(
-            bounds=np.append(process_rows["start_ns"].to_numpy(), process_rows["end_ns"][-1]),
-            step=process_rows["step"].to_numpy(),
-            category=process_rows["category"].to_physical().to_numpy().astype(np.int8),
-            name=np.full(process_rows.height, -1, np.int32),
-            spent=np.zeros((steps, len(CATEGORIES)), np.int64),
-            hidden=np.zeros(steps, np.int64),
+            bounds_ns=np.append(process_rows["start_ns"].to_numpy(), process_rows["end_ns"][-1]),
+            window=process_rows["step"].to_numpy(),
+            category_code=process_rows["category"].to_physical().to_numpy().astype(np.int8),
+            name_code=np.full(process_rows.height, -1, np.int32),
+            spent_ns=np.zeros((steps, len(CATEGORIES)), np.int64),
+            hidden_ns=np.zeros(steps, np.int64),
         )
-        store.append(PackedPieces.from_pieces(pieces, pieces.name))
+        store.append(PackedPieces.from_pieces(pieces, pieces.name_code))
     begins = tuple(range(0, (len(store) + 1) * steps, steps))
     return Segments(store, begins, stepped.select("process", "rank", "step"), ())
 
@@ -98,10 +98,10 @@ def scene_of(
     """Build the timeline's scene of such a run."""
     run = run_of(ranks, steps, late)
     detail = lanes.join_lanes(
-        list(lanes.each_worker(run.pieces, [(rank, rank) for rank in range(ranks)]))
+        list(lanes.make_worker_lanes(run.pieces, [(rank, rank) for rank in range(ranks)]))
     )
     late_by = residuals.measure(times_of(run.times, range(ranks)))
-    coarse = residuals.step_lanes(late_by, run.steps, detail.lanes)
+    coarse = residuals.make_step_lanes(late_by, run.steps, detail.lanes)
     ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)
     return Scene(detail, coarse, Window(0, ends), ends // steps)

@@ -24,6 +24,6 @@ def recorded(folder: Path, scenario: Scenario = SLOW) -> Path:
 
 def explained(trace: Path) -> Run:
     """Make the index of a trace, all of it."""
-    made = opening.explained(load.open(trace))
-    opening.refined(made)
+    made = opening.explain_trace(load.open(trace))
+    opening.refine_index(made)
     return made

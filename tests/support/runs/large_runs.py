@@ -17,7 +17,7 @@ import pyarrow as pa
 from tracelens.conversion.arrow_file import write_events
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.side import Communicator, Process, SideTables, Thread
-from tracelens.schema.vocabulary import TRACE_SUFFIX, stem
+from tracelens.schema.vocabulary import TRACE_SUFFIX, make_stem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,7 +134,7 @@ class LargeRun:
         world = Communicator(0, "world", "world", list(range(self.ranks)))
         threads = (Thread(0, "MainThread"), Thread(1, "reductions", in_flight=True))
         side = SideTables(process=process, threads=threads, communicators=(world,), complete=True)
-        name = stem("worker", rank, 1000 + rank) + TRACE_SUFFIX
+        name = make_stem("worker", rank, 1000 + rank) + TRACE_SUFFIX
         write_events(folder / name, self._table(rank), side)
 
     def _table(self, rank: int) -> pa.Table:

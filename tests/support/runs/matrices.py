@@ -59,8 +59,8 @@ def own_time(matrices: list[Floats]) -> ComputeTime:
         hosts=("host",) * ranks,
         steps=np.arange(steps),
         phases=("data", "forward", "backprop"),
-        own=own_ns,
-        length=length,
-        wait=length - total,
-        settled=settled,
+        compute_ns=own_ns,
+        step_length_ns=length,
+        wait_ns=length - total,
+        is_settled=settled,
     )

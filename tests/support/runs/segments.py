@@ -18,7 +18,7 @@ from tracelens.schema.record import (
     RECORD,
     RECORD_BYTES,
 )
-from tracelens.schema.side import END_LINE, Definition, Process, Thread, to_line
+from tracelens.schema.side import END_LINE, Definition, Process, Thread, format_line
 from tracelens.schema.vocabulary import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def write_folder(
     path = folder / f"worker-{process.rank:05d}-77.segments"
     path.mkdir(parents=True)
     lines = [
-        to_line("process", process),
-        *(to_line("definitions", row) for row in definitions),
-        to_line("threads", Thread(0, "MainThread")),
+        format_line("process", process),
+        *(format_line("definitions", row) for row in definitions),
+        format_line("threads", Thread(0, "MainThread")),
         *([END_LINE] if end else []),
     ]
     (path / "side.jsonl").write_bytes(b"".join(lines))

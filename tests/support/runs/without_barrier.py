@@ -184,7 +184,7 @@ class _AfterCompute:
         self.left = {piece.shard for piece in run.pieces}
         self.missing = len(run.pieces)
         own = run.own
-        times = (own.data, own.forward, own.gc, own.backprop)
+        times = (own.data_ns, own.forward_ns, own.gc_ns, own.backprop_ns)
         computed = sum(float(array[step, rank]) for array in times)
         run.clock.call_later(computed, self.push)
 
@@ -229,7 +229,9 @@ class _BesideCompute:
         self.left = {piece.shard for piece in run.pieces}
         for row in range(len(run.pieces)):
             run.clock.call_later(run.latency, partial(self.serve_pull, row))
-        run.clock.call_later(float(run.own.data[step, rank] + run.own.gc[step, rank]), self.free)
+        run.clock.call_later(
+            float(run.own.data_ns[step, rank] + run.own.gc_ns[step, rank]), self.free
+        )
 
     def serve_pull(self, row: int) -> None:
         run, shard = self.run, self.run.pieces[row].shard
@@ -253,12 +255,14 @@ class _BesideCompute:
             return
         if self.next < len(self.rows):
             if not self.missing[self.next]:
-                lasts = float(self.run.own.forward[self.step, self.rank]) * self.shares[self.next]
+                lasts = (
+                    float(self.run.own.forward_ns[self.step, self.rank]) * self.shares[self.next]
+                )
                 self.next, self.computing = self.next + 1, True
                 self.run.clock.call_later(lasts, self.free)
             return
         self.computing = True
-        backprop = float(self.run.own.backprop[self.step, self.rank])
+        backprop = float(self.run.own.backprop_ns[self.step, self.rank])
         remaining_shares = 1 - np.cumsum(self.shares) + self.shares
         for place, rows in enumerate(self.rows):
             for row in rows:

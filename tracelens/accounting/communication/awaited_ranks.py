@@ -37,28 +37,24 @@ def find_awaited_messages(trace: Trace) -> pl.DataFrame:
     """
     wait_ns = pl.col("end_ns") - pl.col("start_ns")
     least_ns = CLOCK_UNCERTAINTIES_OF_WAIT * trace.uncertainty_ns
-    return trace.awaited.filter(wait_ns > least_ns).select(
+    return trace.message_waits.filter(wait_ns > least_ns).select(
         step="step", last_rank="rank", last_ns="end_ns", alone_ns=wait_ns
     )
 
 
-def sum_by_rank(caused: pl.DataFrame) -> pl.DataFrame:
-    """Sum what `measure_caused_waits` returns up by `rank` (`alone_ns`)."""
-    sums = caused.group_by("rank").agg(pl.col("alone_ns").sum())
+def sum_waits_by_rank(caused_waits: pl.DataFrame) -> pl.DataFrame:
+    """Sum `alone_ns` of what `measure_caused_waits` returns, ns: a row per `rank`."""
+    sums = caused_waits.group_by("rank").agg(pl.col("alone_ns").sum())
     return sums.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
 
 
 def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
-    """Return the times in which a rank was waited for alone: `rank`, `step`, `alone_ns`.
+    """Return the times in which others waited for one rank alone: `rank`, `step`, `alone_ns`.
 
-    The time that the rank itself waited meanwhile is subtracted.
-
-    Args:
-        calls: One row per call: the rank that arrived last (`last_rank`), when (`last_ns`), and how long
-            the others had waited for it alone (`alone_ns`).
-        phases: Tells when ranks themselves waited.
+    The time that the rank itself waited meanwhile is subtracted. `calls` has a row per call or message:
+    the `last_rank` to arrive, when (`last_ns`), and how long others waited for it alone (`alone_ns`).
     """
-    waits = _remove_overlaps(calls)
+    waits = _remove_overlaps(calls)  # by rank
     bounds_ns = waits.select("start_ns", "end_ns").to_numpy()
     alone_ns = np.diff(bounds_ns, axis=1)[:, 0].astype(np.float64)
     worker_by_rank = {rank: index for index, rank in enumerate(phases.pieces.ranks)}
@@ -66,18 +62,18 @@ def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     stop_rows = np.append(first_rows, len(bounds_ns))[1:]
     for rank, first_row, stop_row in zip(ranks.tolist(), first_rows, stop_rows, strict=True):
         if rank in worker_by_rank:
-            pieces = phases.pieces.of_worker(worker_by_rank[rank])
-            waited_ns = pieces.spent_before(_IS_WAIT, bounds_ns[first_row:stop_row])
-            alone_ns[first_row:stop_row] -= np.diff(waited_ns, axis=1)[:, 0]
+            pieces = phases.pieces.unpack_worker(worker_by_rank[rank])
+            waited_before_ns = pieces.sum_ns_before(_IS_WAIT, bounds_ns[first_row:stop_row])
+            alone_ns[first_row:stop_row] -= np.diff(waited_before_ns, axis=1)[:, 0]
     return waits.select("rank", "step", alone_ns=pl.Series(alone_ns))
 
 
 def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per time in which `rank` was waited for alone; those of a rank do not overlap.
+    """Return a row per time in which others waited for `rank` alone; those of a rank do not overlap.
 
     `calls` has one row per call, as `measure_caused_waits` takes them.
     """
-    reached = pl.col("end_ns").cum_max().shift(1).over("rank")
+    latest_end_ns = pl.col("end_ns").cum_max().shift(1).over("rank")  # of the waits before
     return (
         calls.filter(pl.col("alone_ns") > 0)
         .select(
@@ -87,27 +83,29 @@ def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
             end_ns="last_ns",
         )
         .sort("rank", "start_ns")
-        .with_columns(start_ns=pl.max_horizontal("start_ns", reached))
+        .with_columns(start_ns=pl.max_horizontal("start_ns", latest_end_ns))
         .filter(pl.col("start_ns") < pl.col("end_ns"))
     )
 
 
 def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
-    """Return the collectives of some steps that every rank came to."""
+    """Return the collectives of some steps (numbers) that every rank came to."""
     grids = (
-        grid.take(
-            np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first_value("step"), steps))
+        grid.take_calls(
+            np.flatnonzero(
+                (grid.last_arrival_ns != NEVER) & np.isin(grid.first_values("step"), steps)
+            )
         )
         for grid in trace.calls
     )
     return tuple(grid for grid in grids if grid.height)
 
 
-def measure_last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
-    """Return in what share of collectives one of `ranks` came last; null without any."""
-    if not calls:
+def measure_last_share(grids: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
+    """Return in what share of collectives one of `ranks` came last; None without any."""
+    if not grids:
         return None
-    last_ranks = np.concatenate([grid.last_rank for grid in calls])
+    last_ranks = np.concatenate([grid.last_rank for grid in grids])
     return float(np.mean(np.isin(last_ranks, ranks)))
 
 
@@ -117,28 +115,30 @@ def measure_blocking(
     """Measure how long collectives waited for `ranks` alone, beyond what they wait for a typical rank.
 
     Returns two times in nanoseconds, or None without collectives: the sum over all calls, from the
-    last arrival of the others to that of `ranks`, less what a typical other rank holds up; and the
-    standard deviation of what the other ranks hold up.
+    last arrival of the others to that of `ranks`, less what a typical other rank holds up in all calls;
+    and the standard deviation of what the other ranks hold up.
     """
     if not grids:
         return None
     present_ranks = (
-        rank for grid in grids for rank in grid.ranks[grid.took_part.any(axis=0)].tolist()
+        rank for grid in grids for rank in grid.ranks[grid.is_made.any(axis=0)].tolist()
     )
-    alone_ns, hold_ns = 0, dict.fromkeys(present_ranks, 0)
+    alone_ns, hold_ns_by_rank = 0, dict.fromkeys(present_ranks, 0)
     for grid in grids:
         is_named = np.isin(grid.ranks, ranks)
         if is_named.any() and not is_named.all():
-            for _, block in grid.blocks():
+            for _, block in grid.split_into_blocks():
                 named_arrival_ns, other_arrival_ns = (
                     block.start_ns[:, is_member].max(axis=1) for is_member in (is_named, ~is_named)
                 )
                 has_both = (named_arrival_ns != NEVER) & (other_arrival_ns != NEVER)
                 alone_ns += int(np.maximum(named_arrival_ns - other_arrival_ns, 0)[has_both].sum())
         if len(is_named) > 1:
-            sums = _sum_by_rank(grid.last_rank, grid.alone_ns)
-            hold_ns |= {rank: hold_ns.get(rank, 0) + ns for rank, ns in sums.items()}
-    other_holds_ns = np.array([ns for rank, ns in hold_ns.items() if rank not in ranks], np.float64)
+            for rank, ns in _sum_by_rank(grid.last_rank, grid.last_gap_ns).items():
+                hold_ns_by_rank[rank] = hold_ns_by_rank.get(rank, 0) + ns
+    other_holds_ns = np.array(
+        [ns for rank, ns in hold_ns_by_rank.items() if rank not in ranks], np.float64
+    )
     if not len(other_holds_ns):
         return float(alone_ns), 0.0
     typical_hold_ns = float(np.median(other_holds_ns))
@@ -146,6 +146,6 @@ def measure_blocking(
 
 
 def _sum_by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:
-    distinct, index = np.unique(ranks, return_inverse=True)
-    sums = np.bincount(index, values).astype(np.int64)
-    return dict(zip(distinct.tolist(), sums.tolist(), strict=True))
+    distinct_ranks, rank_index = np.unique(ranks, return_inverse=True)
+    sums = np.bincount(rank_index, values).astype(np.int64)
+    return dict(zip(distinct_ranks.tolist(), sums.tolist(), strict=True))

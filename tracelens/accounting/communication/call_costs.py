@@ -33,7 +33,7 @@ QUANTILE_OF_BEST_LINK: Final = 0.9
 MIN_CALLS_TO_BOUND_LATENCY: Final = 16  # calls: fewer do not bound the latency [calibrate]
 MIN_BARRIERS_TO_BOUND_LATENCY: Final = 16  # calls: fewer barriers do not tell a fast one [chosen]
 # share of calls: as many of a kind and size are fast
-# ones [calibrate; one decision in measure_call_costs, _measure_barriers, bound_cost]
+# ones [calibrate; one decision in measure_call_costs, _list_fast_barriers, bound_cost]
 SHARE_OF_FAST_CALLS: Final = 0.1
 # share of the best link's bandwidth: a collective of many bytes reaches as much [calibrate]
 MIN_SHARE_OF_BEST_BANDWIDTH: Final = 0.5
@@ -46,11 +46,11 @@ MAX_WIDTH_OF_LATENCY_SHARE: Final = 0.3
 _UNKNOWN: Final = frozenset((-1,))  # members of a communicator whose ranks were not recorded
 CallKind = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
 Costs = dict[CallKind, "CostModel"]
-BY: Final = ("op", "ranks", "algorithm")
+CALL_KIND: Final = ("op", "ranks", "algorithm")
 
 
 def _split_by_kind(calls: pl.DataFrame) -> Iterator[tuple[CallKind, pl.DataFrame]]:
-    for (op, ranks, algorithm), rows in calls.partition_by(*BY, as_dict=True).items():
+    for (op, ranks, algorithm), rows in calls.partition_by(*CALL_KIND, as_dict=True).items():
         yield (str(op), int(ranks), algorithm), rows
 
 
@@ -65,17 +65,16 @@ def fit_costs(calls: pl.DataFrame) -> Costs:
 
 @dataclass(frozen=True, eq=False)
 class CallCosts:
-    """What collectives cost: `fitted` where sizes differ, `costs` also where latency is bounded only.
+    """What collectives cost, fitted where sizes differ, and in `cost_by_kind` also bounded elsewhere.
 
-    `sized` are the calls of several ranks whose bytes and time are known. `latency_shares` is what share
-    of the transfer of each kind of call is latency, `latency_share` that of all; None where it is not
-    known of most.
+    `sized_calls` are those of several ranks whose bytes and time are known, a row each. The latency
+    share (0 to 1) is that of the transfer, of each kind of call, and of all; None: not known of most.
     """
 
-    sized: pl.DataFrame
-    fitted: Costs
-    costs: Costs
-    latency_shares: Mapping[CallKind, float]
+    sized_calls: pl.DataFrame
+    fitted_cost_by_kind: Costs
+    cost_by_kind: Costs
+    latency_share_by_kind: Mapping[CallKind, float]
     latency_share: float | None
 
 
@@ -86,53 +85,50 @@ def measure_call_costs(
 ) -> CallCosts:
     """Fit the cost of each kind of collective; where sizes do not differ, bound it.
 
-    Args:
-        calls: One row per collective, with `algorithm` (`transfers.join_algorithms`).
-        members: The ranks of each communicator.
-        find_messages: Finds the messages between ranks, which are only asked for where bounds need them.
+    `calls` has one row per collective, with `algorithm`; `members` are the ranks of each communicator.
+    Messages between ranks are only asked for (`find_messages`) where bounds need them.
     """
     timed_calls = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
     sized_calls = timed_calls.filter(pl.col("bytes") > 0)
-    fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*BY, "bytes").cast(pl.Int64)
-    fast_calls = timed_calls.with_columns(wire_ns=fast_ns)
-    fast_sized = fast_calls.filter(pl.col("bytes") > 0)
+    fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*CALL_KIND, "bytes")
+    fast_calls = timed_calls.with_columns(wire_ns=fast_ns.cast(pl.Int64))
+    fast_sized_calls = fast_calls.filter(pl.col("bytes") > 0)
     fitted_costs = fit_costs(sized_calls)
     bounded_costs = bound_costs(find_messages, members, timed_calls, fitted_costs)
-    costs = fit_costs(fast_sized) | bounded_costs
+    fast_costs = fit_costs(fast_sized_calls) | bounded_costs
     shares_by_kind = {
-        kind: _measure_shares(costs[kind], group["wire_ns"].to_numpy())
-        for kind, group in _split_by_kind(fast_sized)
-        if kind in costs
+        kind: _measure_latency_shares(fast_costs[kind], group["wire_ns"].to_numpy())
+        for kind, group in _split_by_kind(fast_sized_calls)
+        if kind in fast_costs
     }
-    latencies = [  # and transfers, ns, of the kinds of calls whose share is known
-        (low_share * wire_ns, wire_ns)
-        for low_share, high_share, wire_ns in shares_by_kind.values()
+    known_shares = [
+        (low_share, total_wire_ns)
+        for low_share, high_share, total_wire_ns in shares_by_kind.values()
         if high_share - low_share <= MAX_WIDTH_OF_LATENCY_SHARE
     ]
-    latency_ns, known_ns = (
-        (sum(group) for group in zip(*latencies, strict=True)) if latencies else (0.0, 0.0)
-    )
+    known_ns = sum(total_wire_ns for _, total_wire_ns in known_shares)
+    latency_ns = sum(low_share * total_wire_ns for low_share, total_wire_ns in known_shares)
     is_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(fast_calls["wire_ns"].sum())
     return CallCosts(
-        sized=sized_calls,
-        fitted=fitted_costs,
-        costs=fitted_costs | bounded_costs,
-        latency_shares={kind: low_share for kind, (low_share, *_) in shares_by_kind.items()},
+        sized_calls=sized_calls,
+        fitted_cost_by_kind=fitted_costs,
+        cost_by_kind=fitted_costs | bounded_costs,
+        latency_share_by_kind={kind: low for kind, (low, *_) in shares_by_kind.items()},
         latency_share=latency_ns / known_ns if is_known else None,
     )
 
 
-def _measure_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float]:
+def _measure_latency_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float]:
     """Return the least and the largest share (0 to 1) of latency in calls, and their total time, ns.
 
     `wire_ns` holds what each call takes on the wire.
     """
-    total_ns = float(wire_ns.sum())
-    low, high = (
-        float(np.minimum(wire_ns, latency_ns).sum()) / total_ns
+    total_wire_ns = float(wire_ns.sum())
+    low_share, high_share = (
+        float(np.minimum(wire_ns, latency_ns).sum()) / total_wire_ns
         for latency_ns in cost.latency_interval
     )
-    return low, high, total_ns
+    return low_share, high_share, total_wire_ns
 
 
 def bound_costs(
@@ -143,11 +139,8 @@ def bound_costs(
 ) -> Costs:
     """Bound the latency of the kinds of calls whose cost was not fitted, where anything bounds it.
 
-    Args:
-        find_messages: Finds the messages between ranks.
-        members: The ranks of each communicator.
-        timed_calls: One row per collective whose time on the wire is known.
-        fitted_costs: The costs of other kinds.
+    Of several communicators with calls of a kind, the one of which least is known decides. `members` are
+    the ranks of each; `timed_calls` has a row per collective whose time on the wire is known.
     """
     unfitted_calls = {
         kind: group
@@ -156,9 +149,9 @@ def bound_costs(
     }
     if not unfitted_calls:
         return {}
-    link_bandwidth, costs = _measure_best_link(find_messages()), {}
-    bandwidths = _measure_bandwidths(timed_calls)
-    barriers = _measure_barriers(timed_calls)
+    link_bandwidth, costs = _measure_best_link_bandwidth(find_messages()), {}  # bytes / ns
+    bandwidths = _list_reached_bandwidths(timed_calls)
+    barriers = _list_fast_barriers(timed_calls)
     for kind, group in unfitted_calls.items():
         op, ranks, _ = kind
         carried_bytes = group["bytes"].to_numpy() * transfers.bus_factor(op, ranks)
@@ -166,8 +159,8 @@ def bound_costs(
         for uid in map(str, group["communicator"].unique().to_list()):
             larger_call_bandwidths = (
                 bandwidth
-                for other_uid, nbytes, bandwidth in bandwidths
-                if nbytes > largest_bytes and _has_all_ranks(members, other_uid, uid)
+                for other_uid, link_bytes, bandwidth in bandwidths
+                if link_bytes > largest_bytes and _has_all_ranks(members, other_uid, uid)
             )
             best_bandwidth = min(best_bandwidth, max(larger_call_bandwidths, default=0.0))
             inner_barriers_ns = (
@@ -181,40 +174,39 @@ def bound_costs(
     return costs
 
 
-def _has_all_ranks(members: Mapping[str, frozenset[int]], uid: str, other: str) -> bool:
-    """Return True if a communicator has all ranks of another one."""
-    return uid == other or members.get(uid, frozenset()) >= members.get(other, _UNKNOWN)
+def _has_all_ranks(members: Mapping[str, frozenset[int]], uid: str, other_uid: str) -> bool:
+    """Return True if a communicator has all ranks of another one; `members` has those of each."""
+    return uid == other_uid or members.get(uid, frozenset()) >= members.get(other_uid, _UNKNOWN)
 
 
-def _measure_bandwidths(timed_calls: pl.DataFrame) -> list[tuple[str, float, float]]:
+def _list_reached_bandwidths(timed_calls: pl.DataFrame) -> list[tuple[str, float, float]]:
     """List the bandwidths that the slowest link of each communicator reaches at least.
 
     One entry per communicator, operation and size: uid, bytes on the link, and the bandwidth of the
     median call, bytes / ns.
     """
-    kind = ("communicator", "op", "ranks", "bytes")
-    sizes = timed_calls.filter(pl.col("bytes") > 0).group_by(kind).agg(pl.col("wire_ns").median())
-    rows = sizes.with_columns(pl.col("communicator").cast(pl.String)).iter_rows()
+    columns = ("communicator", "op", "ranks", "bytes")
+    sized_calls = timed_calls.filter(pl.col("bytes") > 0)
+    median_calls = sized_calls.group_by(columns).agg(pl.col("wire_ns").median())
+    rows = median_calls.with_columns(pl.col("communicator").cast(pl.String)).iter_rows()
     return [
-        (uid, carried_bytes := nbytes * transfers.bus_factor(op, ranks), carried_bytes / wire_ns)
+        (uid, link_bytes := nbytes * transfers.bus_factor(op, ranks), link_bytes / wire_ns)
         for uid, op, ranks, nbytes, wire_ns in rows
     ]
 
 
-def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
+def _list_fast_barriers(timed_calls: pl.DataFrame) -> list[tuple[str, float]]:
     """List communicators, and the time of a fast barrier of each, ns; no call of all takes less."""
-    barriers = timed.filter(pl.col("op") == "barrier").group_by(
-        pl.col("communicator").cast(pl.String)
-    )
+    barriers = timed_calls.filter(op="barrier").group_by(pl.col("communicator").cast(pl.String))
     fast_barriers = barriers.agg(pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS), pl.len())
     return fast_barriers.filter(pl.col("len") >= MIN_BARRIERS_TO_BOUND_LATENCY).drop("len").rows()
 
 
-def _measure_best_link(messages: pl.DataFrame) -> float:
-    """Return the best bandwidth of messages between ranks, bytes / ns; 0 without any."""
-    hops = messages.filter(pl.col("ns") > 0)
-    bandwidth = (hops["bytes"] / hops["ns"]).quantile(QUANTILE_OF_BEST_LINK)
-    return bandwidth or 0.0
+def _measure_best_link_bandwidth(messages: pl.DataFrame) -> float:
+    """Return the best bandwidth of messages between ranks, a row each, bytes / ns; 0 without any."""
+    timed_messages = messages.filter(pl.col("link_ns") > 0)
+    bandwidths = timed_messages["bytes"] / timed_messages["link_ns"]
+    return bandwidths.quantile(QUANTILE_OF_BEST_LINK) or 0.0
 
 
 def bound_cost(
@@ -222,11 +214,8 @@ def bound_cost(
 ) -> CostModel | None:
     """Bound the latency of calls of one kind; None where nothing bounds it.
 
-    Args:
-        carried_bytes: What the slowest link carries in each call.
-        wire_ns: What each call takes on the wire.
-        best_bandwidth: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
-        barrier_ns: What a barrier of the same ranks takes; 0 = there was none.
+    The slowest link carries `carried_bytes`, [call]. `best_bandwidth` is the best of a link that was
+    seen, bytes / ns, `barrier_ns` the time of a barrier of the same ranks; 0 = there was none.
     """
     if len(wire_ns) < MIN_CALLS_TO_BOUND_LATENCY:
         return None
@@ -244,9 +233,9 @@ def bound_cost(
         ns_per_byte=0.0,
         latency_interval=(least_latency_ns, max(most_latency_ns, least_latency_ns)),
         ns_per_byte_interval=(0.0, 0.0),
-        deviation=0.0,
-        smallest=int(carried_bytes.min()),
-        largest=int(carried_bytes.max()),
+        relative_error=0.0,
+        smallest_bytes=int(carried_bytes.min()),
+        largest_bytes=int(carried_bytes.max()),
     )
 
 
@@ -266,14 +255,14 @@ def find_fastest(costs: Mapping[CallKind, CostModel]) -> pl.DataFrame:
     Calls whose algorithm was not recorded count as one: the library's own choice. Only sizes that all
     of them were measured with are compared.
     """
-    cost_by_algorithm: dict[tuple[str, int], dict[str | None, CostModel]] = {}
+    lines_of_calls: dict[tuple[str, int], dict[str | None, CostModel]] = {}  # then by algorithm
     for (op, ranks, algorithm), cost in costs.items():
-        cost_by_algorithm.setdefault((op, ranks), {})[algorithm] = cost
+        lines_of_calls.setdefault((op, ranks), {})[algorithm] = cost
     rows = [
-        (op, ranks, from_bytes, name, algorithms[name].latency_ns, algorithms[name].ns_per_byte)
-        for (op, ranks), algorithms in sorted(cost_by_algorithm.items())
-        if len(algorithms) > 1
-        for from_bytes, name in _find_crossings(algorithms)
+        (op, ranks, from_bytes, name, lines[name].latency_ns, lines[name].ns_per_byte)
+        for (op, ranks), lines in sorted(lines_of_calls.items())
+        if len(lines) > 1
+        for from_bytes, name in _find_crossings(lines)
     ]
     return pl.DataFrame(rows, schema=CHOICE_COLUMNS, orient="row")
 
@@ -283,22 +272,22 @@ def _find_crossings(costs: Mapping[str | None, CostModel]) -> Iterator[tuple[flo
 
     `costs` are those of the algorithms, each a line over bytes. Lines change places where they cross.
     """
-    smallest = max(cost.smallest for cost in costs.values())
-    largest = min(cost.largest for cost in costs.values())
+    smallest_bytes = max(cost.smallest_bytes for cost in costs.values())
+    largest_bytes = min(cost.largest_bytes for cost in costs.values())
     crossing_bytes = {
         (cost_b.latency_ns - cost_a.latency_ns) / (cost_a.ns_per_byte - cost_b.ns_per_byte)
         for cost_a in costs.values()
         for cost_b in costs.values()
         if cost_a.ns_per_byte != cost_b.ns_per_byte
     }
-    if smallest >= largest:
+    if smallest_bytes >= largest_bytes:
         return
-    inner_bytes = sorted(nbytes for nbytes in crossing_bytes if smallest < nbytes < largest)
-    fastest = [
+    inner_bytes = sorted(n for n in crossing_bytes if smallest_bytes < n < largest_bytes)
+    fastest = [  # of each range between crossings: its begin, and the algorithm
         (
             float(begin_bytes),
-            min(costs, key=lambda name: costs[name].predicted((begin_bytes + end_bytes) / 2)),
+            min(costs, key=lambda name: costs[name].predict_ns((begin_bytes + end_bytes) / 2)),
         )
-        for begin_bytes, end_bytes in pairwise([smallest, *inner_bytes, largest])
+        for begin_bytes, end_bytes in pairwise([smallest_bytes, *inner_bytes, largest_bytes])
     ]
     yield from (next(group) for _, group in groupby(fastest, key=itemgetter(1)))

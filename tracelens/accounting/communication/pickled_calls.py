@@ -38,11 +38,7 @@ class PickledCalls:
 
 
 def find_pickled_calls(calls: pl.DataFrame) -> PickledCalls | None:
-    """Return the calls that pickle, if they take much of the communication; None if not.
-
-    Args:
-        calls: One row per collective, with `algorithm` (`transfers.join_algorithms`).
-    """
+    """Return the calls, of a row each, that pickle; None unless they take much of the communication."""
     calls = calls.filter(pl.col("ranks") > 1)
     pickled = calls.filter(pl.col("algorithm") == PICKLE)
     share = float(pickled["wire_ns"].sum()) / max(float(calls["wire_ns"].sum()), 1.0)

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.algorithms import read_algorithms
-from tracelens.accounting.thread_activity import training_threads
+from tracelens.accounting.thread_activity import list_training_threads
 from tracelens.model.calls import NEVER
 from tracelens.model.messages import IS_COMPLETED, with_hops, with_waits
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -72,8 +72,8 @@ def bus_factor(op: str, ranks: int) -> float:
 
 def list_collective_calls(trace: Trace) -> pl.DataFrame:
     """Return every collective that all its ranks made and completed, by communicator and number."""
-    training_thread = training_threads(trace)
-    tables = [_list_calls_of(grid, training_thread) for grid in trace.calls]
+    thread_of_process = list_training_threads(trace)
+    tables = [_list_calls(grid, thread_of_process) for grid in trace.calls]
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *tables])
 
 
@@ -88,59 +88,63 @@ def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def measure_wire_time(calls: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure how long the calls of each of some steps held the wire, ns, [step]."""
+def measure_wire_ns(calls: pl.DataFrame, steps: Ints) -> Floats:
+    """Measure how long the calls, a row each, of each of some steps held the wire, ns, [step]."""
     sums = calls.group_by("step").agg(pl.col("wire_ns").sum())
     wire_ns_by_step = dict(sums.iter_rows())
     return np.array([wire_ns_by_step.get(step, 0) for step in steps.tolist()], np.float64)
 
 
-def _list_calls_of(calls: CallGrid, training_thread: Ints) -> pl.DataFrame:
+def _list_calls(calls: CallGrid, thread_of_process: Ints) -> pl.DataFrame:
     """Return a row (`CALL_COLUMNS`) for each complete call of one communicator.
 
-    `training_thread` is the thread that trains in each process, [process].
+    Calls after ranks made different operations are left out, and calls of other ranks than the first.
+    `thread_of_process` is the thread that trains in each process, [process].
     """
-    is_complete = calls.completed.sum(axis=1) == calls.expected
-    grid = calls.take(np.flatnonzero(is_complete & ~calls.follows_mismatch)).of_same_members()
+    is_complete = calls.is_completed.sum(axis=1) == calls.expected_count
+    grid = calls.take_calls(
+        np.flatnonzero(is_complete & ~calls.follows_mismatch)
+    ).select_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    sizes = pl.DataFrame({"bytes": grid.first_value("nbytes")})
+    sizes = pl.DataFrame({"bytes": grid.first_values("nbytes")})
     columns = {
         "communicator": pl.Series([grid.uid], dtype=pl.Categorical).new_from_index(0, grid.height),
         "seq": grid.seq,
-        "op": [COLLECTIVES[op] for op in grid.first_value("op").tolist()],
+        "op": [COLLECTIVES[op] for op in grid.first_values("op").tolist()],
         "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.height),
-        "step": grid.first_value("step"),
+        "step": grid.first_values("step"),
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
         "ready_ns": grid.start_ns.max(axis=1),
-        "wire_ns": _measure_wire(grid),
-        "blocking": (grid.thread == training_thread[grid.processes]).any(axis=1),
+        "wire_ns": _measure_wire_ns(grid),
+        "blocking": (grid.thread == thread_of_process[grid.processes]).any(axis=1),
     }
     return pl.DataFrame(
         [pl.Series(name, columns[name]).cast(kind) for name, kind in CALL_COLUMNS.items()]
     )
 
 
-def _measure_wire(grid: CallGrid) -> Ints:
+def _measure_wire_ns(grid: CallGrid) -> Ints:
     """Measure how long each call held the wire, [call], ns.
 
     A call holds it from its last arrival or the end of the call before, whichever is later. Ranks of a
     call with a root do not all wait for each other: there it is the median rank's time without waits.
     """
     wire_ns = np.empty(grid.height, np.int64)
-    previous_ns = grid.start_ns[:1]
-    for call_range, block in grid.blocks():
+    previous_end_ns = grid.start_ns[:1]  # of the call before, [call, process]
+    for call_range, block in grid.split_into_blocks():
         start_ns, end_ns = block.start_ns, block.end_ns
-        previous_ns = np.concatenate([previous_ns, end_ns[:-1]])
-        begin_ns = np.where(previous_ns < end_ns, np.maximum(start_ns, previous_ns), start_ns)
+        previous_end_ns = np.concatenate([previous_end_ns, end_ns[:-1]])
+        is_after = previous_end_ns < end_ns  # else calls overlap
+        begin_ns = np.where(is_after, np.maximum(start_ns, previous_end_ns), start_ns)
         wire_ns[call_range] = (end_ns - begin_ns).min(axis=1)
         rooted_calls = np.flatnonzero(~block.is_full)
         if len(rooted_calls):
             transfer_ns = np.where(
-                block.last_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
+                block.last_arrival_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()
             )
             wire_ns[call_range][rooted_calls] = np.median(transfer_ns[rooted_calls], axis=1)
-        previous_ns = end_ns[-1:]
+        previous_end_ns = end_ns[-1:]
     return wire_ns
 
 
@@ -150,7 +154,7 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "receiver": pl.Int32(),
     "bytes": pl.Int64(),
     "hop": pl.Boolean(),  # of a collective
-    "ns": pl.Int64(),
+    "link_ns": pl.Int64(),  # its time on the link
 }
 
 
@@ -168,10 +172,10 @@ def list_messages(trace: Trace) -> pl.DataFrame:
             "hop",
             sender="rank",
             receiver="peer",
-            ns=pl.col("end_ns") - pl.col("start_ns"),
+            link_ns=pl.col("end_ns") - pl.col("start_ns"),
         )
     else:
-        exchanges = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
+        exchanges = trace.matched_messages.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
         uncertain_ns = max(
             MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
         )
@@ -185,23 +189,21 @@ _SIZE: Final = pl.col("bytes").fill_null(-1)
 
 
 def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
-    """Return one row per message that shows its time on the link, with that time (`ns`).
+    """Return one row per message that shows its time on the link, with that time (`link_ns`).
 
-    Args:
-        messages: One row per message: its send, its receive (columns that end in `_there`), and the
-            begin of the wait in which the receive ended (`wait_ns`).
-        uncertain_ns: Ends that are closer may be at the same time.
+    `messages` has one row per message: its send, its receive (columns that end in `_there`), and when
+    the wait began in which that ended (`wait_begin_ns`). Ends closer than `uncertain_ns` may be equal.
     """
     both_begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
     first_end_ns = pl.min_horizontal("end_ns", "end_ns_there")
     messages = messages.with_row_index("message").with_columns(
         is_buffered=pl.col("end_ns") < pl.col("start_ns_there"),
-        blocked_since_ns=pl.max_horizontal("start_ns_there", "wait_ns"),
+        blocked_since_ns=pl.max_horizontal("start_ns_there", "wait_begin_ns"),
     )
     messages = messages.with_columns(
         through_ns=pl.when("is_buffered").then("end_ns_there").otherwise(first_end_ns)
     )
-    ends = _find_calls(messages)
+    ends = _number_calls(messages)
     is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
     previous_end_ns = (
         pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
@@ -211,14 +213,15 @@ def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame
         ready_ns=pl.when("is_buffered").then(link_free_ns).otherwise(both_begun_ns),
         through_ns=pl.when("is_buffered").then("end_ns_there").otherwise("through_ns"),
     )
-    reasons = _find_reasons(ends, messages, uncertain_ns)
-    return _leave_out_early(messages.join(reasons, on="message", how="semi"))
+    decisive_ends = _find_decisive_ends(ends, messages, uncertain_ns)
+    return _leave_out_early(messages.join(decisive_ends, on="message", how="semi"))
 
 
-def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
+def _number_calls(messages: pl.DataFrame) -> pl.DataFrame:
     """Return two rows per message, its send and its receive, with the number of the `call` they end in.
 
     Sends and receives of a rank that overlap, and end together, are one call, such as a Sendrecv.
+    `messages` has the columns of both: of the receive they end in `_there`.
     """
     ends = pl.concat(
         messages.select(
@@ -246,17 +249,16 @@ def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns
     Receivers of such messages are blocked until long after all sends that they wait for were over. Hops
     of collectives do not count: each rank sends on what it received.
 
-    Args:
-        ends: Two rows per message, as `_find_calls` returns them.
-        messages: One row per message, with the time at which it is through (`through_ns`).
-        uncertain_ns: Ends that are closer may be at the same time.
+    `ends` has two rows per message, its send and its receive, `messages` one, with when it is through
+    (`through_ns`). Ends closer than `uncertain_ns` may be at the same time.
     """
-    is_blocking = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
+    is_waiting = pl.col("stops_training_there") | pl.col("wait_begin_ns").is_not_null()
+    is_blocking = is_waiting & ~pl.col("hop")
     begun_ns = pl.max_horizontal("start_ns", "start_ns_there")
-    facts = messages.select("message", "through_ns", "bytes", begun=begun_ns, blocks=is_blocking)
+    facts = messages.select("message", "through_ns", "bytes", begun_ns=begun_ns, blocks=is_blocking)
     rows = ends.join(facts, on="message")
     unexplained_ns = pl.col("end_ns") - pl.col("through_ns").max().over("call")
-    least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun"))
+    least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun_ns"))
     is_unexplained = unexplained_ns > pl.max_horizontal(least_ns, uncertain_ns)
     rows = rows.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
     shares = rows.group_by(_SIZE).agg(unexplained_share=pl.col("is_unexplained").mean())
@@ -264,11 +266,16 @@ def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns
     return _SIZE.is_in(shares.filter(is_buffered)["bytes"].implode())
 
 
-def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
+def _find_decisive_ends(
+    ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int
+) -> pl.DataFrame:
     """Return the rows of `ends` whose messages made their call end when it did.
 
     Of the messages that were through then, these are the ones with the peer that was ready last. No call
     ends for a buffered send.
+
+    `ends` has two rows per message, its send and its receive, with the number of the `call`, `messages`
+    one: when it could go (`ready_ns`) and was through. Ends closer than `uncertain_ns` may be the same.
     """
     rows = ends.join(
         messages.select("message", "ready_ns", "through_ns", "is_buffered"), on="message"
@@ -280,20 +287,21 @@ def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int)
 
 
 def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
-    """Add the time on the link (`ns`); drop messages that may have arrived before the receiver came.
+    """Add the time on the link (`link_ns`); drop messages that may have come before their receiver.
 
-    A receiver that was blocked before the message could go shows how long it took. One that comes later
-    shows it only if it is then blocked for longer than a typical message of that size takes.
+    `messages` has a row each. A receiver that was blocked before the message could go shows how long it
+    took. One that comes later shows it only if it is then blocked for longer than a typical message of
+    that size takes.
     """
     link_ns, blocked_ns = (
         pl.col("through_ns") - pl.col(begin) for begin in ("ready_ns", "blocked_since_ns")
     )
     is_exact = pl.col("blocked_since_ns") <= pl.col("ready_ns")
     typical_ns = link_ns.filter(is_exact).median().over(_SIZE)
-    timed = messages.with_columns(
-        ns=pl.when(is_exact | (blocked_ns > typical_ns))
+    timed_messages = messages.with_columns(
+        link_ns=pl.when(is_exact | (blocked_ns > typical_ns))
         .then(link_ns)
         .when(typical_ns.is_null())
         .then(blocked_ns)
     )
-    return timed.filter(pl.col("ns") >= 0)
+    return timed_messages.filter(pl.col("link_ns") >= 0)

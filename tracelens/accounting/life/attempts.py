@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.common import to_common_times
-from tracelens.distil.outline import outlined
+from tracelens.distil.outline import list_outlines
 from tracelens.schema.life import Exited
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     """Return the attempts of a job's workers, by time; empty for what TraceLens did not record."""
     if trace.recognition is not None or trace.clocks.is_empty():
         return []
-    outlines = outlined(trace)
+    outlines = list_outlines(trace)
     groups: list[_Contemporaries] = []
     for life in sorted(_list_lives(trace), key=lambda life: (life.begin_ns, life.rank)):
         if not groups or groups[-1].ended_before(life):
@@ -88,7 +88,9 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     for group in groups:
         outlined_processes = [life.process for life in group.lives if life.process in outlines]
         if outlined_processes:
-            most_steps = max(outlined_processes, key=lambda process: outlines[process].of_steps)
+            most_steps = max(
+                outlined_processes, key=lambda process: outlines[process].step_event_count
+            )
             lives = tuple(sorted(group.lives, key=lambda life: life.rank))
             attempts.append(Attempt(lives, most_steps))
     return attempts

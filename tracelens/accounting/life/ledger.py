@@ -18,7 +18,7 @@ import polars as pl
 from tracelens.accounting.life.attempts import find_attempts, wall_to_common_ns
 from tracelens.accounting.life.pauses import pause_by_name
 from tracelens.align.steps import find_outermost
-from tracelens.distil.outline import outlined
+from tracelens.distil.outline import list_outlines
 from tracelens.model.columns import FOREVER
 from tracelens.model.intervals import Intervals
 from tracelens.schema.life import Ended, Launched
@@ -299,17 +299,20 @@ class _Course:
     def read(cls, trace: Trace, process: int) -> _Course:
         """Read the spans of a process; where none is a step, steps are those of alignment."""
         names = ("start_ns", "end_ns", "type", "kind", "name", "thread", "step", "status")
-        columns = trace.source.columns(process, names)
-        start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+        columns = trace.source.read_columns(process, names)
+        start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
         is_span = columns.is_span & (end_ns != FOREVER)
-        thread = outlined(trace)[process].training_thread
+        thread = list_outlines(trace)[process].training_thread
         if thread is not None:
-            is_span &= columns.number("thread") == thread
+            is_span &= columns.number_column("thread") == thread
         kind, name = columns.word_column("kind"), columns.word_column("name")
         is_of_user = kind.is_in(["user"])
         is_pause = {
             use: kind.is_in([kind_of_use])
-            | (is_of_user & name.is_in([word for word in name.known if pause_by_name(word) == use]))
+            | (
+                is_of_user
+                & name.is_in([word for word in name.vocabulary if pause_by_name(word) == use])
+            )
             for use, kind_of_use in _KINDS_OF_PAUSES.items()
         }
         rows, pauses = np.zeros(len(start_ns), np.bool_), {}
@@ -325,7 +328,7 @@ class _Course:
         last_begin_ns = start_ns[steps].max(initial=0)
         is_in_step = bool((start_ns[is_incomplete] > last_begin_ns).any())
         if len(steps):
-            step = columns.number("step")[steps]
+            step = columns.number_column("step")[steps]
             return cls(step, start_ns[steps], end_ns[steps], pauses, is_in_step)
         table = trace.steps.filter(pl.col("process") == process).sort("start_ns")
         step, start_ns, end_ns = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
@@ -337,7 +340,7 @@ class _Course:
         earlier_ns = np.zeros(len(begin_ns), np.int64)
         for use in uses:
             intervals = self.pauses[use]
-            within_ns = intervals.passed_before(end_ns) - intervals.passed_before(begin_ns)
+            within_ns = intervals.covered_ns_before(end_ns) - intervals.covered_ns_before(begin_ns)
             own_ns_by_use[use], earlier_ns = within_ns - earlier_ns, within_ns
         return own_ns_by_use
 

@@ -37,7 +37,7 @@ def find_bounds(trace: Trace, processes: pl.DataFrame, tied_clocks: Container[in
         tied_clocks: Clocks that need no further bounds. Collectives of these alone are left out.
     """
     clock_of = dict(processes.select("process", "clock").iter_rows())
-    tables = [_pair_messages(trace.exchanged, processes)]
+    tables = [_pair_messages(trace.matched_messages, processes)]
     for grid in trace.calls:
         if any(clock_of.get(process, 0) not in tied_clocks for process in grid.processes.tolist()):
             tables += _bound_by_calls(grid, clock_of)
@@ -108,7 +108,7 @@ def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.
 
     A call is entered and exited by the first clock (0) and by the other one (1).
     """
-    full_calls = grid.take(np.flatnonzero(grid.is_full))
+    full_calls = grid.take_calls(np.flatnonzero(grid.is_full))
     column_clocks = np.array(
         [clock_of.get(process, -1) for process in full_calls.processes.tolist()]
     )

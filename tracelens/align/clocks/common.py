@@ -30,8 +30,8 @@ from tracelens.align.clocks.requests import (
     map_by_requests,
     note_causality_violations,
 )
-from tracelens.align.collectives import gather
-from tracelens.memory import give_back
+from tracelens.align.collectives import gather_calls
+from tracelens.memory import free_unused_memory
 from tracelens.model.calls import NEVER
 from tracelens.model.clock_map import ClockMap
 from tracelens.model.columns import FOREVER, NULL
@@ -51,15 +51,15 @@ _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns",
 
 def align(trace: Trace) -> Trace:
     """Map all times onto one clock and report how; a trace with one clock is returned as it is."""
-    trace = trace if trace.calls else gather(trace)
+    trace = trace if trace.calls else gather_calls(trace)
     processes = _number_clocks(trace.processes)
     clocks = processes.unique("clock", keep="first", maintain_order=True).sort("clock")
     if clocks.height < 2:
         return trace.with_(alignment=Alignment("same_clock", _describe_one(clocks, trace.clocks)))
     maps, method, notes, untied_clocks = _map_clocks(trace, processes, clocks)
     clock_maps = {process: maps[clock] for process, clock in processes["process", "clock"].rows()}
-    give_back()  # what fitting left: memory is at its most while all calls are there twice
-    return trace.changed(
+    free_unused_memory()  # what fitting left: memory is at its most while all calls are there twice
+    return trace.with_change(
         ClockChange(clock_maps),
         calls=tuple(_move_calls(grid, clock_maps) for grid in trace.calls),
         processes=_move_frame(trace.processes, clock_maps),
@@ -75,38 +75,40 @@ def align(trace: Trace) -> Trace:
 class ClockChange:
     """Puts the events of each process onto the common clock."""
 
-    maps: Mapping[int, ClockMap]
-    needs: tuple[str, ...] = ("start_ns", "end_ns", "depth", "device_start_ns")
+    map_by_process: Mapping[int, ClockMap]
+    needed_columns: tuple[str, ...] = ("start_ns", "end_ns", "depth", "device_start_ns")
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with common times, in order."""
-        clock_map = self.maps.get(process)
+        clock_map = self.map_by_process.get(process)
         if clock_map is None:
             return columns
         missing_marks = {"end_ns": FOREVER, "start_ns": NULL, "device_start_ns": NULL}
         times = {
-            name: to_common_times(clock_map, columns.number(name), missing)
+            name: to_common_times(clock_map, columns.number_column(name), missing)
             for name, missing in missing_marks.items()
             if name in columns
         }
-        return columns.with_numbers(**times).in_order()
+        return columns.with_numbers(**times).sort_by_begin()
 
-    def only(self, process: int) -> ClockChange:
+    def limit_to(self, process: int) -> ClockChange:
         """Return the map of one process."""
-        return ClockChange({process: self.maps[process]} if process in self.maps else {})
+        return ClockChange(
+            {process: self.map_by_process[process]} if process in self.map_by_process else {}
+        )
 
 
 def to_common_times(clock_map: ClockMap, times_ns: Ints, *missing: int) -> Ints:
     """Return common times; values that are `missing` stay as they are."""
     is_missing = reduce(or_, (times_ns == mark for mark in missing), np.False_)
     if not is_missing.any():
-        return clock_map.apply(times_ns)
-    return np.where(is_missing, times_ns, clock_map.apply(np.where(is_missing, 0, times_ns)))
+        return clock_map.to_common(times_ns)
+    return np.where(is_missing, times_ns, clock_map.to_common(np.where(is_missing, 0, times_ns)))
 
 
 def to_common_series(clock_map: ClockMap, times: pl.Series) -> pl.Series:
     """Return common times, null where there is no time."""
-    return _with_nulls_of(times, clock_map.apply(times.fill_null(0).to_numpy()))
+    return _with_nulls_of(times, clock_map.to_common(times.fill_null(0).to_numpy()))
 
 
 def _with_nulls_of(column: pl.Series, values: Ints) -> pl.Series:
@@ -120,7 +122,7 @@ def _move_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     """Put calls onto the common clock; neighbours that share one go together."""
     start_ns, end_ns = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
     map_of_column = [maps[process] for process in grid.processes.tolist()]
-    absent_marks = () if grid.whole else (NEVER,)
+    absent_marks = () if grid.is_whole else (NEVER,)
     open_marks = () if grid.is_closed else (FOREVER,)
     for _, neighbours in groupby(
         range(len(map_of_column)), key=lambda column: id(map_of_column[column])
@@ -151,7 +153,10 @@ def _describe_one(clocks: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClo
     window_ns = readings.filter(pl.col("method") == "common")["window_ns"].max()
     uncertainty_ns = window_ns // 2 if isinstance(window_ns, int) else 0
     rows = clocks.select("host", "clock_domain").iter_rows()
-    return tuple(HostClock(host, domain, 0, 0.0, uncertainty_ns) for host, domain in rows)
+    return tuple(
+        HostClock(host, domain, offset_ns=0, drift_ppm=0.0, uncertainty_ns=uncertainty_ns)
+        for host, domain in rows
+    )
 
 
 def _map_clocks(
@@ -171,11 +176,13 @@ def _map_clocks(
     exchanges = find_exchanges(trace, processes)
 
     def tie_by_wall(clock: int) -> ClockMap | None:
-        return map_by_wall(_read_by(readings, clock), _read_by(readings, origin), maps[origin])
+        return map_by_wall(
+            _select_readings(readings, clock), _select_readings(readings, origin), maps[origin]
+        )
 
     def tie_by_exchanges(rows: pl.DataFrame, clock: int) -> ClockMap | None:
         by_wall = tie_by_wall(clock)
-        windows = wall_windows(_read_by(readings, clock), by_wall) if by_wall else None
+        windows = wall_windows(_select_readings(readings, clock), by_wall) if by_wall else None
         return map_by_requests(rows, clock, maps, windows)
 
     def tie_all(
@@ -222,10 +229,11 @@ def _map_untied(
     Else (another boot) a clock is moved so that both begin together. `origin_map` is the origin's map.
     """
     extents_ns = _find_extents_ns(processes)
-    begin_ns, end_ns = origin_map.apply(np.array(extents_ns[origin])).tolist()
+    begin_ns, end_ns = origin_map.to_common(np.array(extents_ns[origin])).tolist()
     return {
         clock: ClockMap(
-            first_ns, first_ns if first_ns <= end_ns and begin_ns <= last_ns else begin_ns
+            base_ns=first_ns,
+            target_ns=first_ns if first_ns <= end_ns and begin_ns <= last_ns else begin_ns,
         )
         for clock, (first_ns, last_ns) in extents_ns.items()
         if clock in untied
@@ -246,7 +254,7 @@ def _sharpen(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, Clo
     sharpened_maps, first_clock = dict(maps), min(maps, default=0)
     pings = readings.filter(pl.col("method") == "ping_pong", pl.col("peer_clock") == first_clock)
     for clock in maps.keys() & {*pings["clock"]}:
-        bias = measure_bias(_read_by(pings, clock), maps[clock], maps[first_clock])
+        bias = measure_bias(_select_readings(pings, clock), maps[clock], maps[first_clock])
         if bias is not None:
             bias_ns, uncertainty_ns = bias
             if uncertainty_ns < measure_scatter(maps[clock]):
@@ -266,8 +274,8 @@ def _tie_by_ping_pong(
     pings = readings.filter(pl.col("method") == "ping_pong")
     maps_by_peer = [
         map_by_ping_pong(
-            _read_by(pings, clock).filter(pl.col("peer_clock") == peer),
-            _read_by(pings, peer).filter(pl.col("peer_clock") == clock),
+            _select_readings(pings, clock).filter(pl.col("peer_clock") == peer),
+            _select_readings(pings, peer).filter(pl.col("peer_clock") == clock),
             peer_map,
         )
         for peer, peer_map in maps.items()
@@ -276,7 +284,7 @@ def _tie_by_ping_pong(
     return min(found_maps, key=lambda candidate: candidate.uncertainty_ns, default=None)
 
 
-def _read_by(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
+def _select_readings(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
     return readings.filter(pl.col("clock") == clock)
 
 
@@ -325,10 +333,10 @@ def _describe_hosts(
         HostClock(
             host=host,
             clock_domain=domain,
-            offset_ns=int(maps[clock].offset_at(np.array([extents_ns[clock][0]]))[0]),
-            drift_ppm=maps[clock].drift_ppm(*extents_ns[clock]),
+            offset_ns=int(maps[clock].lead_ns_at(np.array([extents_ns[clock][0]]))[0]),
+            drift_ppm=maps[clock].measure_drift_ppm(*extents_ns[clock]),
             uncertainty_ns=None if clock in untied_clocks else maps[clock].uncertainty_ns,
-            jumps=maps[clock].jumps,
+            jumps=maps[clock].jump_times_ns,
         )
         for clock, host, domain in clocks.iter_rows()
     )
@@ -345,6 +353,6 @@ def _move_frame(frame: pl.DataFrame, maps: Mapping[int, ClockMap]) -> pl.DataFra
             times_ns = column.fill_null(0).to_numpy()
             common_ns = np.empty_like(times_ns)
             for rows in rows_by_process:
-                common_ns[rows] = maps[int(process[rows[0]])].apply(times_ns[rows])
+                common_ns[rows] = maps[int(process[rows[0]])].to_common(times_ns[rows])
             moved_columns.append(_with_nulls_of(column, common_ns))
     return frame.with_columns(moved_columns)

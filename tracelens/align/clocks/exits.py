@@ -29,7 +29,7 @@ from tracelens.align.clocks.lines import (
     Line,
     fit_theil_sen,
 )
-from tracelens.model.calls import NEVER, distinct, stretch
+from tracelens.model.calls import NEVER, distinct_columns, to_slice
 from tracelens.model.clock_map import ClockMap, Correction
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import STATUSES
@@ -87,15 +87,15 @@ def fit_exits(exits_ns: Floats) -> list[Correction] | None:
 class _Synchronised(NamedTuple):
     """Exits of the collectives that did synchronise.
 
-    By block, `blocks` are their rows, `times_ns` the median exits of the reference [block], and
-    `leads_ns` the medians of how far clocks are ahead of the reference [block, clock].
+    They are divided into blocks: `block_times_ns` are the median exits of the reference, [block], and
+    `block_leads_ns` the medians of how far clocks are ahead of the reference, [block, clock].
     """
 
     aligned_ns: Floats
     reference_ns: Floats
-    blocks: list[Indices]
-    times_ns: Floats
-    leads_ns: Floats
+    rows_by_block: list[Indices]
+    block_times_ns: Floats
+    block_leads_ns: Floats
 
     @classmethod
     def from_exits(cls, exits_ns: Floats) -> _Synchronised:
@@ -132,7 +132,7 @@ def _find_synchronising(aligned_ns: Floats, reference_ns: Floats) -> Indices:
 
 def _fit_lines(exits: _Synchronised) -> list[Line]:
     """Fit a line to each clock; level ones where the run is too short for a drift to stand out."""
-    times_ns, leads_ns = exits.times_ns, exits.leads_ns
+    times_ns, leads_ns = exits.block_times_ns, exits.block_leads_ns
     noise_ns = np.zeros(leads_ns.shape[1])
     if len(leads_ns) > 1:
         noise_ns = MAD_TO_SIGMA * np.median(np.abs(np.diff(leads_ns, axis=0)), axis=0) / np.sqrt(2)
@@ -162,7 +162,7 @@ def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
     """Return the correction for what a clock's line leaves of its lead: nothing, a jump, or wander."""
     times_ns = exits.aligned_ns[:, clock]
     leads_ns = times_ns - exits.reference_ns
-    block_leads_ns, blocks = exits.leads_ns[:, clock], exits.blocks
+    block_leads_ns, blocks = exits.block_leads_ns[:, clock], exits.rows_by_block
     centred_ns = leads_ns - np.median(leads_ns)
     if len(leads_ns) >= 4 * len(blocks):
         centred_ns = leads_ns - np.repeat(block_leads_ns, [len(block) for block in blocks])
@@ -310,10 +310,14 @@ def map_by_exits(trace: Trace, processes: pl.DataFrame) -> dict[int, ClockMap]:
     corrections = fit_exits(common_exits.exits_ns) if common_exits else None
     if common_exits is None or corrections is None:
         return {}
-    bases_ns = common_exits.bases_ns.tolist()
-    lag_errors_ns = measure_lags(common_exits.durations_ns, common_exits.sizes).bound_errors()
+    bases_ns = common_exits.first_exits_ns.tolist()
+    lag_errors_ns = measure_lags(
+        common_exits.since_entry_ns, common_exits.sizes_bytes
+    ).bound_errors()
     jumps_only = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
-    first_map = ClockMap(bases_ns[0], bases_ns[0], jumps_only if jumps_only.jumps else None)
+    first_map = ClockMap(
+        bases_ns[0], bases_ns[0], correction=jumps_only if jumps_only.jumps else None
+    )
     maps = {common_exits.clocks[0]: first_map}
     fits = zip(common_exits.clocks, bases_ns, corrections, lag_errors_ns, strict=True)
     for clock, base_ns, correction, lag_error_ns in list(fits)[1:]:
@@ -341,10 +345,10 @@ class _CommonExits(NamedTuple):
     """Clocks, each one's first exit, exits since then and time since the last entry, and sizes."""
 
     clocks: list[int]
-    bases_ns: Ints
+    first_exits_ns: Ints
     exits_ns: Floats
-    durations_ns: Floats
-    sizes: Ints  # bytes, [collective]
+    since_entry_ns: Floats
+    sizes_bytes: Ints  # bytes, [collective]
 
 
 class _Exits(NamedTuple):
@@ -374,9 +378,9 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
     members = _find_widest(all_exits)
     if len(members) < 2:
         return None
-    columns = stretch(np.array(members))
+    columns = to_slice(np.array(members))
     common_calls = [
-        stretch(np.flatnonzero(exits.is_there[:, columns].all(axis=1))) for exits in all_exits
+        to_slice(np.flatnonzero(exits.is_there[:, columns].all(axis=1))) for exits in all_exits
     ]
     exit_ns, fraction_ns, entry_ns, nbytes = (
         np.concatenate(
@@ -406,7 +410,7 @@ def _find_widest(grids: list[_Exits]) -> list[int]:
 
 def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
     """Return the exits of a communicator's full calls that have a status (number in `STATUSES`)."""
-    full_calls = grid.take(np.flatnonzero(grid.is_full))
+    full_calls = grid.take_calls(np.flatnonzero(grid.is_full))
     shape = (full_calls.height, clock_count)
     is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
     exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
@@ -415,9 +419,9 @@ def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, stat
     for count in np.unique(counts).tolist():  # clocks of equally many processes go together
         clocks = present[counts == count]
         columns = np.array([np.flatnonzero(column_clocks == clock) for clock in clocks.tolist()])
-        for call_range, block in full_calls.blocks():
-            has_status = distinct(block.status) == status
-            is_over = (block.took_part & (block.end_ns != FOREVER) & has_status)[:, columns]
+        for call_range, block in full_calls.split_into_blocks():
+            has_status = distinct_columns(block.status) == status
+            is_over = (block.is_made & (block.end_ns != FOREVER) & has_status)[:, columns]
             ends_ns = np.where(is_over, block.end_ns[:, columns], FOREVER)
             first_exit_ns, median_after_first_ns = _find_median_exits(ends_ns, is_over)
             # Differences from the first exit are small, so that their median is exact.

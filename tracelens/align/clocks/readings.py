@@ -41,13 +41,13 @@ MAX_RATIO_OF_NARROW_WINDOW: Final = 1.5  # wider readings than so many of the be
 class Readings:
     """Readings of a clock in order of time, all [reading], ns.
 
-    `common_ns` are times of the known clock, `offset_ns` by how much it is ahead of the clock that was
+    `common_ns` are times of the known clock, `lead_ns` by how much it is ahead of the clock that was
     read, and `window_ns` how far apart the bounds of that are.
     """
 
     common_ns: Ints
     window_ns: Ints
-    offset_ns: Ints
+    lead_ns: Ints
 
 
 def map_through(readings: Readings) -> ClockMap:
@@ -79,7 +79,7 @@ class _Bounds:
     @classmethod
     def from_readings(cls, readings: Readings) -> _Bounds:
         """Fit a line, and narrow each window to what the pace of a clock allows."""
-        common_ns, offset_ns = readings.common_ns, readings.offset_ns
+        common_ns, offset_ns = readings.common_ns, readings.lead_ns
         read_ns = common_ns - offset_ns
         since_first_ns = (read_ns - read_ns[0]).astype(np.float64)
         order = np.argsort(since_first_ns, kind="stable")
@@ -139,11 +139,11 @@ def _fit_trend(times_ns: Floats, offsets_ns: Floats, half_windows_ns: Floats) ->
     return line, WANDER + (error_ns / span_ns if shows_drift else PLAUSIBLE_DRIFT)
 
 
-def _limit_pace(most_ns: Floats, times_ns: Floats, pace: float) -> Floats:
-    """Return the largest values up to `most_ns`, [time], that change no faster than `pace` (ns / ns)."""
+def _limit_pace(max_ns: Floats, times_ns: Floats, pace: float) -> Floats:
+    """Return the largest values up to `max_ns`, [time], that change no faster than `pace` (ns / ns)."""
     reach_ns = pace * (times_ns - times_ns[0])
-    forward_ns: Floats = np.minimum.accumulate(most_ns - reach_ns) + reach_ns
-    backward_ns = np.minimum.accumulate((most_ns + reach_ns)[::-1])[::-1] - reach_ns
+    forward_ns: Floats = np.minimum.accumulate(max_ns - reach_ns) + reach_ns
+    backward_ns = np.minimum.accumulate((max_ns + reach_ns)[::-1])[::-1] - reach_ns
     return np.asarray(np.minimum(forward_ns, backward_ns))
 
 
@@ -157,22 +157,25 @@ def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) 
         return None
     local_ns, local_wall_ns = (local_rows[name].to_numpy() for name in ("monotonic_ns", "wall_ns"))
     wall_ns = reference_rows["wall_ns"].to_numpy()
-    lead_ns = wall_ns - common.apply(reference_rows["monotonic_ns"].to_numpy())
-    middle_ns = int(np.median(lead_ns))
-    # The reference's wall clock at this clock's times, as an offset from its middle.
-    line = fit_theil_sen((wall_ns - wall_ns[0]).astype(float), (lead_ns - middle_ns).astype(float))
+    reference_lead_ns = wall_ns - common.to_common(reference_rows["monotonic_ns"].to_numpy())
+    middle_ns = int(np.median(reference_lead_ns))
+    # By how much the reference's wall clock is ahead of the common one, beyond the median.
+    line = fit_theil_sen(
+        (wall_ns - wall_ns[0]).astype(float), (reference_lead_ns - middle_ns).astype(float)
+    )
     fitted_ns = line.evaluate((local_wall_ns - wall_ns[0]).astype(float))
     wall_lead_ns = np.rint(fitted_ns).astype(np.int64)
-    clock_map = _map_by_line(local_ns, local_ns - local_wall_ns + middle_ns + wall_lead_ns, 0.0)
+    lead_ns = local_ns - local_wall_ns + middle_ns + wall_lead_ns
+    clock_map = _map_by_line(local_ns, lead_ns, half_window_ns=0.0)
     return replace(clock_map, uncertainty_ns=WALL_UNCERTAINTY_NS + common.uncertainty_ns)
 
 
 def wall_windows(clock_readings: pl.DataFrame, wall_map: ClockMap) -> Readings:
     """Return readings of wall clocks as windows, each as wide as their uncertainty."""
     local_ns = _select_local(clock_readings)["monotonic_ns"].to_numpy()
-    common_ns = wall_map.apply(local_ns)
+    common_ns = wall_map.to_common(local_ns)
     windows_ns = np.full_like(local_ns, 2 * wall_map.uncertainty_ns)
-    return Readings(common_ns, windows_ns, common_ns - local_ns)
+    return Readings(common_ns, windows_ns, lead_ns=common_ns - local_ns)
 
 
 def _select_local(readings: pl.DataFrame) -> pl.DataFrame:
@@ -205,9 +208,8 @@ def map_by_ping_pong(
     if pings.is_empty():
         return None
     half_window_ns = _find_half_window_ns(pings)
-    clock_map = _map_by_line(
-        pings["monotonic_ns"].to_numpy(), _measure_offsets_ns(pings, other), half_window_ns
-    )
+    times_ns = pings["monotonic_ns"].to_numpy()
+    clock_map = _map_by_line(times_ns, _measure_leads_ns(pings, other), half_window_ns)
     return replace(clock_map, uncertainty_ns=round(half_window_ns) + other.uncertainty_ns)
 
 
@@ -221,15 +223,15 @@ def measure_bias(
     pings = _select_narrow(readings)
     if pings.is_empty():
         return None
-    expected_ns = clock_map.offset_at(pings["monotonic_ns"].to_numpy())
-    bias_ns = float(np.mean(_measure_offsets_ns(pings, other) - expected_ns))
+    expected_ns = clock_map.lead_ns_at(pings["monotonic_ns"].to_numpy())
+    bias_ns = float(np.mean(_measure_leads_ns(pings, other) - expected_ns))
     return bias_ns, _find_half_window_ns(pings)
 
 
-def _measure_offsets_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:
-    """Return by how much the reading clock is ahead of the common one, by the map of the other."""
+def _measure_leads_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:
+    """Return by how much the reading clock is ahead of the common one, [ping], by the other's map."""
     times_ns = pings["monotonic_ns"].to_numpy()
-    return times_ns - other.apply(times_ns - pings["offset_ns"].to_numpy())
+    return times_ns - other.to_common(times_ns - pings["offset_ns"].to_numpy())
 
 
 def _find_half_window_ns(readings: pl.DataFrame) -> float:
@@ -237,15 +239,16 @@ def _find_half_window_ns(readings: pl.DataFrame) -> float:
     return float(smallest_ns) / 2 if isinstance(smallest_ns, int) else 0.0
 
 
-def _map_by_line(times_ns: Ints, offsets_ns: Ints, half_window_ns: float) -> ClockMap:
-    """Map a clock by a line through its offsets; a level one if these cannot tell a drift from error.
+def _map_by_line(times_ns: Ints, leads_ns: Ints, half_window_ns: float) -> ClockMap:
+    """Map a clock by a line through its leads; a level one if these cannot tell a drift from error.
 
-    `times_ns` are times of this clock, [reading]; `offsets_ns` by how much it is ahead then.
+    `times_ns` are times of this clock, [reading]; `leads_ns` by how much it is ahead then of the common
+    one, each known to +- `half_window_ns`.
     """
-    base_ns, middle_ns = int(times_ns.min()), int(np.median(offsets_ns))
+    base_ns, middle_ns = int(times_ns.min()), int(np.median(leads_ns))
     since_ns: Floats = (times_ns - base_ns).astype(np.float64)
     error_ppm = half_window_ns / max(float(np.ptp(since_ns)), 1.0) * 1e6
     min_points = 2 if error_ppm < PLAUSIBLE_PPM / 2 else len(times_ns) + 1
-    line = fit_theil_sen(since_ns, (offsets_ns - middle_ns).astype(np.float64), min_points)
+    line = fit_theil_sen(since_ns, (leads_ns - middle_ns).astype(np.float64), min_points)
     knots_ns = np.array([-FAR_NS, FAR_NS])
     return ClockMap(base_ns, base_ns - middle_ns, Correction(knots_ns, line.evaluate(knots_ns)))

@@ -56,7 +56,7 @@ def find_exchanges(trace: Trace, processes: pl.DataFrame) -> pl.DataFrame:
         .join(clock_of, on="process")
         .select("request", "clock", "shard", sent="start_ns", answered="end_ns")
     )
-    service = _find_service(spans, trace.shards.lazy(), clock_of)
+    service = _list_server_times(spans, trace.shards.lazy(), clock_of)
     exchanges = worker_requests.join(service, on="request").filter(
         pl.col("shard").is_null() | (pl.col("shard") == pl.col("held")),
         pl.col("clock") != pl.col("peer"),
@@ -64,7 +64,7 @@ def find_exchanges(trace: Trace, processes: pl.DataFrame) -> pl.DataFrame:
     return select_tightest(exchanges.select(*EXCHANGE_COLUMNS)).collect()
 
 
-def _find_service(
+def _list_server_times(
     spans: pl.LazyFrame, shards: pl.LazyFrame, clock_of: pl.LazyFrame
 ) -> pl.LazyFrame:
     """Return one row per request and server: when it had surely arrived, and surely no answer had left.
@@ -125,7 +125,10 @@ def map_by_requests(
 
 
 class _Windows(NamedTuple):
-    """Windows by requests to one mapped clock: our times, and bounds of its lead, [request], ns."""
+    """Windows by requests to one mapped clock, all [request], ns.
+
+    `times_ns` are times of the clock to be mapped; the others bound the common clock's lead over it.
+    """
 
     is_replied: bool
     times_ns: Ints
@@ -136,7 +139,7 @@ class _Windows(NamedTuple):
 def _find_windows(
     exchanges: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap]
 ) -> Iterator[_Windows]:
-    """Yield the windows that requests with each mapped clock leave for the lead of a clock."""
+    """Yield the windows that requests with each mapped clock leave for the common clock's lead."""
     own_exchanges = exchanges.filter((pl.col("clock") == clock) | (pl.col("peer") == clock))
     for (worker, server, replied), rows in own_exchanges.partition_by(*_PAIR, as_dict=True).items():
         peer_map = maps.get(server if worker == clock else worker)
@@ -147,28 +150,31 @@ def _find_windows(
         drift_ns = np.rint(np.abs(returned_ns - arrived_ns) * PLAUSIBLE_DRIFT).astype(np.int64)
         if worker == clock:
             times_ns = sent_ns
-            low_ns = peer_map.apply(returned_ns) - answered_ns
-            high_ns = peer_map.apply(arrived_ns) - sent_ns
+            low_ns = peer_map.to_common(returned_ns) - answered_ns
+            high_ns = peer_map.to_common(arrived_ns) - sent_ns
         else:
             times_ns = arrived_ns
-            low_ns = peer_map.apply(sent_ns) - arrived_ns
-            high_ns = peer_map.apply(answered_ns) - returned_ns
+            low_ns = peer_map.to_common(sent_ns) - arrived_ns
+            high_ns = peer_map.to_common(answered_ns) - returned_ns
         uncertainty_ns = peer_map.uncertainty_ns + drift_ns
         yield _Windows(replied, times_ns, low_ns - uncertainty_ns, high_ns + uncertainty_ns)
 
 
 def _combine(windows: Iterable[_Windows]) -> Readings:
     """Return readings with the windows of those clocks that leave the narrowest ones."""
-    ordered = sorted(windows, key=lambda one: int((one.high_ns - one.low_ns).min()))
-    _, *columns = zip(*ordered[:MAX_PEERS_COMBINED], strict=True)
+    narrowest_first = sorted(windows, key=lambda peer: int((peer.high_ns - peer.low_ns).min()))
+    _, *columns = zip(*narrowest_first[:MAX_PEERS_COMBINED], strict=True)
     times_ns, low_ns, high_ns = map(np.concatenate, columns)
-    offset_ns = low_ns + (high_ns - low_ns) // 2
-    return Readings(times_ns + offset_ns, high_ns - low_ns, offset_ns)
+    lead_ns = low_ns + (high_ns - low_ns) // 2
+    return Readings(times_ns + lead_ns, high_ns - low_ns, lead_ns)
 
 
 def _concatenate(*readings: Readings) -> Readings:
-    names = ("common_ns", "window_ns", "offset_ns")
-    return Readings(*(np.concatenate([getattr(one, name) for one in readings]) for name in names))
+    return Readings(
+        common_ns=np.concatenate([part.common_ns for part in readings]),
+        window_ns=np.concatenate([part.window_ns for part in readings]),
+        lead_ns=np.concatenate([part.lead_ns for part in readings]),
+    )
 
 
 def note_causality_violations(exchanges: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
@@ -203,6 +209,6 @@ def _measure_early(
     if replied:
         directions.append(("returned", server_map, "answered", worker_map))
     for begin_column, sender_map, end_column, receiver_map in directions:
-        sent_ns = sender_map.apply(rows[begin_column].to_numpy())
-        arrived_ns = receiver_map.apply(rows[end_column].to_numpy())
+        sent_ns = sender_map.to_common(rows[begin_column].to_numpy())
+        arrived_ns = receiver_map.to_common(rows[end_column].to_numpy())
         yield sent_ns - arrived_ns - uncertainty_ns

@@ -36,7 +36,7 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
     hang = _find_running_hang(facts, standstill)
     if hang is not None:
         return [hang]
-    if not failures or all(one.cause == "unknown" for one in failures):
+    if not failures or all(failure.cause == "unknown" for failure in failures):
         return _report_cut_off(facts.trace, open_spans, standstill)
     finding = (
         _find_ended_hang(facts, standstill)
@@ -50,19 +50,22 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
 
 def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     """Report the hang of a job that was ended from outside: ranks waited long for a silent one."""
-    echoes = {one.rank: one for one in facts.failures if one.is_echo}
+    echo_by_rank = {failure.rank: failure for failure in facts.failures if failure.is_echo}
     root = _find_silent_root(standstill)
-    if len(echoes) < len(facts.failures) or root is None or root.ranks[0] not in echoes:
+    if len(echo_by_rank) < len(facts.failures) or root is None:
         return None
     rank = root.ranks[0]
-    failure = echoes[rank]
-    silent_ns = failure.at_ns - _find_last_event(facts.trace, rank)
+    failure = echo_by_rank.get(rank)
+    if failure is None:
+        return None
+    silent_ns = failure.at_ns - _find_last_event_ns(facts.trace, rank)
     if not _is_hang(facts.trace, silent_ns):
         return None
     stall = _find_stall(facts.trace, rank)
     frames = list(failure.frames) or _list_frames(stall, rank)
-    was = _describe_silence(facts.trace, stall, rank, failure.user_frame or next(iter(frames), ""))
-    fields = {"silence": fmt.duration(silent_ns), "cause": failure.cause, "frame": was}
+    code = failure.user_frame or next(iter(frames), "")
+    clauses = _describe_silence(facts.trace, stall, rank, code)
+    fields = {"silence": fmt.duration(silent_ns), "cause": failure.cause, "frame": clauses}
     return _report_silent_root(facts.trace, root, "ended", fields, frames)
 
 
@@ -82,16 +85,16 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     rank = root.ranks[0]
     stall = _find_stall(trace, rank)
     frames = _list_frames(stall, rank)
-    was = _describe_silence(trace, stall, rank, next(iter(frames), ""))
-    fields = {"silence": fmt.duration(silent_ns), "frame": was}
+    clauses = _describe_silence(trace, stall, rank, next(iter(frames), ""))
+    fields = {"silence": fmt.duration(silent_ns), "frame": clauses}
     return _report_silent_root(trace, root, "running", fields, frames)
 
 
 def _is_hang(trace: Trace, silent_ns: int) -> bool:
     """Return True if a silence is too long for the steps of a run."""
-    usual_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
-    assert isinstance(usual_ns, (int, float))
-    return silent_ns >= min_hang_ns(usual_ns)
+    step_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median() or 0
+    assert isinstance(step_ns, (int, float))
+    return silent_ns >= min_hang_ns(step_ns)
 
 
 def _find_stall(trace: Trace, rank: int) -> Stalled | None:
@@ -107,7 +110,7 @@ def _list_frames(stall: Stalled | None, rank: int) -> list[str]:
 
 
 def _describe_silence(trace: Trace, stall: Stalled | None, rank: int, frame: str) -> str:
-    """Describe what a silent rank did, as a clause: its state, its code, threads that had failed."""
+    """Describe what a silent rank did, as clauses: its code (`frame`), its state, a failed thread."""
     clauses = [f"it was in {frame}"] if frame else []
     if stall is not None and stall.states.get(str(rank)) == "stopped":
         clauses.append("its process was stopped")
@@ -128,7 +131,7 @@ def _find_silent_root(standstill: Standstill) -> Root | None:
     return roots[0] if roots else None
 
 
-def _find_last_event(trace: Trace, rank: int) -> int:
+def _find_last_event_ns(trace: Trace, rank: int) -> int:
     return int(trace.workers.filter(pl.col("rank") == rank)["last_ns"][0])
 
 
@@ -136,7 +139,7 @@ def _report_silent_root(
     trace: Trace, root: Root, case: str, fields: dict[str, str], frames: list[str]
 ) -> Finding:
     """Report a rank that others wait for; `frames` is its stack, innermost first, if that is known."""
-    call = max(root.calls, key=lambda call: (len(call.inside), -call.seq))
+    call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
     return Finding.of(
         "hang",
         {
@@ -148,34 +151,34 @@ def _report_silent_root(
         case=case,
         ranks=root.ranks,
         steps=(call.step, call.step) if call.step >= 0 else None,
-        evidence={"waiting": list(call.inside), "call": call.seq, "frames": frames},
+        evidence={"waiting": list(call.ranks_inside), "call": call.seq, "frames": frames},
     )
 
 
 def _find_rank_that_left(facts: Facts) -> Finding | None:
     """Report a rank that ended by itself, before the others were ended for want of it."""
-    assert facts.life
+    assert facts.life_ledger
     failures = facts.failures
     failed_ns = min(failure.at_ns for failure in failures)
     early_lives = [
         life
-        for life in facts.life.lives[-1].lives
+        for life in facts.life_ledger.lives[-1].lives
         if life.is_ended and life.failed_ns is None and life.end_ns <= failed_ns
     ]
     if not early_lives or not all(failure.is_echo for failure in failures):
         return None
-    first = min(early_lives, key=lambda life: (life.end_ns, life.rank))
-    step = _find_last_step(facts.trace, first.process, None)
+    first_life = min(early_lives, key=lambda life: (life.end_ns, life.rank))
+    step = _find_last_step(facts.trace, first_life.process)
     return Finding.of(
         "crash",
         {
-            "who": f"Rank {first.rank}",
+            "who": f"Rank {first_life.rank}",
             "where": describe_last_step(step),
             "others": fmt.listing("rank", [failure.rank for failure in failures]),
-            "causes": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
+            "causes": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
         },
         case="left",
-        ranks=(first.rank,),
+        ranks=(first_life.rank,),
         steps=None if step is None else (step, step),
         evidence={"ended_after": {str(failure.rank): failure.cause for failure in failures}},
     )
@@ -186,20 +189,20 @@ def _find_silence(facts: Facts) -> Finding | None:
     failures, trace = facts.failures, facts.trace
     if not all(failure.is_ordered for failure in failures):
         return None
-    last_ns = max(_find_last_event(trace, failure.rank) for failure in failures)
+    last_ns = max(_find_last_event_ns(trace, failure.rank) for failure in failures)
     silent_ns = min(failure.at_ns for failure in failures) - last_ns
     if not _is_hang(trace, silent_ns):
         return None
     first = min(failures, key=lambda failure: failure.rank)
     ranks = tuple(sorted(failure.rank for failure in failures))
-    was = f"; rank {first.rank} was in {first.user_frame}" if first.user_frame else ""
+    clause = f"; rank {first.rank} was in {first.user_frame}" if first.user_frame else ""
     return Finding.of(
         "hang",
         {
             "ranks": fmt.capital(fmt.listing("rank", ranks)),
             "silence": fmt.duration(silent_ns),
-            "cause": fmt.series(list(dict.fromkeys(failure.cause for failure in failures))),
-            "frame": was,
+            "cause": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
+            "frame": clause,
         },
         case="silent",
         ranks=ranks,
@@ -210,12 +213,12 @@ def _find_silence(facts: Facts) -> Finding | None:
 
 def _find_outer_end(facts: Facts) -> Finding | None:
     """Report that the job was ended from outside: all its ranks got such an order."""
-    assert facts.life
-    failures, lives = facts.failures, facts.life.lives[-1].lives
+    assert facts.life_ledger
+    failures, lives = facts.failures, facts.life_ledger.lives[-1].lives
     if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):
         return None
-    step = _find_last_step(facts.trace, failures[0].process, None)
-    causes = fmt.series(list(dict.fromkeys(failure.cause for failure in failures)))
+    step = _find_last_step(facts.trace, failures[0].process)
+    causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
     where = describe_last_step(step)
     return Finding.of(
         "ended_from_outside",
@@ -231,11 +234,11 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
     step = _find_last_step(facts.trace, failure.process, span)
-    calls = standstill.waiting_for(failure.rank)
+    calls = standstill.find_calls_awaiting(failure.rank)
     consequences = [describe_blocked(call) for call in calls[:1]]
     if later_failures:
         ended = fmt.listing("rank", [victim.rank for victim in later_failures])
-        causes = fmt.series(list(dict.fromkeys(victim.cause for victim in later_failures)))
+        causes = fmt.join_words(list(dict.fromkeys(victim.cause for victim in later_failures)))
         consequences.append(f"{ended} ended after it ({causes})")
     return Finding.of(
         "crash",
@@ -263,23 +266,24 @@ def _report_cut_off(
     trace: Trace, open_spans: pl.DataFrame, standstill: Standstill
 ) -> list[Finding]:
     """Report the process that broke off first; what restarts left behind is in `membership.py`."""
-    explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
+    explained_files = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
     cut_off = trace.processes.filter(
         pl.col("main")
         & ~pl.col("complete")
-        & ~pl.col("file").is_in(explained)
+        & ~pl.col("file").is_in(explained_files)
         & ~pl.col("process").is_in(find_left_behind(trace))
     )
     if cut_off.is_empty():
         return []
     workers = cut_off.filter(pl.col("role") == "worker")
-    first_process = _find_first(standstill, cut_off if workers.is_empty() else workers, open_spans)
+    candidates = cut_off if workers.is_empty() else workers
+    first_process = _find_first_process(standstill, candidates, open_spans)
     process = cut_off.filter(pl.col("process") == first_process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == first_process).iter_rows(named=True), None)
     step = _find_last_step(trace, first_process, span)
-    calls = standstill.waiting_for(process["rank"]) if process["role"] == "worker" else []
-    waiting = {rank for call in calls for rank in call.inside}
-    is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting))
+    calls = standstill.find_calls_awaiting(process["rank"]) if process["role"] == "worker" else []
+    waiting_ranks = {rank for call in calls for rank in call.ranks_inside}
+    is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting_ranks))
     other_processes = cut_off.filter((pl.col("process") != first_process) & ~is_waiting)
     consequences = [describe_blocked(call) for call in calls]
     if other_processes.height:
@@ -305,26 +309,35 @@ def _report_cut_off(
             evidence={
                 "file": process["file"],
                 "broken_off": cut_off["file"].to_list(),
-                "waiting": sorted(waiting),
+                "waiting": sorted(waiting_ranks),
             },
         )
     ]
 
 
-def _find_first(standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.DataFrame) -> int:
-    """Return the process that others were left waiting for, else the one that fell silent first."""
-    process_of = dict(cut_off.select("rank", "process").iter_rows())
-    awaited_ranks = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
+def _find_first_process(
+    standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.DataFrame
+) -> int:
+    """Return the process that others were left waiting for, else the one that fell silent first.
+
+    Only processes that were `cut_off`, a row each, count; `open_spans` has the innermost one of each.
+    """
+    process_by_rank = dict(cut_off.select("rank", "process").iter_rows())
+    root_ranks = [rank for root in standstill.roots for rank in root.ranks]
+    awaited_ranks = [rank for rank in root_ranks if rank in process_by_rank]
     if awaited_ranks:
-        return int(process_of[awaited_ranks[0]])
+        return int(process_by_rank[awaited_ranks[0]])
     communicating_spans = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
     not_communicating = cut_off.join(communicating_spans, on="process", how="anti")
     candidates = not_communicating if 0 < not_communicating.height < cut_off.height else cut_off
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
 
 
-def _find_last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
-    if span and span["step"] >= 0:
-        return int(span["step"])
+def _find_last_step(
+    trace: Trace, process: int, open_span: dict[str, Any] | None = None
+) -> int | None:
+    """Return the step of a process's innermost open span, else its last step; None without steps."""
+    if open_span and open_span["step"] >= 0:
+        return int(open_span["step"])
     last_step = trace.steps.filter(pl.col("process") == process)["step"].max()
     return last_step if isinstance(last_step, int) else None

@@ -46,7 +46,7 @@ def run(facts: Facts) -> Integrity:
     open_spans, standstill = _find_open_spans(trace), find_standstill(trace)
     findings = [
         *report_hangs(facts, standstill),
-        *([] if trace.cut_short else report_end(facts, open_spans, standstill)),
+        *([] if trace.is_cut_short else report_end(facts, open_spans, standstill)),
         *_report_damaged(trace),
         *_report_missing(trace),
         *_report_mismatches(facts),
@@ -61,7 +61,7 @@ def _find_open_spans(trace: Trace) -> pl.DataFrame:
     cut_off = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
     in_flight = trace.threads.filter("in_flight").select("process", "thread")
     return (
-        trace.opened.lazy()
+        trace.open_spans.lazy()
         .filter(pl.col("kind") != "step")
         .join(cut_off.select("process").lazy(), on="process", how="semi")
         .join(in_flight.lazy(), on=["process", "thread"], how="anti")
@@ -90,7 +90,7 @@ def _report_damaged(trace: Trace) -> list[Finding]:
 
 def _report_missing(trace: Trace) -> list[Finding]:
     """Report worker ranks that the job has, and the trace lacks, though none was left out."""
-    expected_count = trace.expected_ranks - trace.shards.height
+    expected_count = trace.expected_ranks - trace.shards.height  # workers
     communicating_ranks: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together
         communicating_ranks = {*trace.communicators["ranks"].explode().drop_nulls()}

@@ -39,19 +39,19 @@ def report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     groups: dict[tuple[str, OpenCall, tuple[int, ...]], list[Root]] = {}
     for root in roots:
         if not root.is_strayed:
-            call = max(root.calls, key=lambda call: (len(call.inside), -call.seq))
+            call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
             case = _choose_case(trace, root)
             own_ranks = root.ranks if case in {"", "circle"} else ()
             groups.setdefault((case, call, own_ranks), []).append(root)
     for (case, call, _), group in groups.items():
         yield _report_hang(facts, standstill, case, call, group)
-    stuck_calls = [call for call in standstill.calls if call.inside and not call.awaited]
-    if trace.is_snapshot and stuck_calls and not standstill.roots:
-        yield _report_call_without_root(trace, stuck_calls[0])
+    stuck = [call for call in standstill.calls if call.ranks_inside and not call.awaited_ranks]
+    if trace.is_snapshot and stuck and not standstill.roots:
+        yield _report_call_without_root(trace, stuck[0])
 
 
 def _choose_case(trace: Trace, root: Root) -> str:
-    """Choose the sentence for a root: of a circle, or, among dumps, by that of its rank."""
+    """Choose the sentence for a root: of a circle, or, among dumps, by what its rank's dump holds."""
     if len(root.ranks) > 1:
         return "circle"
     if not trace.is_snapshot:
@@ -66,7 +66,7 @@ def _report_hang(
     """Report ranks that others wait for in a call, as `case` says; `roots` have one sentence."""
     trace, early_end = facts.trace, facts.early_end
     ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
-    victims = sorted({rank for root in roots for rank in root.victims})
+    victims = sorted({rank for root in roots for rank in root.victim_ranks})
     fields = {
         "": {"rank": str(ranks[0]), "blocked": describe_blocked(call)},
         "circle": {"ranks": fmt.listing("rank", ranks), "calls": _describe_circle(roots[0])},
@@ -76,11 +76,11 @@ def _report_hang(
         "call": name_call_of_group(trace, call),
     }
     sentences = describe_early_end(early_end)
-    own_calls = [own_call for own_call in standstill.calls if {*ranks} <= {*own_call.inside}]
+    own_calls = [own_call for own_call in standstill.calls if {*ranks} <= {*own_call.ranks_inside}]
     sentences += [
         f"It is in {name_call_of_group(trace, own_call)} itself." for own_call in own_calls[:1]
     ]
-    further_count = len({*victims} - {*call.inside})
+    further_count = len({*victims} - {*call.ranks_inside})
     if further_count:
         verb = "waits" if further_count == 1 else "wait"
         sentences.append(f"{fmt.count(further_count, 'more rank')} {verb} in turn.")
@@ -92,7 +92,7 @@ def _report_hang(
         ranks=ranks,
         steps=(call.step, call.step) if call.step >= 0 else None,
         evidence={
-            "waiting": list(call.inside),
+            "waiting": list(call.ranks_inside),
             "call": call.seq,
             "victims": victims,
             **({"ended_early": list(early_end.ranks)} if early_end else {}),
@@ -104,9 +104,9 @@ def _describe_circle(root: Root) -> str:
     """Describe in which calls the first few ranks of a circle wait for each other."""
     clauses = []
     for rank in root.ranks[: fmt.MOST_LISTED]:
-        call = next((call for call in root.calls if rank in call.inside), None)
+        call = next((call for call in root.calls if rank in call.ranks_inside), None)
         if call is not None:
-            other_ranks = fmt.listing("rank", sorted({*call.awaited} & {*root.ranks}))
+            other_ranks = fmt.listing("rank", sorted({*call.awaited_ranks} & {*root.ranks}))
             clauses.append(f"rank {rank} in {name_call(call)} for {other_ranks}")
     return "; ".join(clauses)
 
@@ -114,7 +114,7 @@ def _describe_circle(root: Root) -> str:
 def _report_call_without_root(trace: Trace, call: OpenCall) -> Finding:
     """Report a call that lacks no known rank; ranks that entered nothing may belong to it."""
     silent_ranks = tuple(trace.workers.filter(pl.col("events") == 0)["rank"])
-    fields = {"ranks": fmt.listing("rank", call.inside)}
+    fields = {"ranks": fmt.listing("rank", call.ranks_inside)}
     if silent_ranks:
         rank_text = fmt.capital(fmt.listing("rank", silent_ranks))
         fields = {"ranks": rank_text, "waiting": name_waiting(call)}
@@ -123,5 +123,5 @@ def _report_call_without_root(trace: Trace, call: OpenCall) -> Finding:
         fields | {"call": name_call_of_group(trace, call)},
         case="no call" if silent_ranks else "call",
         ranks=silent_ranks,
-        evidence={"waiting": list(call.inside), "call": call.seq},
+        evidence={"waiting": list(call.ranks_inside), "call": call.seq},
     )

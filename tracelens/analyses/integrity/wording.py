@@ -55,8 +55,8 @@ def list_some(names: list[str]) -> str:
 
 def describe_blocked(call: OpenCall) -> str:
     """Describe which ranks a call blocked, as a clause that follows what became of the absent rank."""
-    were = "was" if len(call.inside) == 1 else "were"
-    ranks = fmt.listing("rank", call.inside)
+    were = "was" if len(call.ranks_inside) == 1 else "were"
+    ranks = fmt.listing("rank", call.ranks_inside)
     return f"{ranks} {were} blocked, since it never entered {name_call(call)}"
 
 
@@ -67,8 +67,8 @@ def name_call(call: OpenCall) -> str:
 
 def name_waiting(call: OpenCall, *, is_over: bool = False) -> str:
     """Describe which ranks wait in a call, or waited, as a clause."""
-    wait = "waited" if is_over else "waits" if len(call.inside) == 1 else "wait"
-    return f"{fmt.listing('rank', call.inside)} {wait}"
+    wait = "waited" if is_over else "waits" if len(call.ranks_inside) == 1 else "wait"
+    return f"{fmt.listing('rank', call.ranks_inside)} {wait}"
 
 
 def name_call_of_group(trace: Trace, call: OpenCall) -> str:
@@ -84,6 +84,6 @@ def describe_early_end(early_end: EarlyEnd | None) -> list[str]:
     if early_end is None:
         return []
     ranks = fmt.capital(fmt.listing("rank", early_end.ranks))
-    last_step, others_step = early_end.last_step, early_end.others_step
+    last_step, others_step = early_end.last_step, early_end.others_last_step
     clause = f"{ranks} ended training after step {last_step}, and others began step {others_step}"
     return [f"{clause}: ranks had unequal numbers of batches."]

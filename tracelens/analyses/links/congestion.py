@@ -69,12 +69,12 @@ MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6  # share: congestion in fewer steps i
 class _SlowSteps:
     """Which rows (steps) have slow transfers, and how many times as long as usual a median one takes.
 
-    `episodes` are their first and last rows; `relative_error` is that of the usual time.
+    `episode_rows` are the first and last row of each episode; the error is that of the usual time.
     """
 
-    inside: Flags
-    level: float
-    episodes: tuple[tuple[int, int], ...]
+    is_inside: Flags
+    time_ratio: float
+    episode_rows: tuple[tuple[int, int], ...]
     relative_error: float
 
 
@@ -82,23 +82,23 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
     """Search the run for congestion; `has_messages`: messages between ranks were recorded."""
     run_ns = job_ns(facts.trace)
     by_communicator = _compare_with_usual(calls)
-    by_step = by_communicator.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
+    by_step = by_communicator.group_by("step").agg(pl.col("wire_ns", "usual_ns").sum()).sort("step")
     steps = by_step["step"].to_numpy().astype(np.int64)
-    slow = _find_episodes((by_step["wire_ns"] / by_step["usual"]).to_numpy())
+    slow = _find_episodes((by_step["wire_ns"] / by_step["usual_ns"]).to_numpy())
     ratios = _measure_ratios(by_communicator, steps, slow) if slow else {}
     if slow is None or not ratios or _compute_slows_down(facts.phases, steps, slow):
         return []
-    slow_steps, margin = steps[slow.inside], TWO_SIDED * slow.relative_error
-    price = _price(facts.replay, calls, slow_steps, ratios, 1.0)
+    slow_steps, margin = steps[slow.is_inside], TWO_SIDED * slow.relative_error
+    price = _price_usual(facts.replay, calls, slow_steps, ratios)
     saving = float(price.saved_ns.sum()) / run_ns
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
     low_saving, high_saving = (
-        float(_price(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / run_ns
+        float(_price_usual(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / run_ns
         for usual in (1 + margin, 1 - margin)
     )
-    ranks = _find_ranks(facts.trace, ratios)
-    level = float(np.median(np.concatenate([*ratios.values()])))
+    ranks = _list_some_ranks(facts.trace, ratios)
+    time_ratio = float(np.median(np.concatenate([*ratios.values()])))
     steps_text, pattern = _describe_steps(steps, slow)
     unknown_link = "collectives do not tell which link"
     return [
@@ -107,37 +107,40 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
             {
                 "who": fmt.listing("rank", ranks) if ranks else "all ranks",
                 "steps": steps_text,
-                "ratio": f"{level:.1f}",
+                "ratio": f"{time_ratio:.1f}",
                 "link": "no single link is the cause" if has_messages else unknown_link,
             },
             phase="reduction",
             pattern=pattern,
             steps=(int(slow_steps[0]), int(slow_steps[-1])),
             ranks=ranks,
-            slowdown=level,
+            slowdown=time_ratio,
             saving=saving,
             interval=join_intervals(
                 saving, price.measure_interval(run_ns), (low_saving, high_saving)
             ),
             fix=price.fix,
             evidence={
-                "times_as_long": level,
+                "times_as_long": time_ratio,
                 "steps_slow": len(slow_steps),
-                "episodes": [[int(steps[row]) for row in edges] for edges in slow.episodes],
+                "episodes": [[int(steps[row]) for row in edges] for edges in slow.episode_rows],
                 "link_identifiable": False,
             },
         )
     ]
 
 
-def _price(
+def _price_usual(
     replay: WindowedReplay,
     calls: pl.DataFrame,
     steps: Ints,
     ratios: dict[str, Floats],
-    usual_ratio: float,
+    usual_ratio: float = 1.0,
 ) -> TransferPrice:
-    """Price that slow calls take `usual_ratio` times the usual; `ratios` are by communicator, [step]."""
+    """Price that slow calls take `usual_ratio` times the usual time in some steps.
+
+    `ratios` say how many times that they take now, by communicator, [step]; `calls` has a row each.
+    """
     time_ratios: dict[Carrier, Floats] = {
         communicator: np.minimum(usual_ratio / np.maximum(ratio, 1.0), 1.0)
         for communicator, ratio in ratios.items()
@@ -145,29 +148,32 @@ def _price(
     lost_ns = np.zeros(len(steps))
     for communicator, time_ratio in time_ratios.items():
         communicator_calls = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.measure_wire_time(communicator_calls, steps) * (1 - time_ratio)
+        lost_ns += transfers.measure_wire_ns(communicator_calls, steps) * (1 - time_ratio)
     return price_faster_calls(replay, TransferFix(steps, time_ratios), lost_ns)
 
 
 def _measure_ratios(
     by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
-    """Return the ratio of calls' time to the usual time, [slow step], by slow communicator."""
+    """Return the ratio of calls' time to the usual time, [slow step], by slow communicator.
+
+    `by_communicator` has a row per communicator and step, `steps` the numbers of all steps.
+    """
     ratios = {}
     tables = by_communicator.partition_by("communicator", as_dict=True)
     for (communicator,), by_step in tables.items():
         ratio = np.full(len(steps), np.nan)
-        ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual"]
+        ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual_ns"]
         usual_ratio, slow_ratio = (
-            float(medians(ratio[is_chosen], 0)) for is_chosen in (~slow.inside, slow.inside)
+            float(medians(ratio[is_chosen], 0)) for is_chosen in (~slow.is_inside, slow.is_inside)
         )
         if slow_ratio >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual_ratio:
-            ratios[str(communicator)] = np.nan_to_num(ratio[slow.inside] / usual_ratio, nan=1.0)
+            ratios[str(communicator)] = np.nan_to_num(ratio[slow.is_inside] / usual_ratio, nan=1.0)
     return ratios
 
 
 def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
-    """Sum the time `wire_ns` and the `usual` time of calls, ns: a row per communicator and step.
+    """Sum the time `wire_ns` and the usual time `usual_ns` of calls: a row per communicator and step.
 
     Calls of a rare size are compared with those of about its size, within a factor of 1.4.
     """
@@ -179,26 +185,29 @@ def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
         calls.with_columns(
             size=pl.when(is_rare & (size_bytes >= 0)).then(size_class).otherwise(size_bytes)
         )
-        .with_columns(usual=pl.col("wire_ns").median().over(*alike_columns, "size"))
+        .with_columns(usual_ns=pl.col("wire_ns").median().over(*alike_columns, "size"))
         .filter(pl.col("step") >= 0)
         .group_by(pl.col("communicator").cast(pl.String), "step")
-        .agg(pl.col("wire_ns", "usual").sum())
+        .agg(pl.col("wire_ns", "usual_ns").sum())
     )
 
 
 def _find_episodes(ratio: Floats) -> _SlowSteps | None:
-    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step]."""
+    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step].
+
+    None without any, or where too few steps outside of them show what is usual.
+    """
     if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
     lowest_ratio, spread = _find_lowest_level(ratio[WARM_UP:])
     min_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest_ratio, MIN_Z_SCORE_OF_EPISODE * spread)
     is_slow = ratio > lowest_ratio + min_rise / 2
     is_slow[:WARM_UP] = False
-    episodes = _join_slow_steps(is_slow)
-    is_inside = mark_runs(episodes, len(ratio))
+    episode_rows = _join_slow_steps(is_slow)
+    is_inside = mark_runs(episode_rows, len(ratio))
     is_outside = ~is_inside
     is_outside[:WARM_UP] = False
-    if not episodes or is_outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
+    if not episode_rows or is_outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
         return None
     slow_ratio = float(np.median(ratio[is_inside]))
     has_slow_outside = np.mean(is_slow[is_outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
@@ -208,9 +217,9 @@ def _find_episodes(ratio: Floats) -> _SlowSteps | None:
     independent_steps = is_outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
     relative_deviation = measure_deviation(ratio[is_outside] - usual_ratio) / usual_ratio
     return _SlowSteps(
-        inside=is_inside,
-        level=slow_ratio / usual_ratio,
-        episodes=episodes,
+        is_inside=is_inside,
+        time_ratio=slow_ratio / usual_ratio,
+        episode_rows=episode_rows,
         relative_error=float(relative_deviation / np.sqrt(independent_steps)),
     )
 
@@ -243,30 +252,30 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
     """Return the first and last row of runs in which nearly all steps are slow, in order."""
     cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE  # of a step: a run gains with more slow ones
     gains = np.where(is_slow, 1 - cost, -cost)
-    episodes: list[tuple[int, int]] = []
+    episode_rows: list[tuple[int, int]] = []
     while True:
         first_row, last_row = find_greatest_run(gains)
         if last_row - first_row + 1 < MIN_STEPS_OF_EPISODE or not is_slow[first_row]:
-            return tuple(sorted(episodes))
-        episodes.append((first_row, last_row))
+            return tuple(sorted(episode_rows))
+        episode_rows.append((first_row, last_row))
         gains[first_row : last_row + 1] = -cost
 
 
 def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
     """Return True if computation slows down in the slow ones of some steps (numbers)."""
-    computed = phases.pieces.steps.select("step", ns=phases.sum_time(*USEFUL_KINDS))
-    by_step = computed.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
+    compute_times = phases.pieces.windows.select("step", ns=phases.sum_ns_by_window(*USEFUL_KINDS))
+    by_step = compute_times.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
     slow_ns, usual_ns = (
         by_step.filter(pl.col("step").is_in(steps[is_chosen]))["ns"].to_numpy()
-        for is_chosen in (slow.inside, ~slow.inside)
+        for is_chosen in (slow.is_inside, ~slow.is_inside)
     )
     if not len(slow_ns) or not len(usual_ns):
         return False
     ratio = np.median(slow_ns) / np.median(usual_ns)
-    return bool(ratio - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.level - 1))
+    return bool(ratio - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.time_ratio - 1))
 
 
-def _find_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
+def _list_some_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
     """Return the ranks of some communicators; none where these are all."""
     grids = [grid for grid in trace.calls if grid.uid in communicators]
     ranks = {rank for grid in grids for rank in grid.ranks.tolist()}
@@ -275,9 +284,9 @@ def _find_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
 
 def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
     """Describe the slow steps in words, and name their pattern."""
-    slow_steps = steps[slow.inside]
+    slow_steps = steps[slow.is_inside]
     steps_text = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
-    if len(slow.episodes) > 1:
-        return f"{len(slow_steps)} of {steps_text} (in {len(slow.episodes)} episodes)", "sparse"
+    if len(slow.episode_rows) > 1:
+        return f"{len(slow_steps)} of {steps_text} (in {len(slow.episode_rows)} episodes)", "sparse"
     lasts = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
     return steps_text, "persistent" if lasts else "transient"

@@ -15,7 +15,7 @@ import polars as pl
 
 from tracelens.accounting.communication import transfers
 from tracelens.accounting.compute_time import WARM_UP
-from tracelens.accounting.core_waits import is_busy
+from tracelens.accounting.core_waits import is_machine_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.links.congestion import find_congestion
 from tracelens.model import fmt
@@ -93,15 +93,15 @@ class Links(DisplayMixin):
 
 @dataclass(frozen=True, eq=False)
 class _SlowLink:
-    """A link, given by its `ends`, and the steps (numbers, ascending) in which it is slow.
+    """A link, given by its sender and receiver, and the steps (numbers, ascending) in which it is slow.
 
-    `ratio` is how many times as long as others its messages take, `lost_ns` what it loses where that is
-    known, else 0, both [step]; `p_value` is the probability of chance.
+    `time_ratio` is how many times as long as others its messages take, `lost_ns` what it loses where
+    that is known, else 0, both [step]; `p_value` is the probability of chance.
     """
 
-    ends: tuple[int, int]
+    end_ranks: tuple[int, int]
     steps: Ints
-    ratio: Floats
+    time_ratio: Floats
     lost_ns: Floats
     pattern: Pattern
     p_value: float
@@ -114,7 +114,7 @@ def run(facts: Facts) -> Links:
         return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
     calls = facts.calls.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     groups = _group_by_rank(_find_slow_links(facts, messages))
-    findings = [_report(facts, calls, messages, group) for group in groups]
+    findings = [_report_links(facts, calls, messages, group) for group in groups]
     findings = [f for f in findings if (f.saving or 0.0) >= MIN_SAVING_TO_REPORT_LINK]
     if not findings:
         findings = find_congestion(facts, calls, has_messages=not messages.is_empty())
@@ -122,15 +122,15 @@ def run(facts: Facts) -> Links:
 
 
 def _summarise_links(trace: Trace, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each pair of ranks that sent messages, in `LINK_COLUMNS`."""
+    """Return a row for each pair of ranks that sent messages (a row each), in `LINK_COLUMNS`."""
     host = trace.workers.select("rank", "host")
     return (
         messages.group_by(_ENDS)
         .agg(
             pl.col("bytes").sum(),
             messages=pl.len(),
-            message_ns=pl.col("ns").median(),
-            bandwidth=(pl.col("bytes") / pl.col("ns").clip(lower_bound=1)).median(),
+            message_ns=pl.col("link_ns").median(),
+            bandwidth=(pl.col("bytes") / pl.col("link_ns").clip(lower_bound=1)).median(),
         )
         .join(host.rename({"host": "sender_host"}), left_on="sender", right_on="rank")
         .join(host.rename({"host": "receiver_host"}), left_on="receiver", right_on="rank")
@@ -144,34 +144,36 @@ def _sort_by_loss(links: list[_SlowLink]) -> list[_SlowLink]:
 
 
 def _group_by_rank(links: list[_SlowLink]) -> list[list[_SlowLink]]:
-    """Put links together that end in the same rank: they are slow for one reason."""
+    """Put links together that share a rank, directly or through others: they are slow for one reason."""
     groups: list[list[_SlowLink]] = []
     for link in _sort_by_loss(links):
         touching_groups = [
-            group for group in groups if any({*link.ends} & {*member.ends} for member in group)
+            group
+            for group in groups
+            if any({*link.end_ranks} & {*member.end_ranks} for member in group)
         ]
         groups = [group for group in groups if group not in touching_groups]
         groups.append([*(member for group in touching_groups for member in group), link])
     return groups
 
 
-def _report(
+def _report_links(
     facts: Facts, calls: pl.DataFrame, messages: pl.DataFrame, group: list[_SlowLink]
 ) -> Finding:
     """Report slow links of one reason; `calls` has a row a collective, `messages` one a message."""
     group = _sort_by_loss(group)
     main_link, run_ns = group[0], job_ns(facts.trace)
-    sender, receiver = main_link.ends
+    sender, receiver = main_link.end_ranks
     steps = int(main_link.steps[0]), int(main_link.steps[-1])
     in_steps = messages.filter(pl.col("step").is_between(*steps))
     on_link = pl.col("sender").eq(sender) & pl.col("receiver").eq(receiver)
-    message_ns, usual_ns = (_median_ns(in_steps.filter(flags)) for flags in (on_link, ~on_link))
-    has_hops = bool(in_steps.filter(on_link)["hop"].any())
-    price = _price(facts, calls, group, is_of_collectives=has_hops)
-    shared_ranks = set.intersection(*({*link.ends} for link in group))
+    message_ns, usual_ns = (_find_median_ns(in_steps.filter(rows)) for rows in (on_link, ~on_link))
+    has_hops = bool(in_steps.filter(on_link)["hop"].any())  # messages that are part of a collective
+    price = _price_links(facts, calls, group, is_of_collectives=has_hops)
+    shared_ranks = set.intersection(*({*link.end_ranks} for link in group))
     ranks = sorted(shared_ranks) if len(group) > 1 and shared_ranks else [sender, receiver]
     host_of = dict(facts.trace.workers.select("rank", "host").iter_rows())
-    slowdown = float(np.median(main_link.ratio))
+    slowdown = float(np.median(main_link.time_ratio))
     return Finding.of(
         "slow_link",
         {
@@ -195,13 +197,13 @@ def _report(
             "receiver": receiver,
             "message_ns": message_ns,
             "usual_message_ns": usual_ns,
-            "slow_links": [list(link.ends) for link in group],
+            "slow_links": [list(link.end_ranks) for link in group],
             "p_value": main_link.p_value,
         },
     )
 
 
-def _price(
+def _price_links(
     facts: Facts, calls: pl.DataFrame, group: list[_SlowLink], *, is_of_collectives: bool
 ) -> TransferPrice:
     """Price that messages of slow links take no longer than others.
@@ -209,9 +211,9 @@ def _price(
     If those are hops of collectives, all calls (a row each) get shorter by what the first link loses.
     """
     main_link = group[0]
-    collectives_ns = transfers.measure_wire_time(calls, main_link.steps)  # [step]
+    collectives_ns = transfers.measure_wire_ns(calls, main_link.steps)  # [step]
     if is_of_collectives and collectives_ns.any():
-        time_ratio = _measure_share_of_collectives(main_link, collectives_ns)
+        time_ratio = _measure_ratio_of_collectives(main_link, collectives_ns)
         communicators = calls["communicator"].cast(pl.String).unique()
         fix = TransferFix(main_link.steps, dict.fromkeys(communicators, time_ratio))
         return price_faster_calls(facts.replay, fix, collectives_ns * (1 - time_ratio))
@@ -221,38 +223,38 @@ def _price(
     for link in group:
         rows = np.searchsorted(steps, link.steps)
         lost_ns[rows] += link.lost_ns
-        time_ratio = time_ratios[link.ends] = np.ones(len(steps))
-        time_ratio[rows] = 1 / np.maximum(link.ratio, 1)
+        time_ratio = time_ratios[link.end_ranks] = np.ones(len(steps))
+        time_ratio[rows] = 1 / np.maximum(link.time_ratio, 1)
     return price_faster_calls(facts.replay, TransferFix(steps, time_ratios), lost_ns)
 
 
-def _measure_share_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
-    """Return the share of their time that collectives take without a slow link, [step].
+def _measure_ratio_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
+    """Return collectives' time without a slow link, as a ratio of their time, [step].
 
     Where its messages make up the collectives' transfer, that is divided by the link's ratio; else the
     link's loss is subtracted.
     """
-    link_ns = link.lost_ns * link.ratio / np.maximum(link.ratio - 1, ROUNDING_OF_RATIO)
-    time_share = 1 / np.maximum(link.ratio, 1)
+    link_ns = link.lost_ns * link.time_ratio / np.maximum(link.time_ratio - 1, ROUNDING_OF_RATIO)
+    remaining_ratio = 1 / np.maximum(link.time_ratio, 1)
     collectives_ns = np.maximum(collectives_ns, 1)
     if np.median(link_ns / collectives_ns) < MIN_SHARE_OF_COLLECTIVES_ON_LINK:
-        time_share = np.maximum(time_share, 1 - link.lost_ns / collectives_ns)
-    return time_share
+        remaining_ratio = np.maximum(remaining_ratio, 1 - link.lost_ns / collectives_ns)
+    return remaining_ratio
 
 
-def _median_ns(messages: pl.DataFrame) -> float:
-    median_ns = messages["ns"].median()
+def _find_median_ns(messages: pl.DataFrame) -> float:
+    median_ns = messages["link_ns"].median()
     return median_ns if isinstance(median_ns, float) else 0.0
 
 
 def _name_links(messages: pl.DataFrame, group: list[_SlowLink], ranks: list[int]) -> str:
-    """Name slow links as the subject of a sentence, by the ranks that they have in common."""
+    """Name slow links as a subject, by ranks in common; `messages` has a row each, of all links."""
     if len(group) == 1:
-        sender, receiver = group[0].ends
+        sender, receiver = group[0].end_ranks
         return f"The link from rank {sender} to rank {receiver} is"
     if len(ranks) == 1:
-        of_rank = messages.filter(pl.any_horizontal(pl.col(_ENDS) == ranks[0]))
-        count = "All" if len(group) == of_rank.n_unique(_ENDS) else len(group)
+        messages_of_rank = messages.filter(pl.any_horizontal(pl.col(_ENDS) == ranks[0]))
+        count = "All" if len(group) == messages_of_rank.n_unique(_ENDS) else len(group)
         return f"{count} links of rank {ranks[0]} are"
     return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are"
 
@@ -270,22 +272,29 @@ def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
     is_between_hosts = pl.col("host").ne_missing(pl.col("host_of_receiver"))
     parts = [with_hosts.filter(flags) for flags in (is_between_hosts, ~is_between_hosts)]
     link_times = [_LinkTimes.from_messages(alike) for alike in parts if not alike.is_empty()]
-    links = [link for times in link_times for link in _search(times, step_ns, trace.uncertainty_ns)]
+    links = [
+        link
+        for times in link_times
+        for link in _search_alike_links(times, step_ns, trace.uncertainty_ns)
+    ]
     host_of = dict(hosts.iter_rows())
-    between_hosts = [link for link in links if len({host_of[rank] for rank in link.ends}) == 2]
-    if len(between_hosts) == len(links) or is_busy(facts.core_wait or 0.0):
+    between_hosts = [link for link in links if len({host_of[rank] for rank in link.end_ranks}) == 2]
+    if len(between_hosts) == len(links) or is_machine_busy(facts.core_wait_share or 0.0):
         return between_hosts
     return [
         link
         for link in links
         if link in between_hosts
-        or not any(_is_slow(rank, link, link_times, facts.phases) for rank in link.ends)
+        or not any(_may_be_slow(rank, link, link_times, facts.phases) for rank in link.end_ranks)
     ]
 
 
-def _search(times: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_SlowLink]:
-    """Search links that are alike: each of them, and groups that are a large share of all."""
-    steps, link_count = times.ratio.shape
+def _search_alike_links(times: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_SlowLink]:
+    """Search links that are alike: each of them, and groups that are a large share of all.
+
+    A usual step takes `step_ns`; the clocks of two hosts may differ by `uncertainty_ns`.
+    """
+    steps, link_count = times.time_ratio.shape
     if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or link_count < 2:
         return []
     windows = [_scan_group(times, group, step_ns) for group in _find_groups(times.links)]
@@ -296,35 +305,44 @@ def _search(times: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_Slo
     slow_links: dict[tuple[int, int], _SlowLink] = {}
     for row in np.flatnonzero(is_significant).tolist():
         window = windows[row]
-        columns = np.flatnonzero(window.group).tolist() if window.mean >= MIN_DELAY_OF_LINK else []
-        links = [_follow(times, window, column, step_ns, uncertainty_ns) for column in columns]
-        of_group = [link for link in links if link is not None]
-        for link in of_group if len(of_group) == len(links) else ():
-            slow_links.setdefault(link.ends, link)
+        columns = (
+            np.flatnonzero(window.is_in_group).tolist()
+            if window.mean_delay >= MIN_DELAY_OF_LINK
+            else []
+        )
+        links = [_follow_link(times, window, column, step_ns, uncertainty_ns) for column in columns]
+        known_links = [link for link in links if link is not None]
+        for link in known_links if len(known_links) == len(links) else ():
+            slow_links.setdefault(link.end_ranks, link)
     return list(slow_links.values())
 
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """The first and last row (step) in which a `group` of links, flags, is delayed most.
+    """The first and last row (step) in which a group of links, [link], is delayed most.
 
-    `mean` is by how much beyond the others, as a share of a step; `p_value` the probability of chance.
+    `mean_delay` is by how much beyond the others, as a share of a step; `p_value` the probability of
+    chance.
     """
 
-    group: Flags
-    first: int
-    last: int
-    mean: float
+    is_in_group: Flags
+    first_row: int
+    last_row: int
+    mean_delay: float
     p_value: float
 
     @classmethod
-    def from_scan(cls, group: Flags, scan: Scan, column: int) -> _Window:
-        first, last = int(scan.first[column]) + WARM_UP, int(scan.last[column]) + WARM_UP
-        return cls(group, first, last, float(scan.mean[column]), float(scan.p[column]))
+    def from_scan(cls, is_in_group: Flags, scan: Scan, *, column: int) -> _Window:
+        """Return the window that a scan, which leaves out the warm-up, found for one of its columns."""
+        first_row, last_row = (
+            int(rows[column]) + WARM_UP for rows in (scan.first_row, scan.last_row)
+        )
+        mean_delay, p_value = float(scan.residual[column]), float(scan.p_value[column])
+        return cls(is_in_group, first_row, last_row, mean_delay, p_value)
 
 
 def _find_groups(links: list[tuple[int, int]]) -> list[Flags]:
-    """Return groups, flags of links, that the median link may be one of.
+    """Return groups of links, each as flags, [link], that the median link may be one of.
 
     They are all links of a rank, or of a pair of ranks; a link is its sender and its receiver.
     """
@@ -338,36 +356,39 @@ def _find_groups(links: list[tuple[int, int]]) -> list[Flags]:
     return [flags for flags in group_flags if min_count < flags.sum() < len(links)]
 
 
-def _scan_group(table: _LinkTimes, group: Flags, step_ns: float) -> _Window:
-    """Compare the mean link of a group with the links that are not in it."""
-    residual = _compare_with_step(table.measure_delays(~group)[WARM_UP:], step_ns)
-    mean, other_links = residual[:, group].mean(axis=1), residual[:, ~group]
-    if other_links.shape[1] == 1:
-        return _Window.from_scan(group, window_scan.scan_pair(mean), 1)
-    return _Window.from_scan(group, window_scan.scan_ranks(np.column_stack([mean, other_links])), 0)
+def _scan_group(times: _LinkTimes, is_in_group: Flags, step_ns: float) -> _Window:
+    """Compare the mean link of a group, [link], with the links that are not in it."""
+    delays = _to_shares_of_step(times.measure_delays_ns(~is_in_group)[WARM_UP:], step_ns)
+    mean_delay, other_delays = delays[:, is_in_group].mean(axis=1), delays[:, ~is_in_group]
+    if other_delays.shape[1] == 1:
+        return _Window.from_scan(is_in_group, window_scan.scan_pair(mean_delay), column=1)
+    scan = window_scan.scan_ranks(np.column_stack([mean_delay, other_delays]))
+    return _Window.from_scan(is_in_group, scan, column=0)
 
 
-def _scan_links(table: _LinkTimes, step_ns: float) -> list[_Window]:
+def _scan_links(times: _LinkTimes, step_ns: float) -> list[_Window]:
     """Compare each link with all."""
-    count = len(table.links)
-    delays_ns = table.measure_delays(np.ones(count, np.bool_))
-    scan = window_scan.scan_ranks(_compare_with_step(delays_ns[WARM_UP:], step_ns))
-    return [_Window.from_scan(np.arange(count) == link, scan, link) for link in range(count)]
+    count = len(times.links)
+    delays_ns = times.measure_delays_ns(np.ones(count, np.bool_))
+    scan = window_scan.scan_ranks(_to_shares_of_step(delays_ns[WARM_UP:], step_ns))
+    return [_Window.from_scan(np.arange(count) == link, scan, column=link) for link in range(count)]
 
 
-def _compare_with_step(delays_ns: Floats, step_ns: float) -> Floats:
+def _to_shares_of_step(delays_ns: Floats, step_ns: float) -> Floats:
     """Return delays as shares of a step, cut so that messages of several steps do not hide others."""
     return np.minimum(delays_ns / max(step_ns, 1.0), MAX_DELAY_SCANNED)
 
 
-def _is_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: Phases) -> bool:
+def _may_be_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: Phases) -> bool:
     """Return True if a rank of a link computes longer, or has no other link that could show it."""
-    links_of_rank = [ends for table in link_times for ends in table.links if rank in ends]
-    if links_of_rank == [link.ends]:
+    links_of_rank = [ends for times in link_times for ends in times.links if rank in ends]
+    if links_of_rank == [link.end_ranks]:
         return True
-    compute_ns = phases.sum_time(*USEFUL_KINDS)  # a number for each step of a rank
-    is_of_rank = phases.pieces.steps["rank"].to_numpy() == rank
-    is_in_steps = phases.has_time & np.isin(phases.steps[phases.step_places], link.steps)
+    compute_ns = phases.sum_ns_by_window(*USEFUL_KINDS)  # a number for each step of a rank
+    is_of_rank = phases.pieces.windows["rank"].to_numpy() == rank
+    is_in_steps = phases.window_has_time & np.isin(
+        phases.steps[phases.step_index_of_window], link.steps
+    )
     own_ns, others_ns = compute_ns[is_in_steps & is_of_rank], compute_ns[is_in_steps & ~is_of_rank]
     min_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
     return bool(len(own_ns) and np.median(own_ns) > min_ratio * np.median(others_ns))
@@ -375,18 +396,18 @@ def _is_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: P
 
 @dataclass(frozen=True, eq=False)
 class _LinkTimes:
-    """Links that are alike: `messages` of each, and how long they take, [step, link].
+    """Links that are alike, each given by sender and receiver, and their messages, [step, link].
 
-    `ratio` is how many times as long as usual, where usual messages of its sizes take `expected_ns`.
-    Where too little `is_known` of a link, both are those of about the nearest step.
+    `time_ratio` is how many times as long as usual they take; usual ones of the same sizes take
+    `expected_ns`. Where too little `is_known` of a link, both are those of about the nearest step.
     """
 
     steps: Ints
     links: list[tuple[int, int]]
-    messages: Floats
+    message_counts: Floats
     is_known: Flags
     expected_ns: Floats
-    ratio: Floats
+    time_ratio: Floats
 
     @classmethod
     def from_messages(cls, messages: pl.DataFrame) -> _LinkTimes:
@@ -394,14 +415,14 @@ class _LinkTimes:
         sums = (
             _add_usual_time(messages)
             .group_by("step", *_ENDS)
-            .agg(pl.col("ns", "usual").sum(), messages=pl.len())
+            .agg(pl.col("link_ns", "usual_ns").sum(), messages=pl.len())
         )
         steps = sums["step"].unique().sort()
         links = sums.select(_ENDS).unique().sort(_ENDS)
-        all_cells = steps.to_frame().join(links, how="cross")
+        all_cells = steps.to_frame().join(links, how="cross")  # a row per step and link
         sums = all_cells.join(sums, on=all_cells.columns, how="left", maintain_order="left")
-        columns = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
-        matrices = columns.to_numpy().T.reshape(3, len(steps), links.height)
+        cells = sums.select(pl.col("link_ns", "usual_ns", "messages").fill_null(0).cast(pl.Float64))
+        matrices = cells.to_numpy().T.reshape(3, len(steps), links.height)
         spent_ns, expected_ns, counts = matrices  # [step, link]
         min_count = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(counts, axis=1, keepdims=True)
         is_known = (expected_ns > 0) & (counts >= min_count)
@@ -410,25 +431,27 @@ class _LinkTimes:
         numbers = steps.to_numpy().astype(np.int64)
         return cls(numbers, list(links.iter_rows()), counts, is_known, expected_ns, ratio)
 
-    def measure_delays(self, is_usual: Flags) -> Floats:
-        """Return by how much each link takes longer than the median one of usual links, ns."""
-        usual = np.nan_to_num(medians(self.ratio[:, is_usual], axis=1)[:, None], nan=1.0)
-        return np.nan_to_num((self.ratio - usual) * self.expected_ns, nan=0.0)
+    def measure_delays_ns(self, is_usual: Flags) -> Floats:
+        """Return by how much each link takes longer than the median of usual links, [step, link]."""
+        usual = np.nan_to_num(medians(self.time_ratio[:, is_usual], axis=1)[:, None], nan=1.0)
+        return np.nan_to_num((self.time_ratio - usual) * self.expected_ns, nan=0.0)
 
 
 def _add_usual_time(messages: pl.DataFrame) -> pl.DataFrame:
-    """Add the `usual` time of messages of about that size, ns.
+    """Add the usual time of messages of about that size, `usual_ns`; `messages` has a row each.
 
     A message takes no longer than a larger one, and in proportion no longer than a smaller one: so sizes
     that a slow link alone carries are compared, too.
     """
     message_bytes = pl.col("bytes").fill_null(0) + 1
-    with_size = messages.with_columns(size=message_bytes.log(2).mul(2).round())
-    medians_ns_and_bytes = pl.col("ns").median(), message_bytes.median().alias("nbytes")
+    with_size = messages.with_columns(size=message_bytes.log(2).mul(2).round())  # half powers of 2
+    medians_ns_and_bytes = pl.col("link_ns").median(), message_bytes.median().alias("nbytes")
     by_size = with_size.group_by("size").agg(medians_ns_and_bytes).sort("size")
     size_bytes = by_size["nbytes"].to_numpy()
-    scaled_ns = by_size["ns"].to_numpy() * np.maximum(size_bytes[:, None] / size_bytes, 1.0)
-    return with_size.join(by_size.select("size", usual=pl.Series(scaled_ns.min(axis=1))), on="size")
+    scaled_ns = by_size["link_ns"].to_numpy() * np.maximum(size_bytes[:, None] / size_bytes, 1.0)
+    return with_size.join(
+        by_size.select("size", usual_ns=pl.Series(scaled_ns.min(axis=1))), on="size"
+    )
 
 
 def _fill_unknown(values: Floats, is_known: Flags) -> Floats:
@@ -447,7 +470,7 @@ def _fill_unknown(values: Floats, is_known: Flags) -> Floats:
     return filled
 
 
-def _follow(
+def _follow_link(
     times: _LinkTimes, window: _Window, link: int, step_ns: float, uncertainty_ns: int
 ) -> _SlowLink | None:
     """Return the steps in which a link (column) is slow, from a window in which its group is.
@@ -455,30 +478,31 @@ def _follow(
     None if messages lose too little, or less than clocks, by `uncertainty_ns`, may err. `step_ns` is the
     length of a usual step.
     """
-    delays_ns = times.measure_delays(~window.group)[:, link]
-    residual = _compare_with_step(delays_ns, step_ns)
+    delays_ns = times.measure_delays_ns(~window.is_in_group)[:, link]
+    delays = _to_shares_of_step(delays_ns, step_ns)
     course = fit_course(
-        residual[WARM_UP:],
-        window.first - WARM_UP,
-        window.last - WARM_UP,
+        delays[WARM_UP:],
+        window.first_row - WARM_UP,
+        window.last_row - WARM_UP,
         max_ratio=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS,
     )
     first_row, last_row = course.first_row + WARM_UP, course.last_row + WARM_UP
-    if course.first_row == 0 and np.median(residual[:WARM_UP]) > course.level / 2:
+    if course.first_row == 0 and np.median(delays[:WARM_UP]) > course.mean_delay / 2:
         first_row = 0
     rows = slice(first_row, last_row + 1)
     is_known = times.is_known[rows, link]
-    slow_ratio = times.ratio[rows, link] / medians(times.ratio[rows, ~window.group], axis=1)
+    time_ratio = times.time_ratio[rows]  # [step, link]
+    slow_ratio = time_ratio[:, link] / medians(time_ratio[:, ~window.is_in_group], axis=1)
     is_slow = medians(slow_ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK
     lost_ns = np.where(is_known, np.maximum(delays_ns[rows], 0), 0.0)
-    loss_of_message_ns = lost_ns.sum() / max(times.messages[rows, link].sum(), 1)
+    loss_of_message_ns = lost_ns.sum() / max(times.message_counts[rows, link].sum(), 1)
     exceeds_clocks = loss_of_message_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns
     if is_known.sum() < MIN_STEPS_OF_SLOW_LINK or not is_slow or not exceeds_clocks:
         return None
     return _SlowLink(
-        ends=times.links[link],
+        end_ranks=times.links[link],
         steps=times.steps[rows],
-        ratio=slow_ratio,
+        time_ratio=slow_ratio,
         lost_ns=lost_ns,
         pattern=course.pattern,
         p_value=window.p_value,

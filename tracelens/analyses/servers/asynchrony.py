@@ -64,7 +64,7 @@ def run(facts: Facts) -> Asynchrony:
     trace, phases = facts.trace, facts.phases
     run_ns = job_ns(trace)
     updates = _find_updates(trace)
-    turns = _sum_ns(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
+    turns = _sum_ns_by(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
     if not run_ns or (updates.is_empty() and turns.is_empty()):
         return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
     updates_of_rank = (
@@ -100,7 +100,7 @@ def _find_updates(trace: Trace) -> pl.DataFrame:
     """
     op = pl.col("op").cast(pl.String)
     contributions, server_updates = (
-        trace.requests_of(processes)
+        trace.select_requests(processes)
         .drop_nulls(["seq", "request"])
         .filter(op.is_in(operations))
         .select("request", "shard", "rank", "end_ns", version=pl.col("seq").cast(pl.Int64))
@@ -108,22 +108,23 @@ def _find_updates(trace: Trace) -> pl.DataFrame:
         for operations, processes in ((_SENT, trace.workers), (_MADE, trace.shards))
     )
     updates = server_updates.drop("rank").join(
-        contributions.select("request", "rank", read="version").unique("request"), on="request"
+        contributions.select("request", "rank", read_version="version").unique("request"),
+        on="request",
     )
     if updates.height < MIN_SHARE_OF_OWN_UPDATES * contributions.height:
         updates = updates.clear()
-    staleness = (pl.col("version") - 1 - pl.col("read")).clip(lower_bound=0)
+    staleness = (pl.col("version") - 1 - pl.col("read_version")).clip(lower_bound=0)
     first_end_ns = updates.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
     if first_end_ns is not None:
         updates = updates.filter(pl.col("end_ns") <= first_end_ns)
     return updates.with_columns(staleness=staleness).sort("end_ns")
 
 
-def _sum_ns(spans: pl.LazyFrame, by: str) -> pl.DataFrame:
-    """Sum up how long spans took that were over, ns."""
-    lasted_ns = pl.col("end_ns") - pl.col("start_ns")
-    over = spans.filter(pl.col("end_ns").is_not_null())
-    return over.group_by(by).agg(ns=lasted_ns.sum().cast(pl.Int64)).collect()
+def _sum_ns_by(spans: pl.LazyFrame, key: str) -> pl.DataFrame:
+    """Sum up how long spans took that were over, `ns`: a row for each value of the column `key`."""
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    complete_spans = spans.filter(pl.col("end_ns").is_not_null())
+    return complete_spans.group_by(key).agg(ns=length_ns.sum().cast(pl.Int64)).collect()
 
 
 def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Finding]:
@@ -132,8 +133,8 @@ def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Find
     if waiting_workers.height < 2:
         return []
     # No order of serving is quicker than what the busiest server transferred and updated.
-    served_requests = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
-    busiest_ns = int(_to_float(_sum_ns(served_requests, "process")["ns"].max()))
+    served_requests = trace.select_requests(trace.shards).filter(pl.col("kind") == "elastic")
+    busiest_ns = int(_to_float(_sum_ns_by(served_requests, "process")["ns"].max()))
     saved_ns = min(_to_float(waiting_workers["turn_ns"].min()), max(run_ns - busiest_ns, 0))
     if saved_ns / run_ns < MIN_SAVING_TO_REPORT_TURNS:
         return []
@@ -152,12 +153,15 @@ def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Find
 
 
 def _find_stale(
-    updates: pl.DataFrame, table: pl.DataFrame
+    updates: pl.DataFrame, workers: pl.DataFrame
 ) -> Iterator[tuple[dict[str, Any], float]]:
-    """Yield workers whose updates are far staler all the time, and the others' mean staleness."""
+    """Yield workers whose updates are far staler all the time, and the others' mean staleness.
+
+    `updates` has a row each, `workers` rows in `WORKER_COLUMNS`; staleness is a number of versions.
+    """
     total_staleness, update_count = updates.select(pl.col("staleness").sum(), count=pl.len()).row(0)
     least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
-    for worker in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
+    for worker in workers.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
         mean_staleness, other_updates = worker["staleness"], update_count - worker["updates"]
         if not other_updates:
             continue
@@ -211,13 +215,13 @@ def _report_stale(
 def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float | None]:
     """Return the category in which a worker's step exceeds the others' most, and by what factor."""
     is_worker = pl.col("process") == process
-    extra_ns = pl.col("own") - pl.col("others")
+    extra_ns = pl.col("own_ns") - pl.col("others_ns")
     longer_categories = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
         .group_by("category")
         .agg(
-            own=pl.col("ns").filter(is_worker).median(),
-            others=pl.col("ns").filter(~is_worker).median(),
+            own_ns=pl.col("ns").filter(is_worker).median(),
+            others_ns=pl.col("ns").filter(~is_worker).median(),
         )
         .filter(extra_ns > 0)
         .sort(extra_ns, pl.col("category").cast(pl.String), descending=[True, False])
@@ -225,9 +229,8 @@ def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float
     if longer_categories.is_empty():
         return None, None
     longest = longer_categories.row(0, named=True)
-    return str(longest["category"]), longest["own"] / longest["others"] if longest[
-        "others"
-    ] else None
+    own_ns, others_ns = longest["own_ns"], longest["others_ns"]
+    return str(longest["category"]), own_ns / others_ns if others_ns else None
 
 
 def _to_float(value: object) -> float:

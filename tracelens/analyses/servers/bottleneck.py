@@ -64,19 +64,19 @@ _FIELDS: Final[dict[Bound, dict[str, str]]] = {
 
 
 def classify_shards(exchange: Exchange, message_share: float) -> dict[int, Bound]:
-    """Return the bound of each shard (by its column), where it is clear.
+    """Return the bound of each shard, by its column, where it is clear.
 
     `message_share` is the links' work for messages however few their bytes, as a share of all.
     """
     bounds: dict[int, Bound] = {}
-    cpu_share, link_share = exchange.busy_shares()  # of their windows, [shard]
-    receiving_share = exchange.received.sum(axis=0) / np.maximum(
-        exchange.push_window.sum(axis=0), 1
-    )
-    for column, link in enumerate(exchange.links):
+    cpu_share, link_share = exchange.measure_busy_shares()  # of their windows, [shard]
+    push_window_ns = exchange.push_window_ns.sum(axis=0)
+    receiving_share = exchange.receiving_ns.sum(axis=0) / np.maximum(push_window_ns, 1)
+    for column, goodput in enumerate(exchange.goodput_of_shard):
         # What messages cost by themselves is lost however few share the link.
-        slowdown = link.collapse * (1 - message_share) if link else 1.0
-        collapses = link is not None and link.falls and slowdown >= MIN_COLLAPSE_IF_INCAST
+        slowdown = goodput.collapse_ratio * (1 - message_share) if goodput else 1.0
+        is_crowd_slower = goodput is not None and goodput.is_crowd_slower
+        collapses = is_crowd_slower and slowdown >= MIN_COLLAPSE_IF_INCAST
         is_cpu_idle = cpu_share[column] < MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND
         if collapses and receiving_share[column] >= MIN_RECEIVING_SHARE_IF_INCAST:
             bounds[column] = "incast"
@@ -93,12 +93,12 @@ def find_bottlenecks(
     """Report what binds, each kind once; of a kind, shards slower than others first.
 
     Fewer messages are advised instead of bandwidth where they save more. `bounds` are by a shard's
-    column; shards (numbers) that are `explained` by what they hold are left out.
+    column; shards (numbers) that are `explained` by the bytes they hold are left out.
     """
-    if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_SERVERS:
+    if len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_SERVERS:
         findings: list[Finding] = []
     else:
-        findings = _find_bounds(exchange, bounds, explained) or _find_by_gain(exchange, explained)
+        findings = _report_bounds(exchange, bounds, explained) or _report_gains(exchange, explained)
     without_upgrades = [f for f in findings if f.kind != _KINDS["network"] or f.category == "fault"]
     if explained or (findings and len(without_upgrades) == len(findings)):
         return findings
@@ -109,7 +109,7 @@ def find_bottlenecks(
     return findings
 
 
-def _find_bounds(
+def _report_bounds(
     exchange: Exchange, bounds: dict[int, Bound], explained: frozenset[int]
 ) -> list[Finding]:
     """Report what clearly binds shards: `bounds`, by column; not shards (numbers) that are explained."""
@@ -120,7 +120,7 @@ def _find_bounds(
             column for column in columns if exchange.shards[column] not in explained
         ]
         slow_findings = (
-            [] if kind == "incast" else _find_slower(exchange, unexplained_columns, kind)
+            [] if kind == "incast" else _report_slower(exchange, unexplained_columns, kind)
         )
         findings += slow_findings
         if slow_findings or not columns or unexplained_columns != columns:
@@ -129,7 +129,7 @@ def _find_bounds(
             incast_findings = _report_incast(exchange, columns)
             # Where the replay finds none, a link that is slow at times may look like it.
             is_priced = any(finding.saving is not None for finding in incast_findings)
-            slow_findings = [] if is_priced else _find_slower(exchange, columns, "network")
+            slow_findings = [] if is_priced else _report_slower(exchange, columns, "network")
             findings += slow_findings or incast_findings
         else:
             price = _price_faster(exchange, columns, kind)
@@ -137,7 +137,7 @@ def _find_bounds(
     return findings
 
 
-def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
+def _report_gains(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
     """Report slow shards, or what would help most, where pushes are too far apart to fill a window."""
     all_columns = list(range(len(exchange.shards)))
     unexplained_columns = [
@@ -146,7 +146,7 @@ def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding
     slow_findings = [
         finding
         for kind in _DEVICES
-        for finding in _find_slower(exchange, unexplained_columns, kind)
+        for finding in _report_slower(exchange, unexplained_columns, kind)
     ]
     if slow_findings or explained:
         return slow_findings
@@ -155,7 +155,9 @@ def _find_by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding
         for kind in _DEVICES
         if _measure_busy_share(exchange, all_columns, kind) >= MIN_BUSY_SHARE_IF_BOUND_AT_TIMES
     }
-    savings = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
+    savings = {
+        kind: price.saving_share for kind, price in prices.items() if price.saving_share is not None
+    }
     best_saving = max(savings.values(), default=0.0)
     if best_saving < MIN_SAVING_IF_NOTHING_BINDS:
         return []
@@ -178,21 +180,23 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
         return price_edits(replay, *edits)
     if kind == "network":
         price = price_edits(replay, "bandwidth*2")
-        if price.saving is not None:
+        if price.saving_share is not None:
             return price
     return price_edits(replay, f"{device}*2")
 
 
 def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
-    links = {column: link for column in columns if (link := exchange.links[column])}
-    worst_link = max(links.values(), key=lambda link: link.collapse)
+    """Report that links of shards (columns) collapse when many workers push at once."""
+    goodputs = {column: link for column in columns if (link := exchange.goodput_of_shard[column])}
+    worst = max(goodputs.values(), key=lambda goodput: goodput.collapse_ratio)
     price = price_edits(exchange.replay, "incast=off")
     lost_ns = sum(
-        exchange.received[:, column].sum() * (1 - link.mean_rate / link.best_rate)
-        for column, link in links.items()
+        exchange.receiving_ns[:, column].sum()
+        * (1 - goodput.mean_bytes_per_ns / goodput.best_bytes_per_ns)
+        for column, goodput in goodputs.items()
     )
     receive = "receives" if len(columns) == 1 else "receive"
-    condition = "in replies" if worst_link.reply_rate else "when fewer do"
+    condition = "in replies" if worst.reply_bytes_per_ns else "when fewer do"
     findings = _report(
         exchange,
         columns,
@@ -201,54 +205,58 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
         at_most=lost_ns / exchange.job_ns,
         fields={
             "who": f"{_name_shards(exchange, columns)} {receive}",
-            "usual": fmt.bandwidth(worst_link.mean_rate),
-            "pushes": f"{worst_link.crowd:.0f}",
-            "best": f"{fmt.bandwidth(worst_link.best_rate)} {condition}",
+            "usual": fmt.bandwidth(worst.mean_bytes_per_ns),
+            "pushes": f"{worst.mean_message_count:.0f}",
+            "best": f"{fmt.bandwidth(worst.best_bytes_per_ns)} {condition}",
         },
         evidence={
-            "goodput": worst_link.mean_rate,
-            "best_goodput": worst_link.best_rate,
-            "pushes_at_once": worst_link.crowd,
-            "sent_goodput": worst_link.reply_rate,
+            "goodput": worst.mean_bytes_per_ns,
+            "best_goodput": worst.best_bytes_per_ns,
+            "pushes_at_once": worst.mean_message_count,
+            "sent_goodput": worst.reply_bytes_per_ns,
             "goodput_by_pushes": dict(
-                zip(map(str, worst_link.counts), worst_link.rates, strict=True)
+                zip(map(str, worst.message_counts), worst.bytes_per_ns_by_class, strict=True)
             ),
         },
-        slowdown=worst_link.collapse,
+        slowdown=worst.collapse_ratio,
     )
-    if not findings or price.saving is None:
+    if not findings or price.saving_share is None:
         return findings
     # The best goodput is in doubt, too: links would be so much slower, or faster.
-    margin = TWO_SIDED * max(link.relative_error for link in links.values())
+    margin = TWO_SIDED * max(goodput.relative_error for goodput in goodputs.values())
     low_saving, high_saving = (
-        price_edits(exchange.replay, "incast=off", f"link*{pace:.6f}", saving_only=True).saving
+        price_edits(
+            exchange.replay, "incast=off", f"link*{speed:.6f}", saving_only=True
+        ).saving_share
         or 0.0
-        for pace in (1 / (1 + margin), 1 + margin)
+        for speed in (1 / (1 + margin), 1 + margin)
     )
     interval = join_intervals(
-        price.saving, findings[0].interval or (0.0, 0.0), (low_saving, high_saving)
+        price.saving_share, findings[0].interval or (0.0, 0.0), (low_saving, high_saving)
     )
     return [replace(findings[0], interval=interval)]
 
 
-def _find_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
+def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
     """Report those of some shards (columns) whose device takes longer per byte than the others'."""
-    if len(exchange.shards) < 2 or exchange.moved is None or not columns:
+    if len(exchange.shards) < 2 or exchange.moved_bytes is None or not columns:
         return []
     if np.isnan(_measure_busy_share(exchange, columns, kind)):
         return []
-    ns_per_byte = _find_work(exchange, kind) / np.maximum(exchange.moved, 1)  # [step, shard]
+    ns_per_byte = _get_work_ns(exchange, kind) / np.maximum(
+        exchange.moved_bytes, 1
+    )  # [step, shard]
     slowdowns: dict[int, float] = {}  # by column, as the patterns
     patterns: dict[int, Pattern] = {}
     lost_ns = np.zeros(len(ns_per_byte))  # of the worst shard, [step]
     for column in columns:
-        own_pace, other_paces = ns_per_byte[:, column], np.delete(ns_per_byte, column, axis=1)
-        usual_pace = np.median(other_paces, axis=1)
-        pattern = _find_pattern(own_pace, usual_pace)
+        own, others = ns_per_byte[:, column], np.delete(ns_per_byte, column, axis=1)
+        usual = np.median(others, axis=1)  # ns per byte, [step], as `own`
+        pattern = _find_pattern(own, usual)
         if pattern is not None:
             patterns[column] = pattern
-            slowdowns[column] = float(own_pace.sum() / max(float(usual_pace.sum()), 1e-12))
-            extra_ns = np.maximum(own_pace - usual_pace, 0.0) * exchange.moved[column]
+            slowdowns[column] = float(own.sum() / max(float(usual.sum()), 1e-12))
+            extra_ns = np.maximum(own - usual, 0.0) * exchange.moved_bytes[column]
             lost_ns = np.maximum(lost_ns, extra_ns)
     if not patterns:
         return []
@@ -273,19 +281,17 @@ def _find_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Fi
     )
 
 
-def _find_pattern(own_pace: Floats, usual_pace: Floats) -> Pattern | None:
+def _find_pattern(own: Floats, usual: Floats) -> Pattern | None:
     """Return when a shard is slower than usual, both ns per byte, [step]; None if not, or by chance."""
     ratio = MIN_RATIO_OF_TIME_PER_BYTE
-    if own_pace.sum() < ratio * usual_pace.sum() or not own_pace.any():
+    if own.sum() < ratio * usual.sum() or not own.any():
         return None
-    is_slow_by_half = own_pace > (1 + ratio) / 2 * usual_pace
+    is_slow_by_half = own > (1 + ratio) / 2 * usual
     if np.mean(is_slow_by_half) >= MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW:
         return "persistent"
-    slow_rows = np.flatnonzero(own_pace > ratio * usual_pace)
-    slowest_row = int(np.argmax(own_pace - usual_pace))
-    own_elsewhere, usual_elsewhere = (
-        np.delete(times, slowest_row) for times in (own_pace, usual_pace)
-    )
+    slow_rows = np.flatnonzero(own > ratio * usual)
+    slowest_row = int(np.argmax(own - usual))
+    own_elsewhere, usual_elsewhere = (np.delete(values, slowest_row) for values in (own, usual))
     is_slow_elsewhere = own_elsewhere.sum() >= ratio * usual_elsewhere.sum()
     if len(slow_rows) < MIN_SLOW_STEPS_OF_SHARD or not is_slow_elsewhere:
         return None
@@ -300,9 +306,9 @@ def _report_alike(
     """Report what twice the processors, or the bandwidth, of some shards (columns) would save."""
     busy_share = _measure_busy_share(exchange, columns, kind)
     fields = _describe_busy(exchange, columns, kind, busy_share)
-    if price.saving is not None:
+    if price.saving_share is not None:
         fields["more"] = f"twice the {'processors' if kind == 'cpu' else 'bandwidth'}"
-    busiest_ns = _find_work(exchange, kind)[:, columns].max(axis=1)
+    busiest_ns = _get_work_ns(exchange, kind)[:, columns].max(axis=1)  # of these shards, [step]
     return _report(
         exchange,
         columns,
@@ -320,26 +326,26 @@ def _choose_case(busy_share: float) -> str:
     return "" if busy_share >= MIN_BUSY_SHARE_IF_BOUND else "at times"
 
 
-def _find_work(exchange: Exchange, kind: Bound) -> Floats:
+def _get_work_ns(exchange: Exchange, kind: Bound) -> Floats:
     """Return for how long processors, or links, are at work, ns, [step, shard]."""
-    return exchange.cpu if kind == "cpu" else exchange.wire
+    return exchange.cpu_ns if kind == "cpu" else exchange.link_ns
 
 
 def _measure_busy_share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
-    """Return for what share of their windows devices of some shards work; nan if not recorded."""
-    window_ns = exchange.push_window + (exchange.pull_window if kind == "network" else 0)
-    if np.isnan(exchange.busy_shares()[kind == "network"][columns]).any():
+    """Return for what share of their windows devices of shards (columns) work; nan if not recorded."""
+    window_ns = exchange.push_window_ns + (exchange.pull_window_ns if kind == "network" else 0)
+    if np.isnan(exchange.measure_busy_shares()[kind == "network"][columns]).any():
         return float("nan")
-    work_ns = _find_work(exchange, kind)[:, columns].sum()
+    work_ns = _get_work_ns(exchange, kind)[:, columns].sum()
     return float(work_ns / max(window_ns[:, columns].sum(), 1))
 
 
 def _describe_busy(
-    exchange: Exchange, columns: list[int], kind: Bound, share: float
+    exchange: Exchange, columns: list[int], kind: Bound, busy_share: float
 ) -> dict[str, str]:
     """Return the fields that say which shards are bound by what, and how busy that is."""
     subject = f"{_name_shards(exchange, columns)} {'is' if len(columns) == 1 else 'are'}"
-    return {"who": subject, "busy": fmt.percent(share), "part": _DEVICES[kind]} | _FIELDS[kind]
+    return {"who": subject, "busy": fmt.percent(busy_share), "part": _DEVICES[kind]} | _FIELDS[kind]
 
 
 def _report(
@@ -360,9 +366,9 @@ def _report(
     Without a price they are judged by `at_most`, a share of the job that no saving exceeds. `fields` are
     the words of the sentence, `case` says which of its forms it has.
     """
-    is_fault, is_priced = slowdown is not None, price.saving is not None
+    is_fault, is_priced = slowdown is not None, price.saving_share is not None
     min_saving = MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE
-    if (at_most if price.saving is None else price.saving) < min_saving:
+    if (at_most if price.saving_share is None else price.saving_share) < min_saving:
         return []
     finding = Finding.of(
         _KINDS[kind],
@@ -370,11 +376,11 @@ def _report(
         case=case if is_priced else f"{case} not priced".lstrip(),
         category="fault" if is_fault else "opportunity",
         shards=tuple(exchange.shards[column] for column in columns),
-        hosts=exchange.hosts_of(columns),
+        hosts=exchange.list_hosts(columns),
         phase="ps",
         pattern=pattern,
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         slowdown=slowdown,
         evidence={**evidence, "edits": price.edits},

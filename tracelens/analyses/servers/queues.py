@@ -36,38 +36,49 @@ _IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 
 @dataclass(frozen=True, eq=False)
 class Queues:
-    """Summed over workers, ns: for shards at work, that hold requests, for pushes not yet sent.
+    """How long workers were queued, in all: for shards at work, that hold requests, for pushes not sent.
 
     `alone` says for how long the push of each of `ranks` was the only one that was missing, by step
     (`accounting/jitter.py`).
     """
 
-    at_work_ns: Mapping[int, float]
-    held_ns: Mapping[int, float]
-    missing_ns: float
+    at_work_ns_by_shard: Mapping[int, float]
+    held_ns_by_shard: Mapping[int, float]
+    missing_push_ns: float
     ranks: tuple[int, ...]
     alone: pl.DataFrame
 
 
-NO_QUEUES: Final = Queues({}, {}, 0.0, (), pl.DataFrame(schema=ALONE_COLUMNS))
+NO_QUEUES: Final = Queues(
+    at_work_ns_by_shard={},
+    held_ns_by_shard={},
+    missing_push_ns=0.0,
+    ranks=(),
+    alone=pl.DataFrame(schema=ALONE_COLUMNS),
+)
 
 
 def measure_queues(
     trace: Trace, phases: Phases, requests: pl.DataFrame, services: pl.DataFrame
 ) -> Queues:
-    """Divide the time in which workers' requests are queued, by what shards and other workers do."""
+    """Divide the time in which workers' requests are queued, by what shards and other workers do.
+
+    `requests` has a row per request of a worker, `services` one per operation of a shard.
+    """
     queued_requests = find_server_queues(trace)
     if queued_requests.is_empty():
         return NO_QUEUES
     arrivals = services.filter(pl.col("op").is_in(["receive", "aggregate"]))
     pushes = requests.filter(pl.col("op") == "push").join(arrivals, on="request", how="semi")
-    before_last_push_ns, after_last_push_ns = _measure_queueing(queued_requests, phases).T
+    before_last_push_ns, after_last_push_ns = _measure_queueing(
+        queued_requests, phases
+    ).T  # [request]
     busy_share = _measure_busy_share(queued_requests, services)
     shard = queued_requests["shard"].to_numpy()
     return Queues(
-        at_work_ns=_sum_by_shard(shard, after_last_push_ns * busy_share),
-        held_ns=_sum_by_shard(shard, after_last_push_ns * (1 - busy_share)),
-        missing_ns=float(before_last_push_ns.sum()),
+        at_work_ns_by_shard=_sum_by_shard(shard, after_last_push_ns * busy_share),
+        held_ns_by_shard=_sum_by_shard(shard, after_last_push_ns * (1 - busy_share)),
+        missing_push_ns=float(before_last_push_ns.sum()),
         ranks=tuple(pushes["rank"].unique().sort().to_list()),
         alone=_find_last_pushes(pushes),
     )
@@ -81,7 +92,8 @@ def _sum_by_shard(shard: Ints, values_ns: Floats) -> dict[int, float]:
 def _measure_queueing(requests: pl.DataFrame, phases: Phases) -> Floats:
     """Return for how long each request's worker was queued, ns, before and after the last push.
 
-    Requests are sorted by process. What is returned is [request, 2]: until `sent_ns`, and since then.
+    `requests` has a row per stretch of a request's queue, by process. What is returned is [row, 2]:
+    until `sent_ns`, and since then.
     """
     times_ns = requests.select("start_ns", "sent_ns", "end_ns").to_numpy()
     process = requests["process"].to_numpy()
@@ -89,22 +101,22 @@ def _measure_queueing(requests: pl.DataFrame, phases: Phases) -> Floats:
     for worker, worker_process in enumerate(phases.pieces.processes):
         rows = slice(*np.searchsorted(process, [worker_process, worker_process + 1]))
         if rows.start < rows.stop:
-            queued_before_ns = phases.pieces.of_worker(worker).spent_before(
+            queued_before_ns = phases.pieces.unpack_worker(worker).sum_ns_before(
                 _IS_QUEUE, times_ns[rows]
             )
             queueing_ns[rows] = np.diff(queued_before_ns, axis=1)
     return queueing_ns
 
 
-def _measure_busy_share(requests: pl.DataFrame, served: pl.DataFrame) -> Floats:
+def _measure_busy_share(requests: pl.DataFrame, services: pl.DataFrame) -> Floats:
     """Return for what share of the time from the last push to its end a shard works, [request]."""
     sent_ns, end_ns, shard = (requests[name].to_numpy() for name in ("sent_ns", "end_ns", "shard"))
     busy_share = np.zeros(len(sent_ns))
     is_work = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
-    for (number,), services in served.filter(is_work).partition_by("shard", as_dict=True).items():
+    for (number,), work in services.filter(is_work).partition_by("shard", as_dict=True).items():
         rows = np.flatnonzero(shard == number)
-        busy = Intervals.merge(services["start_ns"].to_numpy(), services["end_ns"].to_numpy())
-        busy_ns = busy.passed_before(end_ns[rows]) - busy.passed_before(sent_ns[rows])
+        busy = Intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        busy_ns = busy.covered_ns_before(end_ns[rows]) - busy.covered_ns_before(sent_ns[rows])
         busy_share[rows] = busy_ns / np.maximum(end_ns[rows] - sent_ns[rows], 1)
     return np.clip(busy_share, 0.0, 1.0)
 
@@ -112,13 +124,13 @@ def _measure_busy_share(requests: pl.DataFrame, served: pl.DataFrame) -> Floats:
 def _find_last_pushes(pushes: pl.DataFrame) -> pl.DataFrame:
     """Return a row per step with the rank that pushed last, and how much later (`ALONE_COLUMNS`).
 
-    `variance` is what chance gives if each rank is last as often.
+    `variance` is what chance gives if each rank is last as often. `pushes` has a row each.
     """
-    last_push = pl.col("start_ns").max().alias("sent")
-    by_rank = pushes.group_by("step", "rank").agg(last_push).sort("sent", "rank")
+    sent_ns = pl.col("start_ns").max()
+    by_rank = pushes.group_by("step", "rank").agg(sent_ns=sent_ns).sort("sent_ns", "rank")
     last_ranks = by_rank.group_by("step", maintain_order=True).agg(
         pl.col("rank").last(),
-        alone_ns=pl.col("sent").last() - pl.col("sent").slice(-2, 1).first(),
+        alone_ns=pl.col("sent_ns").last() - pl.col("sent_ns").slice(-2, 1).first(),
         ranks=pl.len(),
     )
     fair_share = 1 / pl.col("ranks")
@@ -130,18 +142,18 @@ def _find_last_pushes(pushes: pl.DataFrame) -> pl.DataFrame:
 
 
 def find_held_requests(
-    exchange: Exchange, held_ns: Mapping[int, float], worker_count: int
+    exchange: Exchange, held_ns_by_shard: Mapping[int, float], worker_count: int
 ) -> list[Finding]:
     """Report the shards that hold requests most, if that takes enough of the workers' time.
 
     They do what they did not record, or do not run: a lock, other work, too few cores. Which of these is
     not known, so it is an opportunity, at best as large as the time itself.
     """
-    shard_held_ns = np.array([held_ns.get(shard, 0.0) for shard in exchange.shards])
-    held_share = shard_held_ns / (worker_count * exchange.job_ns)  # of workers' time, [shard]
+    held_ns = np.array([held_ns_by_shard.get(shard, 0.0) for shard in exchange.shards])  # [shard]
+    held_share = held_ns / (worker_count * exchange.job_ns)  # of the workers' time
     columns = np.flatnonzero(held_share > held_share.mean() / 2).tolist()
     saving = float(held_share[columns].sum())
-    is_short = len(exchange.exposed) < MIN_STEPS_TO_JUDGE_HELD_REQUESTS
+    is_short = len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_HELD_REQUESTS
     if saving < MIN_SAVING_TO_REPORT_HELD_REQUESTS or is_short:
         return []
     shards = [exchange.shards[column] for column in columns]
@@ -155,7 +167,7 @@ def find_held_requests(
                 "they": they_do,
             },
             shards=tuple(shards),
-            hosts=exchange.hosts_of(columns),
+            hosts=exchange.list_hosts(columns),
             phase="ps",
             saving=saving,
             cost=saving,

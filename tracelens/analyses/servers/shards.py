@@ -113,7 +113,7 @@ NOTHING: Final = Shards(
 def run(facts: Facts) -> Shards:
     """Measure the shards' load; find a hot one, and what else holds servers up."""
     trace, phases = facts.trace, facts.phases
-    services = utilisation.served_requests(trace)
+    services = utilisation.list_services(trace)
     requests = _read_requests(trace, services)
     located_requests = requests.filter(pl.col("shard").is_not_null())
     if requests.is_empty() or trace.shards.is_empty():
@@ -126,32 +126,34 @@ def run(facts: Facts) -> Shards:
         pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown_columns
     )
     queues = measure_queues(trace, phases, located_requests, services)
-    is_aligned = not trace.alignment.unaligned
+    is_aligned = not trace.alignment.untied_clock_domains
     exchange = utilisation.Exchange.from_sums(
         utilisation.measure_utilisation(services, located_requests, is_aligned=is_aligned),
         phases,
         loads,
         job_ns=float(job_ns(trace)),
-        goodput=utilisation.measure_goodput(services, located_requests if is_aligned else None),
+        goodput_by_shard=utilisation.measure_goodput(
+            services, located_requests if is_aligned else None
+        ),
         replay=facts.replay,
     )
     messages = Messages.from_requests(located_requests, services)
-    bounds = classify_shards(exchange, messages.share)
+    bounds = classify_shards(exchange, messages.cost_share)
     advice = variable_placement.advise(facts.replay, located_requests, loads) if is_sized else None
     findings: list[Finding] = []
     unseen_columns: list[int] = []
-    if exchange.exposed.sum() >= (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns:
+    if exchange.exposed_ns.sum() >= (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns:
         findings = [] if advice is None else _find_hot_shard(loads, exchange, advice)
         hot_shards = frozenset(shard for finding in findings for shard in finding.shards)
         findings += find_bottlenecks(exchange, bounds, messages, hot_shards)
-        findings += find_held_requests(exchange, queues.held_ns, trace.workers.height)
+        findings += find_held_requests(exchange, queues.held_ns_by_shard, trace.workers.height)
         unseen_columns = [
-            c for c in np.flatnonzero(~exchange.sees_receives).tolist() if c not in bounds
+            c for c in np.flatnonzero(~exchange.has_receives).tolist() if c not in bounds
         ]
     return Shards(
         _add_bounds(loads, exchange, bounds),
         traffic,
-        NOTHING.placements if advice is None else advice.table,
+        NOTHING.placements if advice is None else advice.placements,
         variable_placement.list_largest_tensors(located_requests),
         tuple(_add_clues(finding, trace, services) for finding in findings),
         queues,
@@ -171,7 +173,10 @@ def _describe_unseen(shards: list[int]) -> str | None:
 
 
 def _sum_traffic(requests: pl.DataFrame) -> pl.DataFrame:
-    """Sum what workers asked of shards, by operation, with the longest request of each."""
+    """Sum requests, a row each, by rank, shard and operation, with the longest request of each.
+
+    Bytes are null where some request does not say how many it moved.
+    """
     nbytes = pl.col("bytes")
     return (
         requests.group_by("rank", "shard", "op")
@@ -192,8 +197,9 @@ def _add_clues(finding: Finding, trace: Trace, services: pl.DataFrame) -> Findin
     if finding.kind != "ps_cpu_bound":
         return sampled_code.add_code(finding, culprit)
     is_work = pl.col("shard").is_in(finding.shards) & pl.col("op").is_in(PROCESSOR_OPS)
-    spent_ns = dict(services.filter(is_work).group_by("op").agg(pl.col("ns").sum()).iter_rows())
-    apply_share = spent_ns.get("apply", 0) / max(sum(spent_ns.values()), 1)
+    sums = services.filter(is_work).group_by("op").agg(pl.col("ns").sum())
+    ns_by_op = dict(sums.iter_rows())
+    apply_share = ns_by_op.get("apply", 0) / max(sum(ns_by_op.values()), 1)
     main_share, main_work = apply_share, "applying updates"
     if apply_share <= 1 / 2:
         main_share, main_work = 1 - apply_share, "adding up gradients"
@@ -206,24 +212,27 @@ def _add_clues(finding: Finding, trace: Trace, services: pl.DataFrame) -> Findin
 
 
 def _is_sized(requests: pl.DataFrame) -> bool:
-    """Return True if all shards are known, and the bytes of all pushes, of all pulls, or of both."""
-    sizes = requests.group_by("op").agg(null=pl.col("bytes").null_count(), all=pl.len())
-    is_known, is_unknown = sizes["null"] == 0, sizes["null"] == sizes["all"]
+    """Return True if each request (a row) has its shard, and all pushes or all pulls their bytes."""
+    counts = requests.group_by("op").agg(unsized=pl.col("bytes").null_count(), all=pl.len())
+    is_known, is_unknown = counts["unsized"] == 0, counts["unsized"] == counts["all"]
     is_consistent = is_known.any() and (is_known | is_unknown).all()
     return bool(is_consistent) and not requests["shard"].null_count()
 
 
 def _read_requests(trace: Trace, services: pl.DataFrame) -> pl.DataFrame:
-    """Return the requests as the workers recorded them; their shard also as shards did."""
+    """Return the requests as the workers recorded them, a row each; their shard also as shards did.
+
+    `services` has a row per operation of a shard.
+    """
     shard_of_request = (
-        services.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
+        services.lazy().filter(pl.col("request").is_not_null()).select("request", served_by="shard")
     )
     return (
-        trace.requests_of(trace.workers)
+        trace.select_requests(trace.workers)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(shard_of_request.unique("request"), on="request", how="left", maintain_order="left")
-        .with_columns(pl.coalesce("shard", "by").alias("shard"))
-        .drop("by")
+        .with_columns(pl.coalesce("shard", "served_by").alias("shard"))
+        .drop("served_by")
         .with_columns(ns=pl.col("end_ns") - pl.col("start_ns"), op=pl.col("op").cast(pl.String))
         .collect()
         .pipe(variable_placement.label_tensors)
@@ -232,18 +241,22 @@ def _read_requests(trace: Trace, services: pl.DataFrame) -> pl.DataFrame:
 
 def _add_bounds(loads: pl.DataFrame, exchange: Exchange, bounds: dict[int, Bound]) -> pl.DataFrame:
     """Add to loads, a row a shard, goodputs, how busy shards are, and what binds them (by row)."""
-    links = exchange.links
-    best_goodputs = [max(link.best_rate, link.mean_rate) if link else None for link in links]
-    cpu_share, wire_share = map(pl.Series, exchange.busy_shares())
+    goodputs = exchange.goodput_of_shard
+    mean_rates = [goodput.mean_bytes_per_ns if goodput else None for goodput in goodputs]
+    best_rates = [
+        max(goodput.best_bytes_per_ns, goodput.mean_bytes_per_ns) if goodput else None
+        for goodput in goodputs
+    ]
+    cpu_share, link_share = map(pl.Series, exchange.measure_busy_shares())
     bound_names = [
         bounds.get(column) or (None if is_seen else NOT_RECORDED)
-        for column, is_seen in enumerate(exchange.sees_receives)
+        for column, is_seen in enumerate(exchange.has_receives)
     ]
     return loads.with_columns(
         cpu_share=cpu_share.fill_nan(None),
-        wire_share=wire_share.fill_nan(None),
-        goodput=pl.Series([link.mean_rate if link else None for link in links], dtype=pl.Float64),
-        best_goodput=pl.Series(best_goodputs, dtype=pl.Float64),
+        wire_share=link_share.fill_nan(None),
+        goodput=pl.Series(mean_rates, dtype=pl.Float64),
+        best_goodput=pl.Series(best_rates, dtype=pl.Float64),
         bound=pl.Series(bound_names, dtype=pl.String),
     ).select(*SHARD_COLUMNS)
 
@@ -256,20 +269,21 @@ def _measure_loads(
 ) -> pl.DataFrame:
     """Return a row a shard, the columns of `SHARD_COLUMNS` that say nothing of bounds.
 
-    `traffic` are sums of requests by rank, shard and operation.
+    `shard_processes` has a row a shard, `traffic` sums of requests by rank, shard and operation,
+    `requests` a row per request of a worker, `services` one per operation of a shard.
     """
     is_service = pl.col("op").is_in(SERVICE_OPS)
     queue_times = (
         services.filter(pl.col("request").is_not_null())
         .group_by("shard", "request")
         .agg(
-            begun=pl.col("start_ns").filter(is_service).min(),
-            received=pl.col("end_ns").filter(pl.col("op") == "receive").min(),
+            begun_ns=pl.col("start_ns").filter(is_service).min(),
+            received_ns=pl.col("end_ns").filter(pl.col("op") == "receive").min(),
         )
-        .with_columns(queued=(pl.col("begun") - pl.col("received")).clip(lower_bound=0))
+        .with_columns(queue_ns=(pl.col("begun_ns") - pl.col("received_ns")).clip(lower_bound=0))
     )
     request_times = requests.group_by("shard", "step", "op").agg(
-        window=pl.col("end_ns").max() - pl.col("start_ns").min()
+        window_ns=pl.col("end_ns").max() - pl.col("start_ns").min()
     )
     loads = shard_processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
     for sums in (
@@ -278,14 +292,14 @@ def _measure_loads(
             service_ns=pl.col("ns").filter(is_service).sum(),
             queue_depth=pl.col("queue_depth").mean(),
         ),
-        queue_times.group_by("shard").agg(queue_ns=pl.col("queued").sum()),
-        request_times.group_by("shard").agg(pl.col("window").sum()),
+        queue_times.group_by("shard").agg(pl.col("queue_ns").sum()),
+        request_times.group_by("shard").agg(pl.col("window_ns").sum()),
     ):
         loads = loads.join(sums, on="shard", how="left")
     return (
         loads.with_columns(pl.col("bytes", "requests", "service_ns", "queue_ns").fill_null(0))
         .with_columns(
-            busy_share=(pl.col("service_ns") / pl.col("window")).clip(0, 1),
+            busy_share=(pl.col("service_ns") / pl.col("window_ns")).clip(0, 1),
             bytes_share=pl.col("bytes") / pl.col("bytes").sum().clip(lower_bound=1),
         )
         .sort("shard")
@@ -296,14 +310,14 @@ def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> b
     """Return True if the hottest shard, with `ratio` times the mean bytes, may cost enough of the job.
 
     Requests must be queued for it, and its work for its surplus of bytes must be worth a finding, if it
-    recorded when it received them.
+    recorded when it received them. `hottest` is its row of the loads.
     """
     if (hottest["busy_share"] or 0.0) < MIN_BUSY_SHARE_IF_REQUESTS_QUEUED:
         return False
     column = exchange.shards.index(hottest["shard"])
-    work_ns = float((exchange.cpu + exchange.wire)[:, column].sum())
+    work_ns = float((exchange.cpu_ns + exchange.link_ns)[:, column].sum())
     max_saving = work_ns * (1 - 1 / ratio) / exchange.job_ns
-    return not exchange.sees_receives[column] or max_saving >= MIN_SAVING_TO_REPORT_HOT_SHARD
+    return not exchange.has_receives[column] or max_saving >= MIN_SAVING_TO_REPORT_HOT_SHARD
 
 
 def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
@@ -318,14 +332,14 @@ def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> 
     ratio, price = hottest["bytes"] / mean_bytes, advice.price
     if ratio < 1 + MIN_MORE_BYTES_OF_HOT_SHARD and hottest["bytes_share"] <= 2 / loads.height:
         return []
-    if price.saving is None and not _may_hold_up(hottest, ratio, exchange):
+    if price.saving_share is None and not _may_hold_up(hottest, ratio, exchange):
         return []
-    if price.saving is not None and price.saving < MIN_SAVING_TO_REPORT_HOT_SHARD:
+    if price.saving_share is not None and price.saving_share < MIN_SAVING_TO_REPORT_HOT_SHARD:
         return []
     others_ns = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
     usual_ns = others_ns if isinstance(others_ns, float) else 0.0
     serves_longer = hottest["service_ns"] >= MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * usual_ns
-    exposed = float(exchange.exposed.sum()) / exchange.job_ns
+    exposed_share = float(exchange.exposed_ns.sum()) / exchange.job_ns
     return [
         Finding.of(
             "ps_hot_shard",
@@ -335,27 +349,27 @@ def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> 
                 "share": f"{100 * hottest['bytes_share']:.0f} %",
                 "shards": str(loads.height),
                 "effective": f"{loads.height / ratio:.1f}",
-                "exposed": f"{100 * exposed:.0f} %",
+                "exposed": f"{100 * exposed_share:.0f} %",
             },
             more=[advice.sentence],
-            category="fault" if price.saving is not None or serves_longer else "opportunity",
+            category="fault" if price.saving_share is not None or serves_longer else "opportunity",
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",
             pattern="persistent",
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             slowdown=ratio,
-            tensor=advice.variable,
+            tensor=advice.largest_variable,
             evidence={
                 "bytes_share": hottest["bytes_share"],
                 "max_over_mean_bytes": ratio,
                 "effective_shards": loads.height / ratio,
                 "busy_share": hottest["busy_share"],
-                "exposed": exposed,
-                "largest_variable_bytes": advice.variable_bytes,
-                "placements": advice.table.to_dicts(),
+                "exposed": exposed_share,
+                "largest_variable_bytes": advice.largest_variable_bytes,
+                "placements": advice.placements.to_dicts(),
                 "edits": price.edits,
             },
         )

@@ -33,15 +33,16 @@ MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03
 class Messages:
     """How many a worker exchanges with servers in a step, with how many shards, and their mean bytes.
 
-    `cost_ns` is what one takes of a link however few its bytes, the mean of a push and a reply, and
-    `share` what that is of the links' work; 0 where sizes do not show it, or where it may be none.
+    `cost_ns_per_message` is what one takes of a link however few its bytes, the mean of a push and a
+    reply, `cost_share` the share of that in the links' work; 0 where sizes do not show it, or it may be
+    none.
     """
 
-    per_step: float
-    shards: int
+    count_per_step: float
+    shard_count: int
     mean_bytes: float
-    cost_ns: float
-    share: float
+    cost_ns_per_message: float
+    cost_share: float
 
     @classmethod
     def from_requests(cls, requests: pl.DataFrame, services: pl.DataFrame) -> Self:
@@ -49,20 +50,22 @@ class Messages:
         with_bytes = requests.filter(pl.col("bytes") > 0)
         rank_steps = max(with_bytes.select("rank", "step").n_unique(), 1)
         mean_bytes = with_bytes["bytes"].mean()
-        cost_ns, share = _measure_costs(services)
+        cost_ns, cost_share = _measure_costs(services)
         return cls(
-            per_step=with_bytes.height / rank_steps,
-            shards=with_bytes["shard"].n_unique(),
+            count_per_step=with_bytes.height / rank_steps,
+            shard_count=with_bytes["shard"].n_unique(),
             mean_bytes=float(mean_bytes) if isinstance(mean_bytes, float) else 0.0,
-            cost_ns=cost_ns,
-            share=share,
+            cost_ns_per_message=cost_ns,
+            cost_share=cost_share,
         )
 
     @property
-    def fused(self) -> float:
+    def fused_ratio(self) -> float:
         """How many times as many if each shard got one each way; if it does, every other step."""
-        needed = 2 * self.shards
-        return min(needed / max(self.per_step, 1.0), 1.0) if self.per_step > needed else 0.5
+        needed_count = 2 * self.shard_count
+        if self.count_per_step <= needed_count:
+            return 0.5
+        return min(needed_count / max(self.count_per_step, 1.0), 1.0)
 
 
 def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
@@ -89,36 +92,38 @@ def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
 
 def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
-    is_costly = messages.share >= MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES  # of the links' work
-    if not is_costly or len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
+    is_costly = messages.cost_share >= MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES  # of the links' work
+    if not is_costly or len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
-    price = price_edits(exchange.replay, f"messages/{1 / messages.fused:g}")
-    if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_MESSAGES:
+    price = price_edits(exchange.replay, f"messages/{1 / messages.fused_ratio:g}")
+    if price.saving_share is None or price.saving_share < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
-    fewer_per_step = messages.per_step * messages.fused
+    fewer_per_step = messages.count_per_step * messages.fused_ratio
     return [
         Finding.of(
             "small_messages",
             {
-                "calls": fmt.count(round(messages.per_step), "push or pull", "pushes and pulls"),
+                "calls": fmt.count(
+                    round(messages.count_per_step), "push or pull", "pushes and pulls"
+                ),
                 "size": fmt.size(messages.mean_bytes),
-                "latency": fmt.duration(messages.cost_ns),
-                "share": fmt.percent(messages.share),
+                "latency": fmt.duration(messages.cost_ns_per_message),
+                "share": fmt.percent(messages.cost_share),
                 "messages": fmt.count(max(round(fewer_per_step), 1), "message"),
             },
             shards=exchange.shards,
-            hosts=exchange.hosts_of([*range(len(exchange.shards))]),
+            hosts=exchange.list_hosts([*range(len(exchange.shards))]),
             phase="ps",
             pattern="persistent",
-            saving=price.saving,
-            interval=price.interval,
+            saving=price.saving_share,
+            interval=price.saving_interval,
             fix=price.fix,
             evidence={
-                "calls_per_step": messages.per_step,
+                "calls_per_step": messages.count_per_step,
                 "messages_per_step": fewer_per_step,
                 "mean_bytes": messages.mean_bytes,
-                "latency_ns": messages.cost_ns,
-                "latency_share": messages.share,
+                "latency_ns": messages.cost_ns_per_message,
+                "latency_share": messages.cost_share,
                 "edits": price.edits,
             },
         )

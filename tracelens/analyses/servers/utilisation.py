@@ -39,34 +39,35 @@ _IS_REPLY: Final = pl.col("op") == "reply"
 _IS_RECEIVED: Final = (pl.col("op") == "receive") & (pl.col("bytes").fill_null(0) > 0)
 # What a shard's processor, its link, and its link for pushes alone, are at work with.
 _WORK: Final = {
-    "cpu": pl.col("op").is_in(PROCESSOR_OPS),
-    "wire": _IS_RECEIVED | _IS_REPLY,
-    "received": _IS_RECEIVED,
+    "cpu_ns": pl.col("op").is_in(PROCESSOR_OPS),
+    "link_ns": _IS_RECEIVED | _IS_REPLY,
+    "receiving_ns": _IS_RECEIVED,
 }
-_TIMES: Final = (*_WORK, "push_window", "pull_window")
+_TIMES: Final = (*_WORK, "push_window_ns", "pull_window_ns")
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What shards did, ns, [step, shard]; `exposed` is what a worker gave them, [step].
+    """How long shards worked, [step, shard], and for how long the mean worker waited for them, [step].
 
-    `moved` are the bytes of all workers by shard, None where requests do not say; `hosts` are the
-    shards' machines, `links` the goodputs of their links, None where too little was received. The
-    `replay` of the run prices changes of them.
+    Processors work for `cpu_ns`, links for `link_ns`, of these `receiving_ns` for pushes; windows last
+    from the first to the last of such work. `exposed_ns` is what workers waited. `moved_bytes`, [shard],
+    are those of all workers, None where requests do not say. A goodput is None where the link received
+    too little. The `replay` of the run prices changes of shards.
     """
 
     shards: tuple[int, ...]
     hosts: tuple[str, ...]
     steps: Ints
-    cpu: Floats
-    wire: Floats
-    received: Floats
-    push_window: Floats
-    pull_window: Floats
-    exposed: Floats
-    moved: Floats | None
+    cpu_ns: Floats
+    link_ns: Floats
+    receiving_ns: Floats
+    push_window_ns: Floats
+    pull_window_ns: Floats
+    exposed_ns: Floats
+    moved_bytes: Floats | None
     job_ns: float
-    links: tuple[Goodput | None, ...]
+    goodput_of_shard: tuple[Goodput | None, ...]
     replay: WindowedReplay
 
     @classmethod
@@ -77,12 +78,12 @@ class Exchange:
         loads: pl.DataFrame,
         *,
         job_ns: float,
-        goodput: Mapping[int, Goodput],
+        goodput_by_shard: Mapping[int, Goodput],
         replay: WindowedReplay,
     ) -> Exchange:
         """Put sums, a row per shard and step, into matrices; `loads` has a row a shard."""
-        worker_counts = phases.by_step(phases.has_time)
-        has_workers = worker_counts > 0  # [step]
+        worker_counts = phases.sum_by_step(phases.window_has_time)  # [step]
+        has_workers = worker_counts > 0
         steps, shards, nbytes = phases.steps[has_workers], loads["shard"], loads["bytes"]
         known_sums = sums.filter(pl.col("step").is_in(steps))
         row = np.searchsorted(steps, known_sums["step"])
@@ -90,38 +91,44 @@ class Exchange:
         matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
         matrices[:, row, column] = known_sums.select(_TIMES).to_numpy().T
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
-        exposed_ns = phases.by_step(phases.sum_time("ps_queue", "transfer"))
+        exposed_ns = phases.sum_by_step(phases.sum_ns_by_window("ps_queue", "transfer"))
         return cls(
             shards=tuple(shards.to_list()),
             hosts=tuple(loads["host"].fill_null("").to_list()),
             steps=steps,
-            exposed=exposed_ns[has_workers] / worker_counts[has_workers],
-            moved=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
+            exposed_ns=exposed_ns[has_workers] / worker_counts[has_workers],
+            moved_bytes=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
-            links=tuple(map(goodput.get, shards)),
+            goodput_of_shard=tuple(map(goodput_by_shard.get, shards)),
             replay=replay,
             **times,
         )
 
-    def hosts_of(self, columns: list[int]) -> tuple[str, ...]:
+    def list_hosts(self, columns: list[int]) -> tuple[str, ...]:
         """Return the machines of some shards, by their columns, each once."""
         return tuple(dict.fromkeys(self.hosts[column] for column in columns))
 
     @property
-    def sees_receives(self) -> Flags:
+    def has_receives(self) -> Flags:
         """Which shards recorded when they received pushes, [shard]."""
-        return np.asarray(self.received.any(axis=0))
+        return np.asarray(self.receiving_ns.any(axis=0))
 
-    def busy_shares(self) -> tuple[Floats, Floats]:
-        """Return the share of windows in which processors, and links, work, [shard]; nan if unknown."""
-        push, pull = self.push_window.sum(axis=0), self.pull_window.sum(axis=0)
-        cpu = np.where(push > 0, self.cpu.sum(axis=0) / np.maximum(push, 1), np.nan)
-        wire = self.wire.sum(axis=0) / np.maximum(push + pull, 1)
-        return cpu, np.where(self.sees_receives, wire, np.nan)
+    def measure_busy_shares(self) -> tuple[Floats, Floats]:
+        """Return the share of windows in which processors, and links, work, [shard]; nan if unknown.
+
+        Those of processors are the push windows, of links also the pull windows.
+        """
+        push_ns, pull_ns = self.push_window_ns.sum(axis=0), self.pull_window_ns.sum(axis=0)
+        cpu_share = self.cpu_ns.sum(axis=0) / np.maximum(push_ns, 1)
+        link_share = self.link_ns.sum(axis=0) / np.maximum(push_ns + pull_ns, 1)
+        return (
+            np.where(push_ns > 0, cpu_share, np.nan),
+            np.where(self.has_receives, link_share, np.nan),
+        )
 
 
-def served_requests(trace: Trace) -> pl.DataFrame:
-    """Return the requests as the shards recorded them, a row each, by shard, step and begin.
+def list_services(trace: Trace) -> pl.DataFrame:
+    """Return the work of shards for requests, a row per operation, by shard, step and begin.
 
     Where a shard does not know steps, a request has that of the worker that made it, and an update
     without a request that of the request before.
@@ -154,34 +161,34 @@ def served_requests(trace: Trace) -> pl.DataFrame:
 def measure_utilisation(
     services: pl.DataFrame, requests: pl.DataFrame, *, is_aligned: bool = True
 ) -> pl.DataFrame:
-    """Sum up what each shard was at work with, ns, a row per shard and step.
+    """Sum up for how long each shard was at work, a row per shard and step, with the columns `_TIMES`.
 
-    Shards recorded `services`, workers `requests`, a row each. `wire` is all work of the link,
-    `received` its work for pushes. Where nothing shows when pushes came, as workers' times do not if
+    Shards recorded `services`, workers `requests`, a row each. `link_ns` is all work of the link,
+    `receiving_ns` its work for pushes. Where nothing shows when pushes came, as workers' times do not if
     clocks are not aligned, their window is 0.
     """
-    pushed = (
-        requests.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
-    )
-    sees_receives = (pl.col("received") > 0).any().over("shard")
-    since_sent = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
-    known_window = pl.when(sees_receives).then("push_window")
-    window = known_window.when(pl.lit(is_aligned)).then(since_sent)
+    first_sends = requests.filter(op="push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
+    has_receives = (pl.col("receiving_ns") > 0).any().over("shard")
+    since_sent_ns = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
+    known_window_ns = pl.when(has_receives).then("push_window_ns")
+    push_window_ns = known_window_ns.when(pl.lit(is_aligned)).then(since_sent_ns)
     by_step = (
         services.group_by(_GROUP)
         .agg(
             **{name: _sum_busy_ns(is_work) for name, is_work in _WORK.items()},
-            push_window=_measure_window_ns(_WORK["cpu"] | _WORK["received"]),
-            pull_window=_measure_window_ns(_IS_REPLY),
-            worked_ns=pl.col("end_ns").filter(_WORK["cpu"]).max(),
+            push_window_ns=_measure_window_ns(_WORK["cpu_ns"] | _WORK["receiving_ns"]),
+            pull_window_ns=_measure_window_ns(_IS_REPLY),
+            worked_ns=pl.col("end_ns").filter(_WORK["cpu_ns"]).max(),
         )
-        .join(pushed, on=_GROUP, how="left")
-        .with_columns(push_window=window)
+        .join(first_sends, on=_GROUP, how="left")
+        .with_columns(push_window_ns=push_window_ns)
         .drop("worked_ns", "sent_ns")
         .with_columns(pl.exclude(_GROUP).fill_null(0))
         .sort(_GROUP)
     )
-    return _scale_to_open(by_step, services, requests) if _pushes_interleave(services) else by_step
+    if _do_pushes_interleave(services):
+        return _scale_sums(by_step, services, requests)
+    return by_step
 
 
 def _sum_busy_ns(is_work: pl.Expr) -> pl.Expr:
@@ -196,7 +203,7 @@ def _measure_window_ns(is_work: pl.Expr) -> pl.Expr:
     return pl.col("end_ns").filter(is_work).max() - pl.col("start_ns").filter(is_work).min()
 
 
-def _pushes_interleave(services: pl.DataFrame) -> bool:
+def _do_pushes_interleave(services: pl.DataFrame) -> bool:
     """Return True if shards add up a push of most steps before they have added up an earlier step's."""
     windows = (
         services.filter(pl.col("op") == "aggregate")
@@ -209,17 +216,16 @@ def _pushes_interleave(services: pl.DataFrame) -> bool:
     return int(begins_early.sum()) > MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE * windows.height
 
 
-def _scale_to_open(
-    sums: pl.DataFrame, services: pl.DataFrame, requests: pl.DataFrame
-) -> pl.DataFrame:
+def _scale_sums(sums: pl.DataFrame, services: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     """Scale sums, a row per shard and step, to the time in which the shard works for any request.
 
-    Windows are scaled to the time in which it has, or works for, any push or pull.
+    Work for several steps at once would count more than once. Windows are scaled to the time in which
+    the shard has, or works for, any push or pull. `services` and `requests` have a row each.
     """
     spans = {name: services.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
     pushes, pulls = (requests.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))
-    spans["push_window"] = pl.concat([pushes, spans["cpu"]])
-    spans["pull_window"] = pl.concat([pulls, services.filter(_IS_REPLY).select(_SPAN)])
+    spans["push_window_ns"] = pl.concat([pushes, spans["cpu_ns"]])
+    spans["pull_window_ns"] = pl.concat([pulls, services.filter(_IS_REPLY).select(_SPAN)])
     is_any = pl.lit(value=True)
     for name, work in spans.items():
         busy = work.sort("start_ns").group_by("shard").agg(busy_ns=_sum_busy_ns(is_any))
@@ -234,88 +240,96 @@ def _scale_to_open(
 
 @dataclass(frozen=True)
 class Goodput:
-    """Bytes per nanosecond by the least number of messages in a class: 1, 2, 4, 8 ...
+    """What a link carries by how many messages share it, in classes of 1, 2, 4, 8 messages or more.
 
-    `crowd` is the mean number of messages on the link, `reply_rate` the goodput of replies, if fewer
-    messages never come in together. `relative_error` is that of the best rate.
+    `message_counts` are the least numbers of the classes. Replies tell if fewer messages never come in
+    together. `relative_error` is that of the best goodput.
     """
 
-    counts: tuple[int, ...]
-    rates: tuple[float, ...]
-    mean_rate: float
-    crowd: float
-    reply_rate: float | None = None
+    message_counts: tuple[int, ...]
+    bytes_per_ns_by_class: tuple[float, ...]
+    mean_bytes_per_ns: float
+    mean_message_count: float
+    reply_bytes_per_ns: float | None = None
     relative_error: float = 0.0
 
     @property
-    def best_rate(self) -> float:
+    def best_bytes_per_ns(self) -> float:
         """The link's own best goodput."""
-        return max(*self.rates, self.reply_rate or 0.0)
+        return max(*self.bytes_per_ns_by_class, self.reply_bytes_per_ns or 0.0)
 
     @property
-    def collapse(self) -> float:
+    def collapse_ratio(self) -> float:
         """How many times less gets through than at best."""
-        return self.best_rate / self.mean_rate if self.mean_rate > 0 else 1.0
+        mean_rate = self.mean_bytes_per_ns
+        return self.best_bytes_per_ns / mean_rate if mean_rate > 0 else 1.0
 
     @property
-    def falls(self) -> bool:
+    def is_crowd_slower(self) -> bool:
         """Whether the best is reached by fewer messages than there usually are, or by replies."""
-        best_count = self.counts[int(np.argmax(self.rates))]
-        return self.best_rate == self.reply_rate or best_count < self.crowd
+        best_count = self.message_counts[int(np.argmax(self.bytes_per_ns_by_class))]
+        is_reply_best = self.best_bytes_per_ns == self.reply_bytes_per_ns
+        return is_reply_best or best_count < self.mean_message_count
 
 
 def measure_goodput(
     services: pl.DataFrame, requests: pl.DataFrame | None = None
 ) -> dict[int, Goodput]:
-    """Measure the incoming link of every shard that received enough, by shard."""
+    """Measure the incoming link of every shard that received enough, by shard.
+
+    `services` has a row per operation of a shard, `requests` one per request of a worker: with these,
+    replies show how fast a link is that is always crowded.
+    """
     incoming = services.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
     goodputs = {}
     for (shard,), pushes in incoming.partition_by("shard", as_dict=True).items():
-        goodput = best_link = _fit_enough(pushes)
+        goodput = best_goodput = _fit_if_enough(pushes)
         messages = pushes
         if goodput is None:
             continue
         # Neither one message alone nor half as many as usual were seen on the link.
-        is_always_crowded = goodput.counts[0] > max(goodput.crowd / 2, 1)
+        is_always_crowded = goodput.message_counts[0] > max(goodput.mean_message_count / 2, 1)
         if is_always_crowded and requests is not None:
             messages = _find_replies(services.filter(shard=int(shard)), requests)
-            best_link = _fit_enough(messages)
-            goodput = replace(goodput, reply_rate=best_link.mean_rate if best_link else None)
-        relative_error = _measure_error(messages) if best_link else 0.0
+            best_goodput = _fit_if_enough(messages)
+            reply_rate = best_goodput.mean_bytes_per_ns if best_goodput else None
+            goodput = replace(goodput, reply_bytes_per_ns=reply_rate)
+        relative_error = _measure_error(messages) if best_goodput else 0.0
         goodputs[int(shard)] = replace(goodput, relative_error=relative_error)
     return goodputs
 
 
-def _fit_enough(messages: pl.DataFrame) -> Goodput | None:
+def _fit_if_enough(messages: pl.DataFrame) -> Goodput | None:
     return _fit_goodput(messages) if messages.height >= MIN_MESSAGES_FOR_GOODPUT else None
 
 
 def _measure_error(messages: pl.DataFrame) -> float:
     """Return the relative standard error of messages' best goodput, from parts of the run."""
-    count = messages.height // PARTS_OF_RUN_FOR_ERROR
+    count = messages.height // PARTS_OF_RUN_FOR_ERROR  # messages of a part
     parts = (messages.slice(part * count, count) for part in range(PARTS_OF_RUN_FOR_ERROR))
-    best_rates = [link.best_rate for part in parts if (link := _fit_goodput(part)) is not None]
+    goodputs = [goodput for part in parts if (goodput := _fit_goodput(part)) is not None]
+    best_rates = [goodput.best_bytes_per_ns for goodput in goodputs]
     if count < MIN_MESSAGES_OF_PART or len(best_rates) < 2:
         return 0.0
     return float(np.std(best_rates, ddof=1) / np.mean(best_rates) / np.sqrt(len(best_rates)))
 
 
 def _find_replies(services: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """Return a shard's replies with bytes, until the worker has them."""
-    returned = requests.filter(pl.col("op") == "pull").select("request", returned="end_ns")
+    """Return a shard's replies with bytes, a row each; they end when the worker has them."""
+    returned = requests.filter(pl.col("op") == "pull").select("request", returned_ns="end_ns")
     return (
         services.filter(pl.col("op") == "reply", pl.col("bytes") > 0)
         .join(returned, on="request")
-        .with_columns(end_ns=pl.max_horizontal("end_ns", "returned"))
+        .with_columns(end_ns=pl.max_horizontal("end_ns", "returned_ns"))
         .sort("start_ns")
     )
 
 
 def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
-    """Fit a link's goodput, bytes / ns, by how many messages shared it: 1, 2 to 3, 4 to 7 ..."""
+    """Fit a link's goodput by how many messages (a row each) shared it: 1, 2 to 3, 4 to 7 ..."""
     begin_ns, end_ns = messages["start_ns"].to_numpy(), messages["end_ns"].to_numpy()
     nbytes = messages["bytes"].to_numpy().astype(np.float64)
-    shares_ns, class_ns = _share_link_time(begin_ns, end_ns)
+    shares_ns, class_ns = _share_link_time(begin_ns, end_ns)  # [message, class], [class]
     link_ns = class_ns.sum()
     fitted_classes = np.flatnonzero(class_ns >= MIN_SHARE_OF_LINK_TIME_OF_COUNT * link_ns)
     if link_ns <= 0 or not len(fitted_classes):
@@ -324,7 +338,7 @@ def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
     least_counts = tuple(int(1 << power) for power in fitted_classes)
     mean_count = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
     mean_rate = float(nbytes.sum() / link_ns)
-    return Goodput(least_counts, tuple(rates.tolist()), mean_rate, crowd=mean_count)
+    return Goodput(least_counts, tuple(rates.tolist()), mean_rate, mean_count)
 
 
 def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.model import fmt
-from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
+from tracelens.placement import CHUNK_BYTES, STRATEGIES, sum_shard_bytes
 from tracelens.replay.pricing import price_edits
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ MAX_TENSORS_SHOWN: Final = 64
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """Loads by placement, a sentence that says what to do, and what that saves.
+    """Loads by placement (`PLACEMENT_COLUMNS`), a sentence that says what to do, and what that saves.
 
-    `variable` is the largest one, null where requests do not name theirs.
+    The largest variable is None where requests do not name theirs.
     """
 
-    table: pl.DataFrame
-    variable: str | None
-    variable_bytes: int | None
+    placements: pl.DataFrame
+    largest_variable: str | None
+    largest_variable_bytes: int | None
     sentence: str
     price: EditPrice
 
@@ -64,29 +64,30 @@ class Advice:
 def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame) -> Advice:
     """Try the placements, as edits of the replay; requests (of workers) and shards have a row each."""
     one_way, rank_steps = _select_one_way(requests)
-    variable_bytes = measure_tensors(one_way, rank_steps)
+    bytes_by_variable = measure_tensors(one_way, rank_steps)
     by_shard = one_way.group_by("shard").agg(pl.col("bytes").sum() / rank_steps)
     loads_now = shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
     shard_bytes = [max(round(nbytes), 1) for nbytes in loads_now["bytes"].fill_null(0).to_list()]
     total_bytes, shard_count = sum(shard_bytes), len(shard_bytes)
-    mean_bytes, largest_bytes = total_bytes // shard_count, max(variable_bytes.values(), default=0)
-    whole_bytes = max(
-        mean_bytes, largest_bytes
-    )  # least on the fullest shard if variables are whole
-    names = ADVISED if variable_bytes else ("chunked",)
+    mean_bytes = total_bytes // shard_count
+    largest_bytes = max(bytes_by_variable.values(), default=0)
+    whole_bytes = max(mean_bytes, largest_bytes)  # least on the fullest shard if none is split
+    names = ADVISED if bytes_by_variable else ("chunked",)
     prices = {name: price_edits(replay, f"placement={name}") for name in names}
     most_bytes, effective_shards = max(shard_bytes), total_bytes / max(shard_bytes)
     rows: list[tuple[str, int, int, float, int, float | None]] = [
         ("now", most_bytes, mean_bytes, effective_shards, whole_bytes, 0.0)
     ]
     for name, price in prices.items():
-        pieces = STRATEGIES[name](list(variable_bytes.values()) or [total_bytes], shard_count)
-        most_bytes = max(loads(pieces, shard_count))
+        pieces = STRATEGIES[name](list(bytes_by_variable.values()) or [total_bytes], shard_count)
+        most_bytes = max(sum_shard_bytes(pieces, shard_count))
         effective_shards = total_bytes / most_bytes if most_bytes else 1.0
         least_bytes = mean_bytes if name == "chunked" else whole_bytes
-        rows.append((name, most_bytes, mean_bytes, effective_shards, least_bytes, price.saving))
+        rows.append(
+            (name, most_bytes, mean_bytes, effective_shards, least_bytes, price.saving_share)
+        )
     placements = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
-    variable = max(variable_bytes, key=variable_bytes.__getitem__, default=None)
+    variable = max(bytes_by_variable, key=bytes_by_variable.__getitem__, default=None)
     sentence, placement = _choose_placement(placements, prices, variable, largest_bytes)
     return Advice(placements, variable, largest_bytes or None, sentence, prices[placement])
 
@@ -94,9 +95,14 @@ def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame)
 def _choose_placement(
     placements: pl.DataFrame, prices: Mapping[str, EditPrice], variable: str | None, nbytes: int
 ) -> tuple[str, str]:
-    """Return a sentence of advice, and the placement that it names last; `variable` is the largest."""
+    """Return a sentence of advice, and the placement that it names last.
+
+    `variable` is the largest one, of `nbytes`; `placements` has a row each, `prices` are by placement.
+    """
     most_bytes = dict(placements.select("placement", "most_bytes").iter_rows())
-    savings = {name: price.saving for name, price in prices.items() if price.saving is not None}
+    savings = {
+        name: price.saving_share for name, price in prices.items() if price.saving_share is not None
+    }
     if "chunked" not in savings:
         refusal = prices["chunked"].refusal
         return f"What another placement would save is not known: {refusal}.", "chunked"
@@ -135,17 +141,17 @@ def label_tensors(requests: pl.DataFrame) -> pl.DataFrame:
 
 
 def _select_one_way(requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the requests that move variables one way, and how often a worker moved all of them."""
+    """Return the requests that move variables one way, and in how many steps of ranks they do."""
     pushes = requests.filter(pl.col("op") == "push")
-    moving = pushes if pushes["bytes"].sum() else requests
-    return moving, max(moving.select("rank", "step").n_unique(), 1)
+    one_way = pushes if pushes["bytes"].sum() else requests  # without their bytes, pulls
+    return one_way, max(one_way.select("rank", "step").n_unique(), 1)
 
 
 def measure_tensors(requests: pl.DataFrame, rank_steps: int) -> Mapping[str, int]:
     """Return the bytes that a worker moves one way in a step, by tensor; empty where one is unknown.
 
-    `requests` move tensors one way, in so many steps of ranks. Tensors are in order of creation, as keys
-    show, or else of first use.
+    `requests` move tensors one way, in `rank_steps` steps of ranks. Tensors are in order of creation, as
+    keys show, or else of first use.
     """
     if requests["tensor"].null_count():
         return {}

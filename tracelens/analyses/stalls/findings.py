@@ -15,7 +15,7 @@ from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.core_waits import measure_core_wait_of_all
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.stalls.pace import COMPUTED, price_slowdown, warms_up
+from tracelens.analyses.stalls.pace import COMPUTED, is_warm_up, report_slowdown
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
@@ -71,17 +71,21 @@ class Stalls(DisplayMixin):
 
 @dataclass(frozen=True, eq=False)
 class _Stall:
-    """A finding, the rows (steps) in which all ranks are slow, None = all, and by how much a step."""
+    """A finding, the rows (steps) in which all ranks are slow, None = all, and by how much."""
 
     finding: Finding
     rows: Indices | None
-    extra_ns: float
+    extra_ns_per_step: float
 
 
 def run(facts: Facts) -> Stalls:
     """Compare every phase with itself over the run."""
     times = facts.compute_time
-    if len(times.ranks) < 2 or len(times.steps) < MIN_STEPS_FOR_STALL_TEST or not times.step_ns:
+    if (
+        len(times.ranks) < 2
+        or len(times.steps) < MIN_STEPS_FOR_STALL_TEST
+        or not times.typical_step_ns
+    ):
         return Stalls()
     run_ns = job_ns(facts.trace)
     stalls: list[_Stall] = []
@@ -91,19 +95,19 @@ def run(facts: Facts) -> Stalls:
     for row, phase in enumerate(times.phases):
         stalls += find_slow_steps(times, row, has_more_work, run_ns, facts.replay)
         if phase == "data":
-            stalls += _report_loading(times, times.own[row], run_ns, facts.replay)
+            stalls += _report_loading(times, times.compute_ns[row], run_ns, facts.replay)
     known_findings = [stall.finding for stall in stalls]
-    finding_and_slowdown = price_slowdown(times, run_ns, known_findings, facts.replay, more_work)
+    finding_and_slowdown = report_slowdown(times, run_ns, known_findings, facts.replay, more_work)
     if finding_and_slowdown is not None:
         finding, slowdown = finding_and_slowdown
-        stalls.append(_Stall(finding, slowdown.rows, slowdown.level * times.step_ns))
+        stalls.append(_Stall(finding, slowdown.rows, slowdown.extra_share * times.typical_step_ns))
     return Stalls(tuple(_add_clues(facts, stall) for stall in stalls))
 
 
 def _add_clues(facts: Facts, stall: _Stall) -> Finding:
     """Add to a finding the code sampled more than in other steps, and waits for cores, if any."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
-    finding, rows, extra_ns = stall.finding, stall.rows, stall.extra_ns
+    finding, rows, extra_ns = stall.finding, stall.rows, stall.extra_ns_per_step
     phase = finding.phase or ""
     if rows is None:
         culprit = sampled_code.find_in_phase(
@@ -131,19 +135,20 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
 
 
 def _find_least(spent_ns: Floats) -> Floats:
-    """Return the time of the rank with the least of a phase, ns, [step]; 0 where none was there."""
+    """Return the least time of a rank, [step]; 0 without ranks. `spent_ns` is [step, rank]."""
     return np.asarray(np.nan_to_num(np.fmin.reduce(spent_ns, axis=1), nan=0.0))
 
 
 def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> Flags:
     """Return in which steps the rank with the least compute time has more work than usual, [step].
 
-    Forward and backprop are longer alike, or all work is by about the share `more_work`, [step, rank].
+    There forward and backprop are longer alike, or all work is longer by about the share `more_work` of
+    additional tokens or samples, [step, rank].
     """
-    shortest_rank = np.nan_to_num(times.total, nan=np.inf).argmin(axis=1)
+    shortest_rank = np.nan_to_num(times.total_compute_ns, nan=np.inf).argmin(axis=1)
     has_more_work = compute_time.find_proportional_delays(times)
     if more_work is not None:
-        longer_share = times.total / np.nanmedian(times.total, axis=0) - 1
+        longer_share = times.total_compute_ns / np.nanmedian(times.total_compute_ns, axis=0) - 1
         has_more_work |= compute_time.is_in_proportion(more_work, longer_share)
     return np.asarray(has_more_work[np.arange(len(times.steps)), shortest_rank])
 
@@ -153,7 +158,7 @@ class _SlowSteps:
     """Rows in which all ranks are slow, and by what share of a step, [row]."""
 
     rows: Indices
-    residual: Floats
+    extra_share: Floats
     pattern: Pattern
 
 
@@ -169,36 +174,39 @@ def find_slow_steps(
     Fixing it saves what a rank spends beyond its median in the other steps. Scattered steps with more
     work, [step], do not count.
     """
-    phase, spent_ns = times.phases[phase_row], times.own[phase_row]  # [step, rank]
+    phase, spent_ns = times.phases[phase_row], times.compute_ns[phase_row]  # [step, rank]
     rows = np.arange(WARM_UP, len(spent_ns))
-    least_share = _find_least(spent_ns)[rows] / times.step_ns
+    least_share = _find_least(spent_ns)[rows] / times.typical_step_ns
     residual = least_share - np.median(least_share)  # share of a step, [row]
     min_delay = MIN_DELAY_OF_DATA if phase == "data" else MIN_DELAY_OF_OTHER_PHASES
-    min_delay *= times.usual_ns / times.step_ns
+    min_delay *= times.typical_compute_ns / times.typical_step_ns
     level = max(min_delay, MIN_Z_SCORE_OF_SLOW_STEP * measure_deviation(residual))
     is_slow = residual > level
     if phase in compute_time.COMPUTING:
         is_slow &= ~has_more_work[rows]
     slow_indices, pattern = _choose_steps(residual, level, is_slow)
     slow_steps = _SlowSteps(rows[slow_indices], residual[slow_indices], pattern)
-    overrun_ns = np.maximum(slow_steps.residual, 0.0) * times.step_ns
+    overrun_ns = np.maximum(slow_steps.extra_share, 0.0) * times.typical_step_ns
     max_steps = MAX_SHARE_OF_SLOW_STEPS * len(residual)
     if not 0 < len(slow_indices) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
         return []
     known_ns = np.nan_to_num(spent_ns, nan=0.0)
     usual_ns = np.median(known_ns[np.setdiff1d(rows, slow_steps.rows)], axis=0)  # [rank]
-    less_ns = np.zeros(times.total.shape)
+    less_ns = np.zeros(times.total_compute_ns.shape)
     less_ns[slow_steps.rows] = np.maximum(known_ns[slow_steps.rows] - usual_ns, 0.0)
     fix = WorkFix(times.steps, (((phase,), less_ns),))
-    price = price_less_work(replay, fix, job_ns, times.total)
-    if price.saving < MIN_SAVING_OF_STALL:
+    price = price_less_work(replay, fix, job_ns, times.total_compute_ns)
+    if price.saving_share < MIN_SAVING_OF_STALL:
         return []
-    extra_ns = float(slow_steps.residual.mean()) * times.step_ns
+    extra_ns = float(slow_steps.extra_share.mean()) * times.typical_step_ns
     return [_Stall(_report_slow_steps(times, phase, slow_steps, price), slow_steps.rows, extra_ns)]
 
 
 def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
-    """Return the rows where most is lost, or all slow ones; residuals are shares of a step, [row]."""
+    """Return the rows of the interval where most is lost, or else all slow ones, and their pattern.
+
+    `residual`, [row], and the `level` of a slow row are shares of a step.
+    """
     scattered_rows = np.flatnonzero(is_slow)
     course = fit_course(
         residual,
@@ -207,7 +215,9 @@ def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indic
     )
     interval_rows = np.arange(course.first_row, course.last_row + 1)
     max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
-    lasts = MIN_STEPS_OF_LASTING_STALL <= len(interval_rows) <= max_steps and course.level >= level
+    lasts = (
+        MIN_STEPS_OF_LASTING_STALL <= len(interval_rows) <= max_steps and course.mean_delay >= level
+    )
     min_loss = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered_rows].sum()
     if lasts and residual[interval_rows].sum() >= min_loss:
         return interval_rows, course.pattern
@@ -225,24 +235,25 @@ def _report_slow_steps(
         is_short = len(slow_steps) <= fmt.MOST_LISTED
         steps_listed = fmt.listing("step", slow_steps.tolist()) if is_short else ""
         steps_text = steps_listed or f"in {len(slow_steps)} of the {steps_text}"
-    mean_share = float(slow.residual.mean())
-    is_warm_up = not is_sparse and warms_up(int(slow.rows[0]), int(slow.rows[-1]), len(times.steps))
+    mean_share = float(slow.extra_share.mean())
+    first_row, last_row = int(slow.rows[0]), int(slow.rows[-1])
+    warms_up = not is_sparse and is_warm_up(first_row, last_row, len(times.steps))
     # A checkpoint, the program's own spans, or a run that warms up.
-    is_usual = phase in {"checkpoint", "user"} or (phase in COMPUTED and is_warm_up)
+    is_usual = phase in {"checkpoint", "user"} or (phase in COMPUTED and warms_up)
     return Finding.of(
         _KINDS.get(phase, "slow_all"),
         {
             "ranks": str(len(times.ranks)),
             "phase": fmt.phase(phase),
             "steps": steps_text,
-            "extra": fmt.duration(mean_share * times.step_ns),
+            "extra": fmt.duration(mean_share * times.typical_step_ns),
             "share": fmt.percent(mean_share),
-            "step": fmt.duration(times.step_ns),
+            "step": fmt.duration(times.typical_step_ns),
         },
         case="phase",
         category="opportunity" if is_usual else "fault",
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         cost=0.0,
         ranks=times.ranks,
@@ -250,7 +261,7 @@ def _report_slow_steps(
         pattern=slow.pattern,
         steps=first_and_last,
         evidence={
-            "extra_ns": round(mean_share * times.step_ns),
+            "extra_ns": round(mean_share * times.typical_step_ns),
             "steps_slow": len(slow_steps),
             "first_slow_steps": slow_steps[:MAX_SLOW_STEPS_LISTED].tolist(),
             "period": _find_period(slow_steps) if is_sparse else None,
@@ -276,16 +287,16 @@ def _report_loading(
     if usual_ns * len(least_ns) < MIN_SHARE_OF_JOB_LOADING * job_ns:
         return []
     fix = WorkFix(times.steps, ((("data",), np.nan_to_num(spent_ns, nan=0.0)),))
-    price = price_less_work(replay, fix, job_ns, times.total)
-    if price.saving < MIN_SHARE_OF_JOB_LOADING:
+    price = price_less_work(replay, fix, job_ns, times.total_compute_ns)
+    if price.saving_share < MIN_SHARE_OF_JOB_LOADING:
         return []
-    share = usual_ns / times.step_ns
+    share = usual_ns / times.typical_step_ns
     finding = Finding.of(
         "data_stall",
         {"share": fmt.percent(share)},
         category="opportunity",
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         ranks=times.ranks,
         phase="data",
@@ -293,4 +304,4 @@ def _report_loading(
         steps=(int(times.steps[0]), int(times.steps[-1])),
         evidence={"data_ns": round(usual_ns), "share_of_step": share},
     )
-    return [_Stall(finding, None, usual_ns)]
+    return [_Stall(finding, rows=None, extra_ns_per_step=usual_ns)]

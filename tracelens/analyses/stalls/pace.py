@@ -69,16 +69,17 @@ _GROWING: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Slowdown:
-    """Rows in which every rank computes longer, by `level` of a step on average.
+    """Rows in which every rank computes longer, by `extra_share` of a step on average.
 
-    `share`, [row], of their computation goes away with it; `drifts`: it grows from step to step.
+    `less_share`, [row], of their computation goes away with it, with a relative error; `is_drift`: it
+    grows from step to step.
     """
 
     rows: Indices
-    share: Floats
-    level: float
+    less_share: Floats
+    extra_share: float
     relative_error: float
-    drifts: bool = False
+    is_drift: bool = False
 
 
 def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdown | None:
@@ -87,25 +88,28 @@ def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdo
     `more_work`, [step, rank], is the additional share of its usual amount that a rank worked through: it
     may explain longer steps.
     """
-    computed = _sum_computation(times) / times.step_ns  # [step, rank] as shares of a step
-    slowdown = _search(computed)
+    computed = _sum_computation(times) / times.typical_step_ns  # [step, rank] as shares of a step
+    slowdown = _search_slowdown(computed)
     if slowdown is None or more_work is None:
         return slowdown
     work_ratio = 1 + _fit_elasticity(computed, more_work) * more_work
-    return _search(computed / work_ratio)
+    return _search_slowdown(computed / work_ratio)
 
 
 def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
-    """Return by how much longer computation is with more work, as a share of that; from 0 to 1."""
-    longer = computed / np.nanmedian(computed, axis=0) - 1
-    is_known = ~np.isnan(longer)
+    """Return by how much longer computation is with more work, as a share of that; from 0 to 1.
+
+    Both are [step, rank]; `more_work` is a share of the usual work.
+    """
+    longer_share = computed / np.nanmedian(computed, axis=0) - 1
+    is_known = ~np.isnan(longer_share)
     squares = np.sum(more_work[is_known] ** 2)
-    slope = np.sum((longer * more_work)[is_known]) / squares if squares else 0.0
+    slope = np.sum((longer_share * more_work)[is_known]) / squares if squares else 0.0
     return float(np.clip(slope, 0.0, 1.0))
 
 
-def _search(computed: Floats) -> Slowdown | None:
-    """Search the computation of ranks, [step, rank] as shares of a step."""
+def _search_slowdown(computed: Floats) -> Slowdown | None:
+    """Search the computation of ranks, [step, rank] as shares of a step, for two levels, or a drift."""
     rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
     rows = rows[rows >= WARM_UP]
     if len(rows) < MIN_STEPS_TO_JUDGE_PACE:
@@ -114,12 +118,15 @@ def _search(computed: Floats) -> Slowdown | None:
 
 
 def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Find the interval of steps at the upper one of two levels, [row, rank] as shares of a step."""
-    median = medians(computed, axis=1)
+    """Find the interval of steps at the upper one of two levels; None if there is no such one.
+
+    `computed` is what ranks compute, [row, rank] as shares of a step; `rows` are the rows of the run.
+    """
+    median = medians(computed, axis=1)  # of ranks, [row]
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
     course = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
-    is_upper = course.is_upper
+    is_upper = course.is_upper  # [row]
     if min(np.count_nonzero(is_upper), np.count_nonzero(~is_upper)) < MIN_STEPS_OF_LEVEL:
         return None
     levels = _measure_levels(computed, is_upper)
@@ -135,17 +142,23 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
         return None
     slow_medians, usual_medians = median[is_upper], median[~is_upper]
     ratio = float(usual_medians.mean() / slow_medians.mean())
-    errors = [
-        steps.std() / steps.mean() / np.sqrt(len(steps)) for steps in (slow_medians, usual_medians)
+    relative_errors = [
+        values.std() / values.mean() / np.sqrt(len(values))
+        for values in (slow_medians, usual_medians)
     ]
-    error = ratio * float(np.hypot(*errors))
+    error = ratio * float(np.hypot(*relative_errors))
     slow_rows = np.arange(rows[course.first_row], rows[course.last_row] + 1)
-    share = 1 - ratio
-    return Slowdown(slow_rows, np.full(len(slow_rows), share), rise, error / max(share, error))
+    less_share = 1 - ratio
+    return Slowdown(
+        slow_rows, np.full(len(slow_rows), less_share), rise, error / max(less_share, error)
+    )
 
 
 def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Return all rows if computation, [row, rank], rises from block to block, on nearly every rank."""
+    """Return all rows if computation, [row, rank], rises from block to block, on nearly every rank.
+
+    `computed` are shares of a step; `rows` are the rows of the run.
+    """
     edges = block_edges(len(rows))
     blocks = block_medians(medians(computed, axis=1)[:, None], edges)[:, 0]
     later, earlier = np.triu_indices(len(blocks), 1)[::-1]  # all pairs of blocks
@@ -169,62 +182,70 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
         return None
     relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
     return Slowdown(
-        rows, rise / (first_level + rise), float(rise.mean()), relative_error, drifts=True
+        rows, rise / (first_level + rise), float(rise.mean()), relative_error, is_drift=True
     )
 
 
 def _measure_levels(computed: Floats, is_upper: Flags) -> tuple[Floats, Floats] | None:
-    """Return the median of each rank inside and outside of some steps, of ranks that are in both."""
-    in_both = ~(
-        np.isnan(computed[is_upper]).all(axis=0) | np.isnan(computed[~is_upper]).all(axis=0)
-    )
-    if not in_both.any():
+    """Return the median of each rank in some steps, and in the others, of ranks that are in both.
+
+    `computed` is [row, rank], `is_upper` [row]. None where no rank is in both.
+    """
+    groups = computed[is_upper], computed[~is_upper]
+    is_in_both = ~(np.isnan(groups[0]).all(axis=0) | np.isnan(groups[1]).all(axis=0))
+    if not is_in_both.any():
         return None
-    return medians(computed[is_upper][:, in_both], 0), medians(computed[~is_upper][:, in_both], 0)
+    upper, lower = (medians(values[:, is_in_both], axis=0) for values in groups)
+    return upper, lower
 
 
-def price_slowdown(
+def report_slowdown(
     times: ComputeTime,
     job_ns: int,
     known_findings: list[Finding],
     replay: WindowedReplay | None,
     more_work: Floats | None = None,
 ) -> tuple[Finding, Slowdown] | None:
-    """Find and price a slowdown of all; None if it costs too little or is already `known_findings`."""
+    """Report a slowdown of all; None if too cheap or known. `more_work`: share, [step, rank]."""
     slowdown = find_slowdown(times, more_work)
     if slowdown is None or any(_is_same(times, slowdown, finding) for finding in known_findings):
         return None
     margin = TWO_SIDED * slowdown.relative_error
     least_price, price, greatest_price = (
-        _price_speed(times, slowdown, slowdown.share * factor, job_ns, replay)
+        _price_speed(times, slowdown, slowdown.less_share * factor, job_ns, replay)
         for factor in (1 - margin, 1.0, 1 + margin)
     )
-    if price.saving < (MIN_SAVING_OF_DRIFT if slowdown.drifts else MIN_SAVING_OF_SLOWDOWN):
+    if price.saving_share < (MIN_SAVING_OF_DRIFT if slowdown.is_drift else MIN_SAVING_OF_SLOWDOWN):
         return None
-    return _report(
-        times, slowdown, replace(price, interval=(least_price.saving, greatest_price.saving))
-    ), slowdown
+    price = replace(price, saving_interval=(least_price.saving_share, greatest_price.saving_share))
+    return _report(times, slowdown, price), slowdown
 
 
-def warms_up(first_row: int, last_row: int, steps: int) -> bool:
+def is_warm_up(first_row: int, last_row: int, step_count: int) -> bool:
     """Return True if rows are the run's beginning: what is slow there was not always faster."""
-    return first_row <= WARM_UP + MAX_STEPS_BEFORE_WARM_UP and last_row < steps - 1
+    return first_row <= WARM_UP + MAX_STEPS_BEFORE_WARM_UP and last_row < step_count - 1
 
 
 def _price_speed(
-    times: ComputeTime, slow: Slowdown, share: Floats, job_ns: int, replay: WindowedReplay | None
+    times: ComputeTime,
+    slow: Slowdown,
+    less_share: Floats,
+    job_ns: int,
+    replay: WindowedReplay | None,
 ) -> WorkPrice:
     """Price that all ranks compute by a share (0 to 1) less in each slow row, [slow row]."""
-    less_ns = np.zeros(times.total.shape)
+    less_ns = np.zeros(times.total_compute_ns.shape)
     computed_ns = np.nan_to_num(_sum_computation(times)[slow.rows], nan=0.0)
-    less_ns[slow.rows] = np.clip(share, 0.0, 1.0)[:, None] * computed_ns
+    less_ns[slow.rows] = np.clip(less_share, 0.0, 1.0)[:, None] * computed_ns
     phases = tuple(times.phases[row] for row in _find_computed_phases(times))
-    return price_less_work(replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total)
+    return price_less_work(
+        replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total_compute_ns
+    )
 
 
 def _sum_computation(times: ComputeTime) -> Floats:
     """Return for how long ranks compute, ns, [step, rank]."""
-    return np.asarray(times.own[_find_computed_phases(times)].sum(axis=0))
+    return np.asarray(times.compute_ns[_find_computed_phases(times)].sum(axis=0))
 
 
 def _find_computed_phases(times: ComputeTime) -> list[int]:
@@ -234,6 +255,7 @@ def _find_computed_phases(times: ComputeTime) -> list[int]:
 
 
 def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
+    """Return True if a finding is about most steps of a slowdown."""
     if finding.steps is None:
         return False
     first, last = times.steps[slowdown.rows[[0, -1]]].tolist()
@@ -243,9 +265,9 @@ def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
 
 def _name_grown_phase(times: ComputeTime, slowdown: Slowdown) -> str:
     """Name the phase that grew most on the rank with the least of it."""
-    least_ns = np.nan_to_num(np.fmin.reduce(times.own, axis=2), nan=0.0)
+    least_ns = np.nan_to_num(np.fmin.reduce(times.compute_ns, axis=2), nan=0.0)
     is_slow = np.zeros(len(times.steps), np.bool_)
-    is_slow[slowdown.rows[len(slowdown.rows) // 2 if slowdown.drifts else 0 :]] = True
+    is_slow[slowdown.rows[len(slowdown.rows) // 2 if slowdown.is_drift else 0 :]] = True
     growth_ns = np.median(least_ns[:, is_slow], axis=1) - np.median(least_ns[:, ~is_slow], axis=1)
     return times.phases[int(np.argmax(growth_ns))]
 
@@ -256,31 +278,31 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
     first_step, last_step = times.steps[rows[[0, -1]]].tolist()
     lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.steps)
     pattern: Pattern = "persistent" if lasts else "transient"
-    is_warm_up = not slowdown.drifts and warms_up(int(rows[0]), int(rows[-1]), len(times.steps))
-    when_text, cause = _GROWING if slowdown.drifts else _WARMING if is_warm_up else _SLOWER
+    warms_up = not slowdown.is_drift and is_warm_up(int(rows[0]), int(rows[-1]), len(times.steps))
+    when_text, cause = _GROWING if slowdown.is_drift else _WARMING if warms_up else _SLOWER
     return Finding.of(
         "slow_all",
         {
             "ranks": str(len(times.ranks)),
             "when": when_text,
             "steps": fmt.steps(first_step, last_step),
-            "extra": fmt.duration(slowdown.level * times.step_ns),
-            "share": fmt.percent(slowdown.level),
-            "step": fmt.duration(times.step_ns),
+            "extra": fmt.duration(slowdown.extra_share * times.typical_step_ns),
+            "share": fmt.percent(slowdown.extra_share),
+            "step": fmt.duration(times.typical_step_ns),
             "phase": fmt.phase(phase),
             "cause": cause,
         },
-        category="opportunity" if is_warm_up else "fault",
-        saving=price.saving,
-        interval=price.interval,
+        category="opportunity" if warms_up else "fault",
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=price.fix,
         cost=0.0,
         ranks=times.ranks,
         phase=phase,
-        pattern="drifting" if slowdown.drifts else pattern,
+        pattern="drifting" if slowdown.is_drift else pattern,
         steps=(first_step, last_step),
         evidence={
-            "extra_ns": round(slowdown.level * times.step_ns),
-            "share_of_step": slowdown.level,
+            "extra_ns": round(slowdown.extra_share * times.typical_step_ns),
+            "share_of_step": slowdown.extra_share,
         },
     )

@@ -80,16 +80,16 @@ class Episode:
     """Ranks (columns of `ComputeTime`) that are late in a phase in the same steps.
 
     `delay_ns` is [step, rank], 0 in time; `more_phases` of the same ranks hold a part of it.
-    `relative_error` is its standard error as a share of it, `period` the steps between stalls.
+    `relative_error` is its standard error as a share of it, `period_steps` the steps between stalls.
     """
 
-    ranks: tuple[int, ...]
+    columns: tuple[int, ...]
     phase: str
     delay_ns: Floats
     pattern: Pattern
     p_value: float
     relative_error: float = 0.0
-    period: int | None = None
+    period_steps: int | None = None
     more_phases: tuple[str, ...] = ()
 
     @property
@@ -98,43 +98,46 @@ class Episode:
         return (self.phase, *self.more_phases)
 
     @cached_property
-    def rows(self) -> Indices:
+    def late_rows(self) -> Indices:
         """Rows (steps) in which a rank is late, ascending."""
         return np.flatnonzero(self.delay_ns.any(axis=1))
 
     @cached_property
     def mean_delay_ns(self) -> float:
         """Delay of the latest rank of each late step, mean."""
-        return float(self.delay_ns[self.rows].max(axis=1).mean())
+        return float(self.delay_ns[self.late_rows].max(axis=1).mean())
 
 
 def find_episodes(times: ComputeTime) -> list[Episode]:
     """Find every delay of a single rank, and a delay that migrates."""
-    if not times.phases or not times.settled.any():
+    if not times.phases or not times.is_settled.any():
         return []
     # Of each phase, and last of all of them: [step, rank] as shares of a step.
-    residuals = [_measure_residuals(times, phase_ns) for phase_ns in times.own]
+    residuals = [_measure_residuals(times, phase_ns) for phase_ns in times.compute_ns]
     if len(times.phases) > 1:
-        residuals.append(_measure_residuals(times, times.total))
+        residuals.append(_measure_residuals(times, times.total_compute_ns))
     migrating = find_migrating(times, residuals[-1], residuals[: len(times.phases)])
     if migrating:
         for residual in residuals:
             residual[migrating.delay_ns > 0] = 0.0
     settled_residuals = [residual[times.settled_rows] for residual in residuals]
-    evidence = find_evidence(settled_residuals, np.flatnonzero(times.settled))
+    evidence = find_evidence(settled_residuals, np.flatnonzero(times.is_settled))
     episodes = [migrating] if migrating else []
-    for rank in sorted({item.rank for item in evidence}):
-        rank_evidence = [item for item in evidence if item.rank == rank]
-        unexplained = np.stack([residual[:, rank] for residual in residuals])
-        episodes += _RankDelays(times, unexplained, rank).explain(rank_evidence)
+    for column in sorted({item.column for item in evidence}):
+        rank_evidence = [item for item in evidence if item.column == column]
+        unexplained = np.stack([residual[:, column] for residual in residuals])
+        episodes += _RankDelays(times, unexplained, column).explain(rank_evidence)
     return episodes
 
 
 def _measure_residuals(times: ComputeTime, spent_ns: Floats) -> Floats:
-    """Measure each rank's time beyond its peers in every step, [step, rank] as shares of a step."""
+    """Measure each rank's time beyond its peers in every step, [step, rank] as shares of a step.
+
+    `spent_ns` is [step, rank]. Of two ranks each is the other's peer.
+    """
     if len(times.ranks) > 2:
-        return window_scan.measure_peer_residuals(spent_ns, times.step_ns)
-    difference = np.nan_to_num(spent_ns[:, 1] - spent_ns[:, 0], nan=0.0) / times.step_ns
+        return window_scan.measure_peer_residuals(spent_ns, times.typical_step_ns)
+    difference = np.nan_to_num(spent_ns[:, 1] - spent_ns[:, 0], nan=0.0) / times.typical_step_ns
     return np.stack([-difference, difference], axis=1)
 
 
@@ -147,23 +150,24 @@ class _RankDelays:
 
     times: ComputeTime
     unexplained: Floats
-    rank: int
+    column: int
 
     @cached_property
-    def rows(self) -> Indices:
-        """Rows of the steps that are compared."""
-        return np.flatnonzero(self.times.settled)
+    def settled_rows(self) -> Indices:
+        """Rows of the steps that are compared; evidence is of indices of these."""
+        return np.flatnonzero(self.times.is_settled)
 
     def explain(self, evidence: list[Evidence]) -> list[Episode]:
         """Follow the delays that there is evidence for, the greatest first; return their episodes."""
-        residuals_before = self.unexplained[:, self.rows].copy()
+        residuals_before = self.unexplained[:, self.settled_rows].copy()
         episodes = []
         while evidence:
             greatest = max(evidence, key=self._measure_explained_squares)
             of_one_delay = [
                 item
                 for item in evidence
-                if _measure_overlap(greatest.rows, item.rows) >= MIN_OVERLAP_OF_ONE_DELAY
+                if _measure_overlap(greatest.settled_indices, item.settled_indices)
+                >= MIN_OVERLAP_OF_ONE_DELAY
             ]
             episode_and_level = self._follow(of_one_delay)
             evidence = [item for item in evidence if item is not greatest]
@@ -185,21 +189,23 @@ class _RankDelays:
         lasting_episodes = [episode for episode in episodes if episode.pattern != "sparse"]
         if not lasting_episodes:
             return episodes
-        longest = max(lasting_episodes, key=lambda episode: len(episode.rows))
+        longest = max(lasting_episodes, key=lambda episode: len(episode.late_rows))
         phase_rows = [self.times.phases.index(name) for name in longest.phases]
-        residual = self.unexplained[phase_rows].sum(axis=0)[self.rows]  # share of a step, [step]
+        residual = self.unexplained[phase_rows].sum(axis=0)[
+            self.settled_rows
+        ]  # share of a step, [step]
         level = float(np.median(residual))
-        is_slower = level >= window_scan.min_effect(len(self.times.ranks))
+        is_slower = level >= window_scan.choose_min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
             return episodes
         delay_ns = longest.delay_ns.copy()
-        delay_ns[:, self.rank] += level * self.times.step_ns
+        delay_ns[:, self.column] += level * self.times.typical_step_ns
         persistent = replace(longest, delay_ns=delay_ns, pattern="persistent")
         return [persistent if episode is longest else episode for episode in episodes]
 
     def _measure_explained_squares(self, item: Evidence) -> float:
         """Return the part of the sum of squares that a delay explains."""
-        residual = self.unexplained[item.series, self.rows]
+        residual = self.unexplained[item.series, self.settled_rows]
         return float((residual**2).sum()) - _find_best_course(residual, [item]).cost
 
     def _is_unexplained(
@@ -208,11 +214,12 @@ class _RankDelays:
         """Return True if an episode leaves a good part of an item of evidence.
 
         In the steps of the episode it must also be as great as the episode's `level`, a share of a step,
-        as are the residuals, [series, step].
+        as are the residuals before all episodes, [series, settled step].
         """
-        median_before = np.median(residuals_before[item.series, item.rows])
-        median_left = np.median(self.unexplained[item.series, self.rows[item.rows]])
-        overlap = _measure_overlap(self.rows[item.rows], episode.rows)
+        median_before = np.median(residuals_before[item.series, item.settled_indices])
+        item_rows = self.settled_rows[item.settled_indices]
+        median_left = np.median(self.unexplained[item.series, item_rows])
+        overlap = _measure_overlap(item_rows, episode.late_rows)
         least_level = level if overlap >= MIN_OVERLAP_WITH_EPISODE else 0.0
         return bool(median_left >= max(MIN_SHARE_OF_DELAY_LEFT * median_before, least_level))
 
@@ -221,45 +228,45 @@ class _RankDelays:
 
         Return its episode and level (a share of a step); None if it is no delay as in its evidence.
         """
-        residuals = self.unexplained[:, self.rows]  # [series, step], as shares of a step
+        residuals = self.unexplained[:, self.settled_rows]  # [series, settled step]
         phase_count = len(self.times.phases)
         phase_residuals = residuals[:phase_count]
         certain_phases = sorted({item.series for item in evidence if item.series < phase_count})
         course = _find_best_course(residuals[-1], evidence)
         if len(certain_phases) == 1:
             phase_course = _find_best_course(residuals[certain_phases[0]], evidence)
-            total_effect, phase_effect = course.effect.sum(), phase_course.effect.sum()
+            total_effect, phase_effect = course.delay.sum(), phase_course.delay.sum()
             if phase_effect >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * total_effect:
                 course = phase_course
         increases = _find_clear_increases(phase_residuals, course, certain_phases)
         phases = [int(phase) for phase in np.argsort(increases)[::-1] if increases[phase] > 0]
-        if increases.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.level:
+        if increases.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.mean_delay:
             phases = [int(np.argmax(_measure_increases(phase_residuals, course)))]
         elif sorted(phases) != certain_phases:
             course = _find_best_course(residuals[phases].sum(axis=0), evidence)
-        delay = self._extend(course, self.unexplained[phases, : self.rows[0]].sum(axis=0))
+        delay = self._extend(course, self.unexplained[phases, : self.settled_rows[0]].sum(axis=0))
         late_steps = int(np.count_nonzero(delay))
-        if course.level <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
+        if course.mean_delay <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
             return None
-        if course.stalls:
+        if course.has_mostly_stalls:
             stalls = np.maximum(residuals[phases].sum(axis=0), 0.0)
-            delay[self.rows] = np.where(course.is_upper, stalls, 0.0)
+            delay[self.settled_rows] = np.where(course.is_upper, stalls, 0.0)
             self.unexplained[:, delay > 0] = 0.0
         else:
             increases = np.maximum(_measure_increases(phase_residuals, course), 0.0)
-            phase_shares = increases / max(increases.sum(), course.level)
+            phase_shares = increases / max(increases.sum(), course.mean_delay)
             self.unexplained[:phase_count] -= delay * phase_shares[:, None]
             self.unexplained[phase_count:] -= delay
-        return self._build_episode(course, evidence, phases, delay), course.level
+        return self._build_episode(course, evidence, phases, delay), course.mean_delay
 
     def _lasts_as_seen(self, course: Course, evidence: list[Evidence], late_steps: int) -> bool:
         """Return True if a delay of so many steps is of stalls, or lasts, as its evidence says."""
-        if course.stalls:
-            return any(item.stalls for item in evidence)
+        if course.has_mostly_stalls:
+            return any(item.is_of_stalls for item in evidence)
         min_steps = MIN_STEPS_OF_LASTING_DELAY
         if len(self.times.ranks) == 2:
-            min_steps = window_scan.min_window_of_pair(len(self.rows))
-        return late_steps >= min_steps and not all(item.stalls for item in evidence)
+            min_steps = window_scan.min_window_of_pair(len(self.settled_rows))
+        return late_steps >= min_steps and not all(item.is_of_stalls for item in evidence)
 
     def _extend(self, course: Course, warm_up_residuals: Floats) -> Floats:
         """Return the delay of all steps, [step], also of those in a run that are not compared.
@@ -268,31 +275,35 @@ class _RankDelays:
         that is as slow. All are shares of a step.
         """
         delay = np.zeros(len(self.times.steps))
-        delay[self.rows] = course.effect
-        if course.pattern == "drifting" or course.stalls:
+        delay[self.settled_rows] = course.delay
+        if course.pattern == "drifting" or course.has_mostly_stalls:
             return delay
         for first_row, last_row in course.runs:
-            delay[self.rows[first_row] : self.rows[last_row] + 1] = course.level
+            delay[self.settled_rows[first_row] : self.settled_rows[last_row] + 1] = (
+                course.mean_delay
+            )
         has_warm_up = course.first_row == 0 and len(warm_up_residuals) > 0
-        if has_warm_up and np.median(warm_up_residuals) > course.level / 2:
-            delay[: self.rows[0]] = course.level
+        if has_warm_up and np.median(warm_up_residuals) > course.mean_delay / 2:
+            delay[: self.settled_rows[0]] = course.mean_delay
         return delay
 
     def _build_episode(
         self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay: Floats
     ) -> Episode:
         """Build the episode of a delay, [step] as shares of a step, in some phases (rows)."""
-        delay_ns = np.zeros(self.times.total.shape)
-        delay_ns[:, self.rank] = delay * self.times.step_ns
+        delay_ns = np.zeros(self.times.total_compute_ns.shape)
+        delay_ns[:, self.column] = delay * self.times.typical_step_ns
         phase_names = [self.times.phases[phase] for phase in phase_rows]
         return Episode(
-            ranks=(self.rank,),
+            columns=(self.column,),
             phase=phase_names[0],
             delay_ns=delay_ns,
-            pattern="sparse" if course.stalls else course.pattern,
+            pattern="sparse" if course.has_mostly_stalls else course.pattern,
             p_value=min(item.p_value for item in evidence),
-            relative_error=0.0 if course.stalls else max(item.relative_error for item in evidence),
-            period=_find_period(np.flatnonzero(delay)) if course.stalls else None,
+            relative_error=0.0
+            if course.has_mostly_stalls
+            else max(item.relative_error for item in evidence),
+            period_steps=_find_period(np.flatnonzero(delay)) if course.has_mostly_stalls else None,
             more_phases=tuple(phase_names[1:]),
         )
 
@@ -307,24 +318,28 @@ def _find_best_course(residual: Floats, evidence: list[Evidence]) -> Course:
     courses = []
     for item in evidence:
         is_inside = np.zeros(len(residual), np.bool_)
-        is_inside[item.rows] = True
-        courses.append(fit_courses(residual, is_inside, scattered=item.stalls))
+        is_inside[item.settled_indices] = True
+        courses.append(fit_courses(residual, is_inside, scattered=item.is_of_stalls))
     return min(courses, key=lambda course: course.cost)
 
 
 def _find_period(rows: Indices) -> int | None:
-    """Return the steps between stalls if nearly all keep that period."""
+    """Return the steps between stalls (rows) if nearly all keep that period, or multiples; else None."""
     gaps = np.diff(rows)
     gaps = gaps[gaps > 1]
     period = int(np.median(gaps)) if len(gaps) else 0
-    regular = np.mean(np.abs(gaps - np.maximum(np.rint(gaps / max(period, 1)), 1) * period) <= 1)
-    return period if period > 2 and regular >= MIN_SHARE_OF_GAPS_WITH_PERIOD else None
+    multiples = np.maximum(np.rint(gaps / max(period, 1)), 1)
+    regular_share = np.mean(np.abs(gaps - multiples * period) <= 1)
+    return period if period > 2 and regular_share >= MIN_SHARE_OF_GAPS_WITH_PERIOD else None
 
 
 def _measure_increases(residuals: Floats, course: Course) -> Floats:
-    """Measure by how much each phase is longer where a rank is late, [phase] as shares of a step."""
+    """Measure by how much each phase is longer where a rank is late, [phase] as shares of a step.
+
+    `residuals` is what the rank takes beyond its peers, [phase, step].
+    """
     inside = course.is_upper
-    upper = (np.mean if course.stalls else np.median)(residuals[:, inside], axis=1)
+    upper = (np.mean if course.has_mostly_stalls else np.median)(residuals[:, inside], axis=1)
     lower = np.median(residuals[:, ~inside], axis=1) if _has_baseline(inside) else 0.0
     return np.asarray(upper - lower)
 
@@ -335,7 +350,10 @@ def _has_baseline(inside: Flags) -> bool:
 
 
 def _find_clear_increases(residuals: Floats, course: Course, certain: list[int]) -> Floats:
-    """Return the increases of phases, 0 where one is not clearly longer; `certain` phases always are."""
+    """Return the increases of phases, 0 where one is not clearly longer, [phase] as shares of a step.
+
+    `residuals` is [phase, step]; `certain` phases (rows) always are longer.
+    """
     increases = _measure_increases(residuals, course)
     errors = np.array([_least_clear_delay(residual, course.is_upper) for residual in residuals])
     is_clear = (increases > errors) | np.isin(np.arange(len(residuals)), certain)
@@ -343,12 +361,13 @@ def _find_clear_increases(residuals: Floats, course: Course, certain: list[int])
 
 
 def _least_clear_delay(residual: Floats, is_inside: Flags) -> float:
-    """Return the delay, as a share of a step, that a phase must exceed to be clearly longer.
+    """Return the delay that a phase must exceed to be clearly longer; all are shares of a step.
 
     `residual` is what a rank takes for it beyond its peers, [step], `is_inside` flags the late steps.
     """
     edges = block_edges(len(residual))
-    noise = measure_deviation(np.diff(block_medians(residual[:, None], edges)[:, 0])) / np.sqrt(2)
+    changes = np.diff(block_medians(residual[:, None], edges)[:, 0])  # from block to block
+    noise = measure_deviation(changes) / np.sqrt(2)
     steps_of_block = len(residual) / (len(edges) - 1)
     late_steps, has_baseline = np.count_nonzero(is_inside), _has_baseline(is_inside)
     inverse_steps = 1 / late_steps + (1 / (len(residual) - late_steps) if has_baseline else 0.0)
@@ -365,9 +384,10 @@ def find_migrating(
 ) -> Episode | None:
     """Search all phases together for a delay that migrates: some rank is late, each time another one.
 
-    `residuals` is what ranks take beyond their peers, [step, rank] as shares of a step, in all phases.
+    `residuals` is what ranks take beyond their peers in all phases, [step, rank] as shares of a step,
+    `residuals_of_phases` in each of them.
     """
-    rows = np.flatnonzero(times.settled)
+    rows = np.flatnonzero(times.is_settled)
     settled = residuals[times.settled_rows]
     has_few_ranks = len(times.ranks) < MIN_RANKS_FOR_MIGRATING_TEST
     if has_few_ranks or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
@@ -384,7 +404,7 @@ def find_migrating(
     level = float(np.median(clear_delays))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
         gains = np.minimum(settled, level + spread) - level / 2
-        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
+        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)  # [settled step, rank]
         if not _migrates(is_late):
             return None
         level = float(np.median(settled[is_late]))
@@ -392,10 +412,10 @@ def find_migrating(
     if p_value > MAX_P_VALUE_OF_MIGRATING_DELAY:
         return None
     delay_ns = np.zeros_like(residuals)
-    delay_ns[rows] = is_late * level * times.step_ns
+    delay_ns[rows] = is_late * level * times.typical_step_ns
     phase_delays = [float(of_phase[rows][is_late].mean()) for of_phase in residuals_of_phases]
     return Episode(
-        ranks=tuple(np.flatnonzero(is_late.any(axis=0)).tolist()),
+        columns=tuple(np.flatnonzero(is_late.any(axis=0)).tolist()),
         phase=times.phases[int(np.argmax(phase_delays))],
         delay_ns=delay_ns,
         pattern="migrating",
@@ -405,15 +425,16 @@ def find_migrating(
 
 def _migrates(is_late: Flags) -> bool:
     """Return True if in most steps some rank is late, [step, rank], one alone, and another each time."""
-    late_steps, has_late_rank = is_late.sum(axis=0), is_late.any(axis=1)
+    late_step_counts, has_late_rank = is_late.sum(axis=0), is_late.any(axis=1)  # [rank], [step]
     return bool(
-        np.count_nonzero(late_steps) >= MIN_RANKS_VISITED
+        np.count_nonzero(late_step_counts) >= MIN_RANKS_VISITED
         and has_late_rank.mean() >= MIN_SHARE_OF_STEPS_WITH_LATE_RANK
-        and late_steps.max() <= MAX_SHARE_OF_STRETCHES_OF_ONE_RANK * late_steps.sum()
+        and late_step_counts.max() <= MAX_SHARE_OF_STRETCHES_OF_ONE_RANK * late_step_counts.sum()
         and np.mean(is_late[has_late_rank].sum(axis=1) == 1) >= MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK
     )
 
 
-def _divide_into_stretches(steps: int) -> Ints:
-    """Return the begins of the shortest stretches of a delay that migrates, and the end."""
-    return np.append(np.arange(0, steps - MIN_STEPS_OF_STRETCH, MIN_STEPS_OF_STRETCH), steps)
+def _divide_into_stretches(step_count: int) -> Ints:
+    """Return the first rows of the shortest stretches of a delay that migrates, and the end."""
+    first_rows = np.arange(0, step_count - MIN_STEPS_OF_STRETCH, MIN_STEPS_OF_STRETCH)
+    return np.append(first_rows, step_count)

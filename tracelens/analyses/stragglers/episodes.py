@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens.accounting.compute_time import AFTER_MEETING, LEAST_LOSS
 from tracelens.analyses.stragglers import detection
-from tracelens.memory import give_back
+from tracelens.memory import free_unused_memory
 from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.delays import Price, price_delay
 from tracelens.replay.edits.fixes import WorkFix
@@ -68,19 +68,19 @@ def _join_simultaneous(episodes: list[Episode]) -> list[Episode]:
     for episode in episodes:
         for index, earlier in enumerate(joined):
             if _have_one_cause(earlier, episode):
-                joined[index] = _join(earlier, episode)
+                joined[index] = _join_pair(earlier, episode)
                 break
         else:
             joined.append(episode)
     return joined
 
 
-def _join(episode: Episode, other_episode: Episode) -> Episode:
+def _join_pair(episode: Episode, other_episode: Episode) -> Episode:
     """Join two episodes of one cause into one of both's ranks and phases, as certain as the less so."""
     more_phases = dict.fromkeys((*episode.more_phases, *other_episode.phases))
     return replace(
         episode,
-        ranks=tuple(sorted({*episode.ranks, *other_episode.ranks})),
+        columns=tuple(sorted({*episode.columns, *other_episode.columns})),
         delay_ns=episode.delay_ns + other_episode.delay_ns,
         p_value=max(episode.p_value, other_episode.p_value),
         relative_error=max(episode.relative_error, other_episode.relative_error),
@@ -89,33 +89,33 @@ def _join(episode: Episode, other_episode: Episode) -> Episode:
 
 
 def _have_one_cause(episode: Episode, other_episode: Episode) -> bool:
-    """Return True if two share a phase and their steps; which phase grew most is often chance."""
+    """Return True if two share a phase and most steps; which phase grew most is often chance."""
     if not {*episode.phases} & {*other_episode.phases}:
         return False
-    steps_of_both = len(np.intersect1d(episode.rows, other_episode.rows))
+    steps_of_both = len(np.intersect1d(episode.late_rows, other_episode.late_rows))
     return steps_of_both >= MIN_OVERLAP_OF_ONE_CAUSE * len(
-        np.union1d(episode.rows, other_episode.rows)
+        np.union1d(episode.late_rows, other_episode.late_rows)
     )
 
 
-def group_ranks_by_host(hosts: tuple[str, ...]) -> dict[str, list[int]]:
-    """Return the ranks (columns) of every host; `hosts` are those of all ranks."""
-    columns: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        columns.setdefault(host, []).append(rank)
-    return columns
+def group_columns_by_host(hosts: tuple[str, ...]) -> dict[str, list[int]]:
+    """Return the ranks (columns) of every host; `hosts` has that of each rank, [column]."""
+    columns_by_host: dict[str, list[int]] = {}
+    for column, host in enumerate(hosts):
+        columns_by_host.setdefault(host, []).append(column)
+    return columns_by_host
 
 
 def find_slow_hosts(times: ComputeTime) -> list[Episode]:
     """Return an episode for every host that is late as a whole for a while, with its late ranks."""
-    ranks_of_hosts = [*group_ranks_by_host(times.hosts).values()]
-    rank_counts = [len(ranks) for ranks in ranks_of_hosts]
+    columns_of_hosts = [*group_columns_by_host(times.hosts).values()]
+    rank_counts = [len(columns) for columns in columns_of_hosts]
     min_count = max(float(np.median(rank_counts)) if rank_counts else 0.0, 2)
-    large_hosts = [ranks for ranks in ranks_of_hosts if len(ranks) >= min_count]
+    large_hosts = [columns for columns in columns_of_hosts if len(columns) >= min_count]
     if len(large_hosts) < MIN_HOSTS_TO_COMPARE:
         return []
     episodes = [
-        _find_slow_ranks(times, host_episode, large_hosts[host_episode.ranks[0]])
+        _find_slow_ranks(times, host_episode, large_hosts[host_episode.columns[0]])
         for host_episode in detection.find_episodes(_present_hosts_as_ranks(times, large_hosts))
         if host_episode.pattern not in _NOT_LASTING
         and host_episode.p_value * len(large_hosts) <= MAX_P_VALUE_OF_SLOW_HOST
@@ -123,83 +123,90 @@ def find_slow_hosts(times: ComputeTime) -> list[Episode]:
     return [episode for episode in episodes if episode is not None]
 
 
-def _is_explained_by_host(episode: Episode, hosts: list[Episode]) -> bool:
+def _is_explained_by_host(episode: Episode, host_episodes: list[Episode]) -> bool:
     """Return True if a rank is late because its host is, in a phase and in steps of that."""
     return any(
-        set(episode.ranks) <= set(host.ranks)
+        set(episode.columns) <= set(host.columns)
         and {*episode.phases} & {*host.phases}
-        and len(np.intersect1d(episode.rows, host.rows))
-        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(episode.rows), len(host.rows))
-        for host in hosts
+        and len(np.intersect1d(episode.late_rows, host.late_rows))
+        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(episode.late_rows), len(host.late_rows))
+        for host in host_episodes
     )
 
 
 def _present_hosts_as_ranks(times: ComputeTime, members: list[list[int]]) -> ComputeTime:
-    """Present each host as its median rank, of two the faster: a late one does not make it late."""
+    """Present each host as its median rank, of two the faster: a late one does not make it late.
+
+    `members` are the ranks (columns) of each host.
+    """
     return replace(
         times,
         ranks=tuple(range(len(members))),
-        hosts=tuple(times.hosts[ranks[0]] for ranks in members),
-        own=np.stack([lower_medians(times.own[..., ranks]) for ranks in members], axis=-1),
-        length=np.stack([lower_medians(times.length[:, ranks]) for ranks in members], axis=-1),
-        wait=np.stack([times.wait[:, ranks].mean(axis=1) for ranks in members], axis=-1),
+        hosts=tuple(times.hosts[columns[0]] for columns in members),
+        compute_ns=np.stack(
+            [lower_medians(times.compute_ns[..., columns]) for columns in members], axis=-1
+        ),
+        step_length_ns=np.stack(
+            [lower_medians(times.step_length_ns[:, columns]) for columns in members], axis=-1
+        ),
+        wait_ns=np.stack([times.wait_ns[:, columns].mean(axis=1) for columns in members], axis=-1),
     )
 
 
-def _find_slow_ranks(times: ComputeTime, host: Episode, ranks: list[int]) -> Episode | None:
+def _find_slow_ranks(times: ComputeTime, host: Episode, columns: list[int]) -> Episode | None:
     """Return the episode of a host's slow ranks, with what each loses; None if only some are slow.
 
-    `host` is the episode of the host as one rank, `ranks` are its ranks (columns).
+    `host` is the episode of the host as one rank, `columns` are its ranks.
     """
-    levels, error = _measure_levels(times, host, ranks)  # shares of a step, [rank]
+    levels, error = _measure_levels(times, host, columns)  # shares of a step, [rank of the host]
     upper_median = float(np.sort(levels)[len(levels) // 2])
     is_slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * upper_median, 0.0))
     if is_slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
         return None
-    host_level = host.mean_delay_ns / times.step_ns
+    host_level = host.mean_delay_ns / times.typical_step_ns
     deviations = levels[is_slow] - levels[is_slow].mean()
     # Errors make ranks differ, too: only the rest of the variance is theirs.
     share_of_ranks = 1 - error**2 / float(np.mean(deviations**2)) if deviations.any() else 0.0
     factors = np.maximum(1 + max(share_of_ranks, 0.0) * deviations / host_level, 0.0)
-    slow_ranks = np.array(ranks)[is_slow].tolist()
-    delay_ns = np.zeros(times.total.shape)
-    delay_ns[:, slow_ranks] = host.delay_ns.max(axis=1)[:, None] * factors
-    return replace(host, ranks=tuple(slow_ranks), delay_ns=delay_ns)
+    slow_columns = np.array(columns)[is_slow].tolist()
+    delay_ns = np.zeros(times.total_compute_ns.shape)
+    delay_ns[:, slow_columns] = host.delay_ns.max(axis=1)[:, None] * factors
+    return replace(host, columns=tuple(slow_columns), delay_ns=delay_ns)
 
 
-def _measure_levels(times: ComputeTime, host: Episode, ranks: list[int]) -> tuple[Floats, float]:
+def _measure_levels(times: ComputeTime, host: Episode, columns: list[int]) -> tuple[Floats, float]:
     """Return the loss of each rank in a host's late steps, as a share of a step, and its error.
 
-    `host` is the episode of the host as one rank, `ranks` are its ranks (columns).
+    `host` is the episode of the host as one rank, `columns` are its ranks.
     """
-    rows = np.flatnonzero(times.settled)
+    rows = np.flatnonzero(times.is_settled)
     phase_rows = [times.phases.index(name) for name in host.phases]
-    phases_ns = times.own[phase_rows].sum(axis=0)  # of the host's late phases, [step, rank]
-    residuals = measure_peer_residuals(phases_ns, times.step_ns)[rows][:, ranks]
-    is_inside = (rows >= host.rows[0]) & (rows <= host.rows[-1])
+    phases_ns = times.compute_ns[phase_rows].sum(axis=0)  # of the host's late phases, [step, rank]
+    residuals = measure_peer_residuals(phases_ns, times.typical_step_ns)[rows][:, columns]
+    is_inside = (rows >= host.late_rows[0]) & (rows <= host.late_rows[-1])
     blocks = block_levels(residuals[is_inside], block_edges(int(is_inside.sum())))
     levels = blocks.mean(axis=0)
     if np.count_nonzero(~is_inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
         levels = levels - np.median(residuals[~is_inside], axis=0)
-    return levels, float(np.sqrt(Noise.from_blocks(blocks).variance(len(blocks))))
+    return levels, float(np.sqrt(Noise.from_blocks(blocks).variance_of_mean(len(blocks))))
 
 
-def against_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
+def compare_with_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
     """Add to delays by how much late ranks raise their step's median, with which ranks are compared."""
-    is_late = np.zeros(times.total.shape, np.bool_)
+    is_late = np.zeros(times.total_compute_ns.shape, np.bool_)
     for episode in episodes:
         is_late |= episode.delay_ns > 0
     if len(times.ranks) < 3 or not is_late.any() or is_late.all(axis=1).any():
         return episodes
     has_late_rank = np.asarray(is_late.any(axis=1))
-    total_ns = times.total[has_late_rank]
+    total_ns = times.total_compute_ns[has_late_rank]
     in_time_median_ns = medians(np.where(is_late[has_late_rank], np.nan, total_ns), axis=1)
     hidden_ns = np.zeros(len(has_late_rank))  # [step]
     raised_ns = medians(total_ns, axis=1) - in_time_median_ns
     hidden_ns[has_late_rank] = np.nan_to_num(raised_ns, nan=0.0)
     corrected = []
     for episode in episodes:
-        mean_hidden_ns = float(hidden_ns[episode.rows].mean())
+        mean_hidden_ns = float(hidden_ns[episode.late_rows].mean())
         delay_ns = episode.delay_ns + mean_hidden_ns * (episode.delay_ns > 0)
         corrected.append(replace(episode, delay_ns=delay_ns))
     return corrected
@@ -212,56 +219,56 @@ def price_episodes(
 
     Without a `replay` ranks are taken to meet in each step.
     """
-    levelled_times = times.levelled
-    episodes = group_episodes(levelled_times, detection.find_episodes(levelled_times))
-    episodes = against_unaffected_ranks(levelled_times, episodes)
-    give_back()  # what each phase's search left is as large as what pricing takes
-    prices = ((episode, _price(times, episode, job_ns, replay)) for episode in episodes)
+    even_times = times.with_equal_stages
+    episodes = group_episodes(even_times, detection.find_episodes(even_times))
+    episodes = compare_with_unaffected_ranks(even_times, episodes)
+    free_unused_memory()  # what each phase's search left is as large as what pricing takes
+    prices = ((episode, _price_episode(times, episode, job_ns, replay)) for episode in episodes)
     return [
         (episode, price)
         for episode, price in prices
-        if price.saving >= _find_min_saving(times, episode)
+        if price.saving_share >= _find_min_saving(times, episode)
     ]
 
 
-def _price(
+def _price_episode(
     times: ComputeTime, episode: Episode, job_ns: float, replay: WindowedReplay | None
 ) -> Price:
     """Price an episode, in a job of `job_ns`, by the replay, or as if ranks met in each step."""
-    if times.work_left_to_others(episode.ranks):
+    if times.is_work_left_to_others(episode.columns):
         return _price_pace(times, episode)
     # What follows the meeting of a step delays the meeting of the next one.
     follows_meeting = {*episode.phases} <= {*AFTER_MEETING}
-    total_ns = times.between_synchronizations if follows_meeting else times.total
+    total_ns = times.compute_ns_between_meetings if follows_meeting else times.total_compute_ns
     fix, error = build_fix(times, episode), episode.relative_error
     return price_delay(times, fix, job_ns, replay, total=total_ns, relative_error=error)
 
 
 def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:
-    """Return a lasting delay of each step if what slows a rank slows all that it does there.
+    """Return a lasting delay of each step, ns, if what slows a rank slows all that it does there.
 
     All are [step, rank]; `spent_ns` is the time of the late phases, and `delay_ns` the usual loss.
     """
     spent_ns, is_late = np.nan_to_num(spent_ns, nan=0.0), delay_ns > 0
     without_delay_ns = np.where(is_late, spent_ns - delay_ns, np.nan)
-    late_ranks = np.flatnonzero(is_late.any(axis=0))
-    usual_ns = np.maximum(medians(without_delay_ns[:, late_ranks], axis=0), 0.0)  # [late rank]
-    slowed_ns = np.maximum(usual_ns + delay_ns[:, late_ranks], 1.0)
+    columns = np.flatnonzero(is_late.any(axis=0))  # late ranks
+    usual_ns = np.maximum(medians(without_delay_ns[:, columns], axis=0), 0.0)  # [late rank]
+    slowed_ns = np.maximum(usual_ns + delay_ns[:, columns], 1.0)
     spread_ns = np.zeros_like(delay_ns)
-    spread_ns[:, late_ranks] = spent_ns[:, late_ranks] * delay_ns[:, late_ranks] / slowed_ns
+    spread_ns[:, columns] = spent_ns[:, columns] * delay_ns[:, columns] / slowed_ns
     return spread_ns
 
 
 def _price_pace(times: ComputeTime, episode: Episode) -> Price:
     """Price ranks that take work at their own pace: what they do less of, others have to do."""
-    step_counts = times.steps_done  # [rank]
-    peers = times.peers_of(episode.ranks)
+    step_counts = times.step_counts  # [rank]
+    peers = times.find_peer_columns(episode.columns)
     usual_count = float(np.median(step_counts[peers]))
-    fewer_steps = sum(max(usual_count - step_counts[rank], 0.0) for rank in episode.ranks)
-    all_steps = float(step_counts[[*peers, *episode.ranks]].sum())
-    saving = fewer_steps / (all_steps + fewer_steps)
+    fewer_steps = sum(max(usual_count - step_counts[column], 0.0) for column in episode.columns)
+    all_steps = float(step_counts[[*peers, *episode.columns]].sum())
+    saving = fewer_steps / (all_steps + fewer_steps)  # share of the job
     low, high = (saving * (1 + sign * TWO_SIDED * episode.relative_error) for sign in (-1, 1))
-    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost=0.0, waiting=0)
+    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost_share=0.0, waiting_rank_count=0)
 
 
 def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
@@ -272,12 +279,13 @@ def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
     delay_ns = episode.delay_ns
     if episode.pattern not in _NOT_LASTING:
         is_late_phase = [name in episode.phases for name in times.phases]
-        delay_ns = spread_by_work(times.own[is_late_phase].sum(axis=0), delay_ns)
+        delay_ns = spread_by_work(times.compute_ns[is_late_phase].sum(axis=0), delay_ns)
     return WorkFix(times.steps, ((episode.phases, delay_ns),))
 
 
 def _find_min_saving(times: ComputeTime, episode: Episode) -> float:
+    """Return the share of the job that fixing an episode must save to be reported."""
     if len(times.ranks) <= 2:
         return MIN_SAVING_OF_PAIR
-    least_loss_ns = LEAST_LOSS * times.length.shape[0] * times.step_ns
+    least_loss_ns = LEAST_LOSS * times.step_length_ns.shape[0] * times.typical_step_ns
     return 0.0 if episode.delay_ns.sum(axis=0).max() >= least_loss_ns else MIN_SAVING_AMONG_PEERS

@@ -56,18 +56,19 @@ LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Settled rows (steps) in which a rank (column) is late, and how likely chance explains them.
+    """Settled steps in which a rank (column) is late, and how likely chance explains them.
 
-    `series` is the phase (row of `ComputeTime.phases`), or one more for all phases together;
-    `relative_error` is the delay's standard error as a share of it; `stalls`: the steps are single ones.
+    `settled_indices` are indices among the settled rows. `series` is the phase (index of
+    `ComputeTime.phases`), or one more for all phases together; `relative_error` is the delay's standard
+    error as a share of it; `is_of_stalls`: the steps are single ones.
     """
 
-    rank: int
-    rows: Indices
+    column: int
+    settled_indices: Indices
     p_value: float
     series: int = 0
     relative_error: float = 0.0
-    stalls: bool = False
+    is_of_stalls: bool = False
 
 
 def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
@@ -76,27 +77,32 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
     `steps` are the numbers of the rows: nothing is known of the steps between them.
     """
     max_p_value = MAX_P_VALUE_OF_STALLS / 2 / len(residuals)
-    stalls = [
+    is_active = residuals[-1] != 0
+    stall_evidence = [
         replace(item, series=series)
         for series, residual in enumerate(residuals)
-        for item in find_stalls(residual, steps, max_p_value, residuals[-1] != 0)
+        for item in find_stalls(residual, steps, max_p_value, is_active)
     ]
-    return [*_find_windows(residuals), *stalls]
+    return [*_find_windows(residuals), *stall_evidence]
 
 
 def _find_windows(residuals: list[Floats]) -> list[Evidence]:
-    """Find windows of steps in which ranks are late, by series of residuals, shares of a step."""
+    """Find windows of steps with late ranks; each series of residuals is [step, rank], shares."""
     judge = _judge_many_ranks if residuals[0].shape[1] > 2 else _judge_pair
-    scans, p_values, is_late = judge(residuals)
+    scans, p_values, is_late = judge(residuals)  # flags and p-values are [series, rank]
     return [
         Evidence(
-            rank=int(rank),
-            rows=np.arange(scans[series].first[rank], scans[series].last[rank] + 1),
-            p_value=float(p_values[series, rank]),
+            column=int(column),
+            settled_indices=np.arange(
+                scans[series].first_row[column], scans[series].last_row[column] + 1
+            ),
+            p_value=float(p_values[series, column]),
             series=int(series),
-            relative_error=float(scans[series].scale[rank] / scans[series].mean[rank]),
+            relative_error=float(
+                scans[series].standard_error[column] / scans[series].residual[column]
+            ),
         )
-        for series, rank in np.argwhere(is_late)
+        for series, column in np.argwhere(is_late)
     ]
 
 
@@ -106,35 +112,39 @@ def _judge_many_ranks(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flag
     Late ranks are no peers: all are judged again without these, as long as a majority is left (step
     down: Marcus, Peritz & Gabriel 1976).
     """
-    late_ranks = np.zeros(residuals[0].shape[1], np.bool_)  # known ones, flags
+    is_known_late = np.zeros(residuals[0].shape[1], np.bool_)  # [rank]
     while True:
-        scans, p_values, is_late = _judge_by_peers(residuals, late_ranks)
-        more_late_ranks = np.asarray(late_ranks | is_late.any(axis=0))
-        is_final = (more_late_ranks == late_ranks).all()
-        if is_final or not _is_worth_repeating(more_late_ranks):
+        scans, p_values, is_late = _judge_by_peers(residuals, is_known_late)
+        is_any_late = np.asarray(is_known_late | is_late.any(axis=0))
+        is_final = (is_any_late == is_known_late).all()
+        if is_final or not _is_worth_repeating(is_any_late):
             return scans, p_values, is_late
-        late_ranks = more_late_ranks
+        is_known_late = is_any_late
 
 
-def _is_worth_repeating(late_ranks: Flags) -> bool:
-    """Return True if late ranks matter to what is normal, and enough others are left to show it."""
-    ranks, late = len(late_ranks), np.count_nonzero(late_ranks)
-    least_others = max(MIN_RANKS_LEFT, MIN_SHARE_OF_RANKS_LEFT * ranks)
-    return bool(late * MAX_RANKS_PER_LATE_RANK >= ranks and ranks - late >= least_others)
+def _is_worth_repeating(is_late: Flags) -> bool:
+    """Return True if late ranks (flags) matter to what is normal, and enough others can show it."""
+    rank_count, late_count = len(is_late), np.count_nonzero(is_late)
+    peer_count = rank_count - late_count
+    matters = late_count * MAX_RANKS_PER_LATE_RANK >= rank_count
+    return bool(matters and peer_count >= max(MIN_RANKS_LEFT, MIN_SHARE_OF_RANKS_LEFT * rank_count))
 
 
-def _judge_by_peers(residuals: list[Floats], late_ranks: Flags) -> tuple[list[Scan], Floats, Flags]:
-    """Judge every rank by those that are not known to be late, flags by rank.
+def _judge_by_peers(
+    residuals: list[Floats], is_known_late: Flags
+) -> tuple[list[Scan], Floats, Flags]:
+    """Judge every rank by those that are not known to be late, [rank].
 
     `residuals` are by series, [step, rank] as shares of a step. Return the scan of each series, p-values
     and late flags, both [series, rank].
     """
-    scans = [window_scan.scan_ranks(residual, late_ranks) for residual in residuals]
-    phases = len(scans) - 1  # half of the chance is for all of them together, the last series
-    search_counts = np.array([[2.0 * phases]] * phases + [[2.0]]) if phases else np.ones((1, 1))
-    p_values = np.minimum(np.stack([scan.p for scan in scans]) * search_counts, 1.0)
-    mean_delays = np.stack([scan.mean for scan in scans])
-    is_large = mean_delays >= window_scan.min_effect(mean_delays.shape[1])
+    scans = [window_scan.scan_ranks(residual, is_known_late) for residual in residuals]
+    # How many searches a p-value is one of: half of the chance is for the last series, all phases.
+    phase_count = len(scans) - 1
+    search_counts = np.array([[2.0 * phase_count]] * phase_count + [[2.0 if phase_count else 1.0]])
+    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * search_counts, 1.0)
+    mean_delays = np.stack([scan.residual for scan in scans])
+    is_large = mean_delays >= window_scan.choose_min_effect(mean_delays.shape[1])
     least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)  # [rank]
     is_late = window_scan.find_discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
     max_p_value = least_p_values[is_late].max(initial=0.0)
@@ -144,87 +154,92 @@ def _judge_by_peers(residuals: list[Floats], late_ranks: Flags) -> tuple[list[Sc
 def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks, as `_judge_many_ranks` does more."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
-    p_values = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)
-    is_large = np.stack([scan.mean for scan in scans]) >= window_scan.min_effect(2)
+    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * len(scans), 1.0)
+    is_large = np.stack([scan.residual for scan in scans]) >= window_scan.choose_min_effect(2)
     return scans, p_values, (p_values < MAX_P_VALUE_OF_PAIR) & is_large
 
 
 def find_stalls(
     residuals: Floats, steps: Indices, max_p_value: float, is_active: Flags | None = None
 ) -> list[Evidence]:
-    """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank].
+    """Find ranks that stall clearly more often than any but a quarter of their peers.
 
-    Any rank is accused wrongly with `max_p_value`. `is_active` says where ranks did anything, None =
-    where residuals are not 0: in a phase that one rank alone has, the others' zeros are usual.
+    Residuals are [step, rank], shares of a step; `steps` are the numbers of their rows. Any rank is
+    accused wrongly with `max_p_value`. `is_active` says where ranks did anything, None = where residuals
+    are not 0: in a phase that one rank alone has, the others' zeros are usual.
     """
     is_active = residuals != 0 if is_active is None else is_active
     deviations = residuals - medians(residuals, axis=0)
     sigma = float(np.quantile(deviations[is_active], _ONE_SIGMA)) if is_active.any() else 0.0
     length_of_stall = max(MIN_LENGTH_OF_STALL, MIN_Z_SCORE_OF_STALL * sigma)
-    least_likely_by_rank: dict[int, Evidence] = {}
-    while (has_stall := residuals > length_of_stall).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
-        for item in _judge_stalls(has_stall, steps, max_p_value, length_of_stall):
-            if item.p_value < least_likely_by_rank.setdefault(item.rank, item).p_value:
-                least_likely_by_rank[item.rank] = item
+    least_likely_by_column: dict[int, Evidence] = {}
+    while (is_stalled := residuals > length_of_stall).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
+        for item in _judge_stalls(is_stalled, steps, max_p_value, length_of_stall):
+            if item.p_value < least_likely_by_column.setdefault(item.column, item).p_value:
+                least_likely_by_column[item.column] = item
         length_of_stall *= 2
-    return [item for _, item in sorted(least_likely_by_rank.items()) if item.p_value < max_p_value]
+    return [
+        item for _, item in sorted(least_likely_by_column.items()) if item.p_value < max_p_value
+    ]
 
 
 def _judge_stalls(
-    stalled: Flags, numbers: Indices, max_p_value: float, length: float
+    is_stalled: Flags, steps: Indices, max_p_value: float, length: float
 ) -> Iterator[Evidence]:
     """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer.
 
-    `numbers` are those of the steps. Yield evidence of the ranks with more stalls than a few.
+    `steps` are the numbers of the rows. Yield evidence of the ranks with more stalls than a few.
     """
-    steps, ranks = stalled.shape
-    is_begin = _mark_begins(stalled)
+    step_count, rank_count = is_stalled.shape
+    is_begin = _mark_begins(is_stalled)
     stall_counts = is_begin.sum(axis=0)  # [rank]
     usual_counts = _find_usual_counts(stall_counts)
-    is_scattered = stalled.sum(axis=0) < steps / 2
+    is_scattered = is_stalled.sum(axis=0) < step_count / 2
     is_often = (stall_counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
-    p_values = _judge_counts(stall_counts, usual_counts, steps, is_often, length)
-    for rank in np.flatnonzero(stall_counts > MAX_STALLS_BY_CHANCE).tolist():
-        rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(is_begin[:, rank])
-        p_value = _judge_period(float(p_values[rank]), numbers[begins]) if is_often[rank] else 1.0
-        if p_value * ranks >= max_p_value:
-            peers_count = float(np.delete(stall_counts, rank).mean())
-            usual_rate = (peers_count + 1) / (steps + 1)
-            rows, p_value = _find_dense_stretch(rows, begins, usual_rate, steps)
-        yield Evidence(rank, rows, p_value * ranks, stalls=True)
+    p_values = _judge_counts(stall_counts, usual_counts, step_count, is_often, length)
+    for column in np.flatnonzero(stall_counts > MAX_STALLS_BY_CHANCE).tolist():
+        rows, begins = np.flatnonzero(is_stalled[:, column]), np.flatnonzero(is_begin[:, column])
+        p_value = 1.0
+        if is_often[column]:
+            p_value = _judge_period(float(p_values[column]), steps[begins])
+        if p_value * rank_count >= max_p_value:
+            peers_count = float(np.delete(stall_counts, column).mean())
+            usual_rate = (peers_count + 1) / (step_count + 1)
+            rows, p_value = _find_dense_stretch(rows, begins, usual_rate, step_count)
+        yield Evidence(column, rows, p_value * rank_count, is_of_stalls=True)
 
 
-def _judge_period(p_value: float, begins: Indices) -> float:
+def _judge_period(p_value: float, steps: Indices) -> float:
     """Join the p-value of a number of stalls with that of the period of their steps (Fisher 1932)."""
-    gaps = np.diff(begins)
+    gaps = np.diff(steps)
     period = max(float(np.median(gaps)), 1.0)
     steps_off = np.abs(gaps - np.rint(gaps / period) * period)
     # For each allowed deviation: the gaps that keep the period, and their share by chance.
     counts = [np.count_nonzero(steps_off <= allowed) for allowed in _STEPS_OFF_PERIOD]
     rates = [min((2 * allowed + 1) / period, 1.0) for allowed in _STEPS_OFF_PERIOD]
     p_values = binomial_tail(np.array(counts) - 1, len(gaps) - 1, rates)
-    product = p_value * (len(_STEPS_OFF_PERIOD) * float(p_values.min()))
+    product = p_value * (len(_STEPS_OFF_PERIOD) * float(p_values.min()))  # of both p-values
     return min(2 * product * (1 - math.log(product)), p_value) if product > 0 else p_value
 
 
-def _mark_begins(stalled: Flags) -> Flags:
+def _mark_begins(is_stalled: Flags) -> Flags:
     """Flag stalls, [step, rank], four steps or more apart: a disturbance may last longer than one."""
-    is_begin = np.zeros_like(stalled)
-    last_row = np.full(stalled.shape[1], -MIN_STEPS_BETWEEN_STALLS)
-    for row in np.flatnonzero(stalled.any(axis=1)):
-        is_begin[row] = stalled[row] & (row - last_row >= MIN_STEPS_BETWEEN_STALLS)
+    is_begin = np.zeros_like(is_stalled)
+    last_row = np.full(is_stalled.shape[1], -MIN_STEPS_BETWEEN_STALLS)  # of a begin, [rank]
+    for row in np.flatnonzero(is_stalled.any(axis=1)):
+        is_begin[row] = is_stalled[row] & (row - last_row >= MIN_STEPS_BETWEEN_STALLS)
         last_row[is_begin[row]] = row
     return is_begin
 
 
 def _find_dense_stretch(
-    rows: Ints, begins: Ints, usual_rate: float, steps: int
+    rows: Ints, begins: Ints, usual_rate: float, step_count: int
 ) -> tuple[Ints, float]:
     """Return the rows of stalls in the stretch where a rank stalls most strikingly, and their p-value.
 
-    `rows` are those of a rank's stalls, `begins` where one begins, among `steps` in all. For each number
-    of stalls the shortest stretch that holds them is tried, at the rate per step of the peers or of the
-    rank at other times. Chernoff's bound says quickly which is the most striking.
+    `rows` are the steps in which a rank stalls, `begins` those in which a stall begins. For each number
+    of stalls the shortest stretch that holds them is tried, at the rate per step of the peers
+    (`usual_rate`) or of the rank at other times. Chernoff's bound says quickly which is most striking.
     """
     counts = np.arange(MAX_STALLS_BY_CHANCE + 1, len(begins) + 1)
     if not len(counts):
@@ -232,14 +247,17 @@ def _find_dense_stretch(
     # For each number of stalls: how many steps they are apart, by the first one of them.
     stretches = [begins[count - 1 :] - begins[: len(begins) - count + 1] for count in counts]
     lengths = np.array([steps_apart.min() for steps_apart in stretches])
-    rates = np.maximum((len(begins) - counts + 1) / np.maximum(steps - lengths, 1), usual_rate)
-    bounds = _bound_tail(counts - 1, lengths, rates) * rates * steps * len(begins)
+    own_rates = (len(begins) - counts + 1) / np.maximum(step_count - lengths, 1)
+    rates = np.maximum(own_rates, usual_rate)
+    bounds = _bound_tail(counts - 1, lengths, rates) * rates * step_count * len(begins)
     densest = int(np.argmin(bounds))
     if bounds[densest] >= 1:
         return rows[:0], 1.0
     first_row = int(begins[int(np.argmin(stretches[densest]))])
     length, rate = int(lengths[densest]), float(rates[densest])
-    p_value = float(binomial_tail(counts[densest] - 1, length, rate)) * rate * steps * len(begins)
+    p_value = (
+        float(binomial_tail(counts[densest] - 1, length, rate)) * rate * step_count * len(begins)
+    )
     if p_value >= 1:
         return rows[:0], 1.0
     count = int(np.count_nonzero((rows >= first_row) & (rows <= first_row + length)))
@@ -251,7 +269,7 @@ def _find_dense_stretch(
 
 
 def _bound_tail(counts: Ints, trials: Ints, rates: Floats) -> Floats:
-    """Return an upper bound of P(X >= count) for a binomial X (Chernoff 1952)."""
+    """Return an upper bound of P(X >= count) for a binomial X of trials with a rate (Chernoff 1952)."""
     shares = np.clip(counts / trials, 1e-9, 1 - 1e-9)
     rates = np.clip(rates, 1e-9, 1 - 1e-9)
     divergence = shares * np.log(shares / rates) + (1 - shares) * np.log((1 - shares) / (1 - rates))
@@ -268,9 +286,9 @@ def _find_usual_counts(counts: Ints) -> Floats:
 
 
 def _judge_counts(
-    counts: Ints, usual_counts: Floats, steps: int, is_often: Flags, length: float
+    counts: Ints, usual_counts: Floats, step_count: int, is_often: Flags, length: float
 ) -> Floats:
-    """Return the p-value of the number of stalls, [rank]; 1 for ranks that do not stall often.
+    """Return the p-value of the number of stalls, [rank] as all; 1 for ranks that do not stall often.
 
     They must be too many for the usual rate, and too large a share of all stalls of this rank and its
     peers, since that rate is itself known from few of them. Equal ranks lose little time to stalls, so
@@ -281,13 +299,14 @@ def _judge_counts(
     if not is_often.any():
         return p_values
     own_counts, usual_counts = counts[is_often], usual_counts[is_often]
-    limits = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL
-    sums = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
-    all_stalls = np.array([sums[limit] for limit in limits.tolist()])
+    limits = usual_counts + MAX_STALLS_COUNTED_BEYOND_USUAL  # of the stalls counted of each rank
+    sum_by_limit = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
+    all_stalls = np.array([sum_by_limit[limit] for limit in limits.tolist()])
     peer_stalls = all_stalls - np.minimum(own_counts, limits)
-    peers, silent_peers = len(counts) - 1, length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * steps)
-    peer_rates = (peer_stalls + 1) / ((peers + silent_peers) * steps + 2)
-    by_rate = binomial_tail(own_counts, steps, np.maximum(usual_counts / steps, peer_rates))
+    peers, silent_peers = len(counts) - 1, length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * step_count)
+    peer_rates = (peer_stalls + 1) / ((peers + silent_peers) * step_count + 2)
+    rates = np.maximum(usual_counts / step_count, peer_rates)
+    by_rate = binomial_tail(own_counts, step_count, rates)
     own_share = 1 / (1 + peers + silent_peers)
     by_share = binomial_tail(own_counts, own_counts + peer_stalls, own_share)
     p_values[is_often] = np.maximum(by_rate, by_share)

@@ -19,7 +19,7 @@ from tracelens.accounting.communication.awaited_ranks import (
     measure_caused_waits,
     measure_last_share,
     select_complete_calls,
-    sum_by_rank,
+    sum_waits_by_rank,
 )
 from tracelens.accounting.compute_time import (
     WARM_UP,
@@ -29,7 +29,7 @@ from tracelens.accounting.compute_time import (
 )
 from tracelens.accounting.core_waits import measure_core_wait
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.stragglers.episodes import build_fix, group_ranks_by_host, price_episodes
+from tracelens.analyses.stragglers.episodes import build_fix, group_columns_by_host, price_episodes
 from tracelens.analyses.stragglers.location import compare_sections, describe_gap, find_gap
 from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
@@ -93,16 +93,16 @@ def run(facts: Facts) -> Stragglers:
     run_ns = job_ns(trace)
     priced = price_episodes(times, run_ns, facts.replay)
     unmoving_episodes = [episode for episode, _ in priced if episode.pattern != "migrating"]
-    late_ranks = {rank for episode in unmoving_episodes for rank in episode.ranks}
-    other_count = len(times.ranks) - len(late_ranks)
-    is_majority = len(times.ranks) > 2 and len(late_ranks) > MAX_LATE_RANKS_PER_OTHER * other_count
+    late_count = len({column for episode in unmoving_episodes for column in episode.columns})
+    max_late_count = MAX_LATE_RANKS_PER_OTHER * (len(times.ranks) - late_count)
+    is_majority_late = len(times.ranks) > 2 and late_count > max_late_count
     workload = measure_workload(facts.phases, times) if priced else {}
     findings = [
-        _report(trace, _examine(facts, episode, price, workload, is_majority=is_majority))
+        _report(trace, _examine(facts, episode, price, workload, is_majority_late=is_majority_late))
         for episode, price in priced
-        if _delays_others(facts, episode, lost_ns=price.interval[0] * run_ns)
+        if _delays_others(facts, episode, lost_ns=price.saving_interval[0] * run_ns)
     ]
-    if times.server is not None:  # a slow rank makes fewer of the server's tasks
+    if times.server_column is not None:  # a slow rank makes fewer of the server's tasks
         return Stragglers(tuple(findings))
     explaining_episodes = [episode for episode, _ in priced if episode.pattern != "sparse"]
     turns = find_turns(times, run_ns, facts, _find_explained(explaining_episodes, trace, times))
@@ -110,7 +110,10 @@ def run(facts: Facts) -> Stragglers:
 
 
 def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
-    """Yield all findings, without stalls that turns report as well, and turns of known ranks."""
+    """Yield all findings of stragglers and turns, without those that the other kind reports as well.
+
+    These are stalls in a phase with turns, and turns of ranks that are stragglers in the same phase.
+    """
     phases_in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
     stragglers = [f for f in findings if f.pattern != "sparse" or f.phase not in phases_in_turns]
     known_pairs = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
@@ -123,18 +126,18 @@ def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Findi
 
 def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -> dict[str, Flags]:
     """Return flags, [step, rank], by phase: is a straggler delayed, or did a clock jump nearby?"""
-    explained = {phase: np.zeros(times.total.shape, np.bool_) for phase in times.phases}
+    explained = {phase: np.zeros(times.total_compute_ns.shape, np.bool_) for phase in times.phases}
     for episode in episodes:
         for phase in episode.phases:
             explained[phase] |= episode.delay_ns > 0
     for host in trace.alignment.hosts:
-        ranks = np.flatnonzero(np.array(times.hosts) == host.host)
+        columns = np.flatnonzero(np.array(times.hosts) == host.host)
         for jump_ns in host.jumps:
             last_step = trace.steps.filter(pl.col("start_ns") <= jump_ns)["step"].max()
             step = last_step if isinstance(last_step, int) else times.steps[0]
             is_near = np.abs(times.steps - step) <= 1
             for is_explained in explained.values():
-                is_explained[np.ix_(is_near, ranks)] = True
+                is_explained[np.ix_(is_near, columns)] = True
     return explained
 
 
@@ -151,7 +154,7 @@ def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
             f"Only {steps_text} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
         )
     min_steps = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
-    settled_steps = int(np.count_nonzero(times.settled))
+    settled_steps = int(np.count_nonzero(times.is_settled))
     if settled_steps < min_steps:
         return (
             f"Only {settled_steps} of {len(times.steps)} steps can be compared: not the first "
@@ -168,30 +171,35 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
     within the clocks' uncertainty, and of a delay that migrates.
     """
     trace, times = facts.trace, facts.compute_time
-    rows = np.union1d(episode.rows, np.minimum(episode.rows + 1, len(times.steps) - 1))
+    rows = np.union1d(episode.late_rows, np.minimum(episode.late_rows + 1, len(times.steps) - 1))
     min_clear_ns = MIN_LOSS_IN_CLOCK_UNCERTAINTIES * trace.uncertainty_ns * len(rows)
     is_unclear = episode.pattern == "migrating" or lost_ns < min_clear_ns
-    if is_unclear or times.work_left_to_others(episode.ranks):
+    if is_unclear or times.is_work_left_to_others(episode.columns):
         return True
-    ranks = tuple(times.ranks[rank] for rank in episode.ranks)
+    ranks = tuple(times.ranks[column] for column in episode.columns)
     messages = facts.awaited_messages.filter(pl.col("step").is_in(times.steps[rows]))
     if messages.height:
-        peers = tuple(times.ranks[rank] for rank in times.peers_of(episode.ranks))
-        caused_ns = dict(sum_by_rank(measure_caused_waits(messages, facts.phases)).iter_rows())
+        peers = tuple(times.ranks[column] for column in times.find_peer_columns(episode.columns))
+        caused_ns = dict(
+            sum_waits_by_rank(measure_caused_waits(messages, facts.phases)).iter_rows()
+        )
         extra_ns = _measure_extra_waits(caused_ns, ranks, peers)
         if extra_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
-    wait_and_error_ns = measure_blocking(select_complete_calls(trace, times.steps[rows]), ranks)
-    if wait_and_error_ns is None:
+    wait_and_deviation_ns = measure_blocking(select_complete_calls(trace, times.steps[rows]), ranks)
+    if wait_and_deviation_ns is None:
         return not messages.height
-    wait_ns, error_ns = wait_and_error_ns
-    return wait_ns + Z_SCORE_OF_WAIT_AT_CALLS * error_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns
+    wait_ns, deviation_ns = wait_and_deviation_ns
+    return wait_ns + Z_SCORE_OF_WAIT_AT_CALLS * deviation_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns
 
 
 def _measure_extra_waits(
     caused_ns: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]
 ) -> float:
-    """Return the extra wait of others for ranks over that for a peer, ns, at most, by rank."""
+    """Return by how much longer others waited for `ranks` than for as many usual peers, ns, at most.
+
+    `caused_ns` is how long others waited for each rank alone, by rank; how peers differ is the margin.
+    """
     waits_for_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
     waits_for_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
     if not len(waits_for_peers_ns):
@@ -205,17 +213,17 @@ def _measure_extra_waits(
 class _Straggler:
     """An episode, its price, and what points to its cause; None is what cannot be known.
 
-    `phase_ns` is how long the latest rank takes for the phase and `peers_phase_ns` its median peer, per
-    step; `workload` is how many times the peers' samples or tokens it has, by name.
+    `phase_ns_per_step` is how long the latest rank takes for the phase, `peers_phase_ns_per_step` its
+    median peer; `workload_ratios` say how many times the peers' samples or tokens it has, by name.
     """
 
     times: ComputeTime
     episode: Episode
     price: Price
-    is_majority: bool
-    phase_ns: float | None
-    peers_phase_ns: float | None
-    workload: dict[str, float]
+    is_majority_late: bool
+    phase_ns_per_step: float | None
+    peers_phase_ns_per_step: float | None
+    workload_ratios: dict[str, float]
     sections: Sections | None
     gap: Gap | None
     culprit: Culprit | None
@@ -223,27 +231,26 @@ class _Straggler:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return tuple(self.times.ranks[rank] for rank in self.episode.ranks)
+        return tuple(self.times.ranks[column] for column in self.episode.columns)
 
     @property
     def whole_hosts(self) -> tuple[str, ...]:
         """The hosts all of whose ranks are late; a delay that migrates visits them only by chance."""
         if self.episode.pattern == "migrating":
             return ()
-        ranks_of_host = group_ranks_by_host(self.times.hosts)
-        late_hosts = [ranks_of_host[host] for host in self.hosts]
+        columns_by_host = group_columns_by_host(self.times.hosts)
         are_whole = all(
-            len(ranks) > 1
-            and len({*ranks} & {*self.episode.ranks})
-            >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(ranks)
-            for ranks in late_hosts
+            len(columns) > 1
+            and len({*columns} & {*self.episode.columns})
+            >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(columns)
+            for columns in (columns_by_host[host] for host in self.hosts)
         )
-        return self.hosts if are_whole and len(ranks_of_host) > len(self.hosts) else ()
+        return self.hosts if are_whole and len(columns_by_host) > len(self.hosts) else ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts of these ranks."""
-        return tuple(dict.fromkeys(self.times.hosts[rank] for rank in self.episode.ranks))
+        return tuple(dict.fromkeys(self.times.hosts[column] for column in self.episode.columns))
 
     @property
     def is_plural(self) -> bool:
@@ -252,51 +259,51 @@ class _Straggler:
     @property
     def share_of_step(self) -> float:
         """Mean delay as a share of a step."""
-        return self.episode.mean_delay_ns / self.times.step_ns
+        return self.episode.mean_delay_ns / self.times.typical_step_ns
 
     @property
     def steps(self) -> tuple[int, int]:
         """First and last late step."""
-        first, last = self.times.steps[self.episode.rows[[0, -1]]].tolist()
+        first, last = self.times.steps[self.episode.late_rows[[0, -1]]].tolist()
         return first, last
 
 
 def _examine(
-    facts: Facts, episode: Episode, price: Price, workload: Workload, *, is_majority: bool
+    facts: Facts, episode: Episode, price: Price, workload: Workload, *, is_majority_late: bool
 ) -> _Straggler:
     """Look for the cause: workload, sections of the phase, neighbouring spans, sampled code."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
-    phase, rows = episode.phase, episode.rows
-    peer_columns, steps = times.compared_with(episode.ranks), times.steps[rows]
+    phase, rows = episode.phase, episode.late_rows
+    peer_columns, steps = times.find_compared_columns(episode.columns), times.steps[rows]
     ranks, peers = (  # their numbers
         tuple(times.ranks[column] for column in columns)
-        for columns in (episode.ranks, peer_columns)
+        for columns in (episode.columns, peer_columns)
     )
-    phase_ns, peers_phase_ns = _compare_phase(times, episode)
+    phase_ns, peers_phase_ns = _compare_phase(times, episode)  # per step
     return _Straggler(
         times=times,
         episode=episode,
         price=price,
-        is_majority=is_majority,
-        phase_ns=phase_ns,
-        peers_phase_ns=peers_phase_ns,
-        workload=measure_workload_ratios(workload, episode.ranks, peer_columns, rows),
+        is_majority_late=is_majority_late,
+        phase_ns_per_step=phase_ns,
+        peers_phase_ns_per_step=peers_phase_ns,
+        workload_ratios=measure_workload_ratios(workload, episode.columns, peer_columns, rows),
         sections=compare_sections(phases, ranks, peers, phase, steps),
         gap=find_gap(phases, ranks, peers, steps) if phase == _UNCOVERED else None,
         culprit=sampled_code.find_in_ranks(
             trace, phases, ranks, peers, phase, steps=steps, extra_ns=episode.mean_delay_ns
         ),
-        core_wait=measure_core_wait(trace, times, episode.ranks, slice(rows[0], rows[-1] + 1)),
+        core_wait=measure_core_wait(trace, times, episode.columns, slice(rows[0], rows[-1] + 1)),
     )
 
 
 def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, float | None]:
-    """Return the time of the latest rank and of its median peer in the phase, ns a step; else None."""
-    phase_ns = times.own[times.phases.index(episode.phase)][episode.rows]
-    peers_ns = phase_ns[:, times.peers_of(episode.ranks)]
+    """Return the times of the latest rank and of its median peer, ns a step; None: no peer has any."""
+    phase_ns = times.compute_ns[times.phases.index(episode.phase)][episode.late_rows]
+    peers_ns = phase_ns[:, times.find_peer_columns(episode.columns)]
     if not peers_ns.size or np.isnan(peers_ns).all():
         return None, None
-    latest_ns = float(np.nanmax(np.nanmedian(phase_ns[:, episode.ranks], axis=0)))
+    latest_ns = float(np.nanmax(np.nanmedian(phase_ns[:, episode.columns], axis=0)))
     return latest_ns, float(np.nanmedian(peers_ns))
 
 
@@ -309,17 +316,19 @@ def _report(trace: Trace, straggler: _Straggler) -> Finding:
     is_opportunity = is_small or may_be_chance or episode.phase == "checkpoint"
     sections, culprit = straggler.sections, straggler.culprit
     slowdown = None
-    if straggler.phase_ns is not None and straggler.peers_phase_ns:
-        slowdown = straggler.phase_ns / straggler.peers_phase_ns
+    if straggler.phase_ns_per_step is not None and straggler.peers_phase_ns_per_step:
+        slowdown = straggler.phase_ns_per_step / straggler.peers_phase_ns_per_step
     return Finding.of(
         kind,
         _fill_sentence(straggler),
         category="opportunity" if is_opportunity else "fault",
         more=_add_sentences(straggler),
-        saving=price.saving,
-        interval=price.interval,
+        saving=price.saving_share,
+        interval=price.saving_interval,
         fix=build_fix(times, episode) if price.is_replayed else None,
-        cost=None if times.parted or price.communicating or price.inferred else price.cost,
+        cost=None
+        if times.leaves_out_ranks or price.communicating_rank_count or price.is_wait_inferred
+        else price.cost_share,
         slowdown=slowdown,
         confidence=1.0 - episode.p_value,
         ranks=straggler.ranks,
@@ -327,7 +336,7 @@ def _report(trace: Trace, straggler: _Straggler) -> Finding:
         phase=episode.phase,
         pattern=episode.pattern,
         steps=straggler.steps,
-        function=culprit.frame if culprit else sections.slowest if sections else None,
+        function=culprit.frame if culprit else sections.slowest_name if sections else None,
         evidence=_list_evidence(trace, straggler),
     )
 
@@ -337,24 +346,24 @@ def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
     episode, price, extra_ns = straggler.episode, straggler.price, straggler.episode.mean_delay_ns
     error_ns = TWO_SIDED * episode.relative_error * extra_ns
     interval_ns = [round(extra_ns - error_ns), round(extra_ns + error_ns)] if error_ns else None
-    phase_ns, peers_phase_ns = straggler.phase_ns, straggler.peers_phase_ns
-    calls = select_complete_calls(trace, straggler.times.steps[episode.rows])
+    phase_ns, peers_phase_ns = straggler.phase_ns_per_step, straggler.peers_phase_ns_per_step
+    calls = select_complete_calls(trace, straggler.times.steps[episode.late_rows])
     return {
         "extra_ns": round(extra_ns),
         "extra_interval_ns": interval_ns,
         "share_of_step": straggler.share_of_step,
-        "steps_late": len(episode.rows),
+        "steps_late": len(episode.late_rows),
         "last_share": measure_last_share(calls, straggler.ranks),
-        "ranks_waiting": None if straggler.times.parted else price.waiting,
-        "absorbed": price.absorbed,
-        "absorbed_in_flight": price.in_flight,
+        "ranks_waiting": None if straggler.times.leaves_out_ranks else price.waiting_rank_count,
+        "absorbed": price.absorbed_share,
+        "absorbed_in_flight": price.absorbed_in_flight_share,
         "p_value": episode.p_value,
-        "period": episode.period,
+        "period": episode.period_steps,
         "also_late_in": list(episode.more_phases),
-        "majority_late": straggler.is_majority,
+        "majority_late": straggler.is_majority_late,
         "phase_ns": None if phase_ns is None else round(phase_ns),
         "peers_phase_ns": None if peers_phase_ns is None else round(peers_phase_ns),
-        "work": straggler.workload,
+        "work": straggler.workload_ratios,
         "parts": straggler.sections.list_evidence() if straggler.sections else [],
         "samples": straggler.culprit.evidence() if straggler.culprit else None,
         "place": asdict(straggler.gap) if straggler.gap else None,
@@ -367,9 +376,9 @@ def _add_sentences(straggler: _Straggler) -> list[str]:
     core_wait, culprit, phase = straggler.core_wait, straggler.culprit, straggler.episode.phase
     subject = fmt.listing("rank", straggler.ranks)
     return [
-        *([_NO_BASELINE] if straggler.is_majority else []),
+        *([_NO_BASELINE] if straggler.is_majority_late else []),
         *(core_wait.sentences(subject, "the others") if core_wait else []),
-        *describe_workload(straggler.workload, several=len(straggler.ranks) > 1),
+        *describe_workload(straggler.workload_ratios, several=len(straggler.ranks) > 1),
         *_describe_layers(phase, straggler.sections),
         *([describe_gap(straggler.gap, culprit)] if phase == _UNCOVERED else []),
         *sampled_code.describe_code(culprit),
@@ -386,43 +395,47 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
         "steps": fmt.steps(*straggler.steps),
         "extra": fmt.duration(straggler.episode.mean_delay_ns),
         "share": fmt.percent(straggler.share_of_step),
-        "step": fmt.duration(times.step_ns),
+        "step": fmt.duration(times.typical_step_ns),
         "waiting": _describe_waiting(straggler),
         "it": "them" if straggler.is_plural else "it",
         "absorbed": _describe_absorbed(straggler.price),
     }
-    if times.parted:  # ranks were left out as asked
+    if times.leaves_out_ranks:  # ranks were left out as asked
         object_pronoun = "it" if len(straggler.ranks) == 1 else "them"
         fields["waiting"] = f"who waits for {object_pronoun} is not known"
-        fields["saving"] = f"at most {fmt.percent(straggler.price.interval[1], 1)}"
+        fields["saving"] = f"at most {fmt.percent(straggler.price.saving_interval[1], 1)}"
     return fields
 
 
 def _describe_layers(phase: str, sections: Sections | None) -> list[str]:
     """Describe which layers hold the delay, or that all are slower alike, where layers are recorded."""
     is_layered = phase in _LAYERED
-    if sections is None or not is_layered or len(sections.rows) < MIN_SECTIONS_TO_NAME_LAYERS:
+    if sections is None or not is_layered or len(sections.table) < MIN_SECTIONS_TO_NAME_LAYERS:
         return []
-    names, share = sections.main_names
+    names, share = sections.main_names_and_share
     if names:
-        return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(names))}."]
-    alike = f"All {len(sections.rows)} parts of {fmt.phase(phase)} are slower alike."
+        return [f"{fmt.percent(share)} of the delay is in {fmt.join_words(list(names))}."]
+    alike = f"All {len(sections.table)} parts of {fmt.phase(phase)} are slower alike."
     return [alike] if sections.are_alike else []
 
 
 def _describe_absorbed(price: Price) -> str:
-    if price.in_flight < MIN_SHARE_ABSORBED_TO_REPORT:
+    if price.absorbed_in_flight_share < MIN_SHARE_ABSORBED_TO_REPORT:
         return ""
-    return f"; reductions in flight absorb {fmt.percent(price.in_flight)} of the delay"
+    return (
+        f"; reductions in flight absorb {fmt.percent(price.absorbed_in_flight_share)} of the delay"
+    )
 
 
 def _describe_course(straggler: _Straggler) -> str:
     """Describe in which phase, and how, ranks are late, as the predicate of a sentence."""
     episode, is_plural = straggler.episode, straggler.is_plural
-    steps = len(episode.rows)
+    steps = len(episode.late_rows)
     if episode.pattern == "sparse":
-        how_often = f"every {episode.period} steps" if episode.period else f"in {steps} steps"
-        phases = fmt.series([fmt.phase(name) for name in episode.phases])
+        how_often = (
+            f"every {episode.period_steps} steps" if episode.period_steps else f"in {steps} steps"
+        )
+        phases = fmt.join_words([fmt.phase(name) for name in episode.phases])
         return f"{'stall' if is_plural else 'stalls'} in {phases} {how_often}"
     if straggler.whole_hosts:
         predicate = "are slow" if is_plural else "is slow"
@@ -440,17 +453,17 @@ def _describe_waiting(straggler: _Straggler) -> str:
     """Describe which ranks wait for the late ones, as far as that is known."""
     price, is_plural = straggler.price, straggler.is_plural
     they, them = ("they", "them") if is_plural else ("it", "it")
-    if straggler.times.work_left_to_others(straggler.episode.ranks):
+    if straggler.times.is_work_left_to_others(straggler.episode.columns):
         do = "do" if is_plural else "does"
         return f"no rank waits, but the others make the steps that {they} {do} not"
-    if price.waiting:
-        wait = "waits" if price.waiting == 1 else "wait"
-        return f"{fmt.count(price.waiting, 'rank')} {wait} for {them}"
-    if price.communicating:
-        ranks = fmt.count(price.communicating, "rank")
-        communicate = "communicates" if price.communicating == 1 else "communicate"
+    if price.waiting_rank_count:
+        wait = "waits" if price.waiting_rank_count == 1 else "wait"
+        return f"{fmt.count(price.waiting_rank_count, 'rank')} {wait} for {them}"
+    if price.communicating_rank_count:
+        ranks = fmt.count(price.communicating_rank_count, "rank")
+        communicate = "communicates" if price.communicating_rank_count == 1 else "communicate"
         return f"{ranks} {communicate} longer meanwhile (waits not recorded)"
-    if price.inferred:
+    if price.is_wait_inferred:
         return f"the others wait for {them} in a collective that no span shows (inferred)"
-    ends = f", but {they} {'end' if is_plural else 'ends'} last" if price.saving > 0 else ""
+    ends = f", but {they} {'end' if is_plural else 'ends'} last" if price.saving_share > 0 else ""
     return f"no rank was seen waiting for {them}{ends}"

@@ -37,26 +37,27 @@ _IS_COMMUNICATION: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """Spans within a phase, such as layers: a row a `name`, by `extra`, the greatest first.
+    """Spans within a phase, such as layers: a row a `name`, the one with most extra time first.
 
-    `extra` is the time beyond the peers, `usual` the peers' time: ns a step and late rank.
+    `extra_ns` is the time beyond the peers, `usual_ns` the peers' time, both per step and late rank.
     """
 
-    rows: pl.DataFrame
+    table: pl.DataFrame
 
     @property
-    def slowest(self) -> str | None:
-        """Name of the section that holds most of the delay."""
-        name, share = self.rows["name"][0], self._shares[0]
+    def slowest_name(self) -> str | None:
+        """Name of the section that holds most of the delay; None if none holds enough of it."""
+        name, share = self.table["name"][0], self._delay_shares[0]
         return str(name) if name is not None and share >= MIN_SHARE_OF_SLOWEST_SECTION else None
 
     @property
-    def main_names(self) -> tuple[tuple[str, ...], float]:
-        """The few sections that hold nearly all of the delay, not of the usual time; its share."""
-        max_usual_ns = MAX_SHARE_OF_USUAL_TIME_IN_SECTIONS * float(self.rows["usual"].sum())
+    def main_names_and_share(self) -> tuple[tuple[str, ...], float]:
+        """The few sections that hold nearly all of the delay, not of the usual time; their share."""
+        max_usual_ns = MAX_SHARE_OF_USUAL_TIME_IN_SECTIONS * float(self.table["usual_ns"].sum())
         for count in range(1, MAX_SECTIONS_NAMED + 1):
-            top_sections = self.rows.head(count)
-            share, usual_ns = float(self._shares[:count].sum()), float(top_sections["usual"].sum())
+            top_sections = self.table.head(count)
+            share = float(self._delay_shares[:count].sum())
+            usual_ns = float(top_sections["usual_ns"].sum())
             if share >= MIN_SHARE_OF_DELAY_IN_SECTIONS and usual_ns <= max_usual_ns:
                 names = top_sections["name"].drop_nulls().cast(pl.String).to_list()
                 return (tuple(names), min(share, 1.0)) if len(names) == count else ((), 0.0)
@@ -65,31 +66,33 @@ class Sections:
     @property
     def are_alike(self) -> bool:
         """Whether all sections are slower by about the same share, as on a slow device."""
-        usual_shares = self.rows["usual"] / self.rows["usual"].sum()
-        return float((self._shares - usual_shares).abs().sum()) / 2 <= MAX_SHARE_ELSEWHERE_IF_ALIKE
+        usual_shares = self.table["usual_ns"] / self.table["usual_ns"].sum()
+        differing_share = float((self._delay_shares - usual_shares).abs().sum()) / 2
+        return differing_share <= MAX_SHARE_ELSEWHERE_IF_ALIKE
 
     @cached_property
-    def _shares(self) -> pl.Series:
-        return self.rows["extra"] / self.rows["extra"].sum()
+    def _delay_shares(self) -> pl.Series:
+        return self.table["extra_ns"] / self.table["extra_ns"].sum()
 
     def list_evidence(self) -> list[dict[str, Any]]:
         """Return the sections with the greatest extra time, for a finding."""
-        if len(self.rows) <= 1:
+        if len(self.table) <= 1:
             return []
         columns = (
             pl.col("name").cast(pl.String),
-            self._shares.alias("share"),
-            pl.col("extra").round().cast(pl.Int64).alias("extra_ns"),
-            pl.col("usual").round().cast(pl.Int64).alias("usual_ns"),
+            self._delay_shares.alias("share"),
+            pl.col("extra_ns", "usual_ns").round().cast(pl.Int64),
         )
-        return self.rows.select(columns).head(MAX_SECTIONS_LISTED).to_dicts()
+        return self.table.select(columns).head(MAX_SECTIONS_LISTED).to_dicts()
 
 
 def compare_sections(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
 ) -> Sections | None:
     """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer."""
-    spans = phases.pieces.sum_by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
+    spans = phases.pieces.sum_ns_by_span_name(phase, steps).filter(
+        pl.col("rank").is_in([*ranks, *peers])
+    )
     is_late = pl.col("rank").is_in(list(ranks))
     late_count, rank_count = spans.select(
         late=pl.col("rank").filter(is_late).n_unique(), all=pl.col("rank").n_unique()
@@ -98,11 +101,11 @@ def compare_sections(
         return None
     usual_ns = pl.col("ns").filter(~is_late).sum() / (rank_count - late_count) / len(steps)
     late_ns = pl.col("ns").filter(is_late).sum() / late_count / len(steps)
-    sections = spans.group_by("name").agg(extra=late_ns - usual_ns, usual=usual_ns)
-    if sections["extra"].sum() <= 0:
+    sections = spans.group_by("name").agg(extra_ns=late_ns - usual_ns, usual_ns=usual_ns)
+    if sections["extra_ns"].sum() <= 0:
         return None
     name = pl.col("name").cast(pl.String)
-    return Sections(sections.sort("extra", name, descending=[True, False]))
+    return Sections(sections.sort("extra_ns", name, descending=[True, False]))
 
 
 @dataclass(frozen=True)
@@ -153,17 +156,18 @@ def find_gap(
 
 
 def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
-    """Yield each rank, and its time without a span in some steps, ns, [before, after] by category."""
+    """Yield each rank, and its time without a span in some steps, ns, [category before, after]."""
     count = len(CATEGORIES)
-    is_step_chosen = np.isin(phases.pieces.steps["step"].to_numpy(), steps)
+    is_window_chosen = np.isin(phases.pieces.windows["step"].to_numpy(), steps)
     for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
-        category = np.where(_IS_COMMUNICATION[pieces.category], TRANSFER, pieces.category)
+        category = np.where(_IS_COMMUNICATION[pieces.category_code], TRANSFER, pieces.category_code)
         # Neighbouring pieces of one category are one stretch.
-        first_pieces = np.flatnonzero(np.diff(category, prepend=NOTHING))
-        begins_ns, category = pieces.bounds[first_pieces], category[first_pieces]
-        gaps = np.flatnonzero(category == UNINSTRUMENTED)
+        first_pieces = np.flatnonzero(np.diff(category, prepend=NOTHING))  # of each stretch
+        begins_ns, category = pieces.bounds_ns[first_pieces], category[first_pieces]
+        gaps = np.flatnonzero(category == UNINSTRUMENTED)  # indices of stretches
         gaps = gaps[(gaps > 0) & (gaps < len(first_pieces) - 1)]
-        gaps = gaps[is_step_chosen[pieces.step[first_pieces[gaps]] + pieces.offset]]
+        windows = pieces.window[first_pieces[gaps]] + pieces.first_window
+        gaps = gaps[is_window_chosen[windows]]
         category_before, category_two_before = category[gaps - 1], category[np.maximum(gaps - 2, 0)]
         # A wait for what was in flight already separates nothing.
         is_wait = (category_before == TRANSFER) & (category_two_before != UNINSTRUMENTED)

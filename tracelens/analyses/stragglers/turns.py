@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.compute_time import COMPUTING, find_proportional_delays
-from tracelens.accounting.core_waits import is_busy
+from tracelens.accounting.core_waits import is_machine_busy
 from tracelens.accounting.sampled_code import describe_code, find_in_ranks
 from tracelens.analyses.stragglers.location import describe_gap, find_gap
 from tracelens.caching import cached_property
@@ -71,19 +71,20 @@ def find_turns(
 
     No delay counts where ranks are stragglers, as `explained` flags by phase, [step, rank].
     """
-    levelled_times = times.levelled
-    has_more_work = find_proportional_delays(levelled_times)
+    even_times = times.with_equal_stages
+    has_more_work = find_proportional_delays(even_times)
     findings = []
-    for phase, phase_ns in zip(times.phases, levelled_times.own, strict=True):
+    for phase, phase_ns in zip(times.phases, even_times.compute_ns, strict=True):
         spent_ns = np.nan_to_num(phase_ns, nan=0.0)
-        delay_ns = spent_ns if phase == "gc" else _find_delays(spent_ns, times.step_ns)
+        delay_ns = spent_ns if phase == "gc" else _find_delays(spent_ns, times.typical_step_ns)
         if phase in COMPUTING:  # more work explains what a rank takes beyond its own usual time
             extra_ns = np.maximum(spent_ns - np.median(spent_ns, axis=0), 0.0)
             delay_ns = np.maximum(delay_ns - np.where(has_more_work, extra_ns, 0.0), 0.0)
         if explained and phase in explained:
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
-            findings += _report(_Delays(times, phase, _keep_main_ranks(delay_ns)), job_ns, facts)
+            delays = _Delays(times, phase, _keep_main_ranks(delay_ns))
+            findings += _report_delays(delays, job_ns, facts)
     return findings
 
 
@@ -103,33 +104,34 @@ def _find_delays(spent_ns: Floats, step_ns: float) -> Floats:
 
 
 def _is_of_few_ranks(delay_ns: Floats) -> bool:
-    """Return True if in most steps with a delay half of the ranks or less have one."""
+    """Return True if in most steps with a delay, [step, rank], half of the ranks or less have one."""
     is_delayed = delay_ns > 0
-    late_ranks = is_delayed[is_delayed.any(axis=1)].sum(axis=1)
-    steps = np.count_nonzero(late_ranks <= is_delayed.shape[1] // 2)
-    return len(late_ranks) > 0 and bool(steps >= MIN_SHARE_OF_STEPS_OF_FEW_RANKS * len(late_ranks))
+    late_counts = is_delayed[is_delayed.any(axis=1)].sum(axis=1)  # ranks, [step with a delay]
+    few_count = np.count_nonzero(late_counts <= is_delayed.shape[1] // 2)
+    min_count = MIN_SHARE_OF_STEPS_OF_FEW_RANKS * len(late_counts)
+    return len(late_counts) > 0 and bool(few_count >= min_count)
 
 
 def _keep_main_ranks(delay_ns: Floats) -> Floats:
-    """Return the delays of one rank, where it has by far the most delay, else of all ranks."""
-    by_rank = delay_ns.sum(axis=0)
-    second, most = np.sort(by_rank)[-2:]
-    is_alone = second < MIN_SHARE_OF_SECOND_RANK * most
-    return np.where(by_rank == most, delay_ns, 0.0) if is_alone else delay_ns
+    """Return the delays, [step, rank], of the one rank with by far the most delay, else of all ranks."""
+    rank_delays_ns = delay_ns.sum(axis=0)
+    second_ns, most_ns = np.sort(rank_delays_ns)[-2:]
+    is_alone = second_ns < MIN_SHARE_OF_SECOND_RANK * most_ns
+    return np.where(rank_delays_ns == most_ns, delay_ns, 0.0) if is_alone else delay_ns
 
 
 @dataclass(frozen=True, eq=False)
 class _Delays:
-    """Delays of ranks in single steps of a phase, ns, [step, rank]; some are not 0."""
+    """Delays of ranks in single steps of a phase, [step, rank]; some are not 0."""
 
     times: ComputeTime
     phase: str
-    ns: Floats
+    delay_ns: Floats
 
     @cached_property
     def rows(self) -> Indices:
         """Rows of the steps with a delay."""
-        return np.flatnonzero(self.ns.any(axis=1))
+        return np.flatnonzero(self.delay_ns.any(axis=1))
 
     @property
     def steps(self) -> Ints:
@@ -138,36 +140,39 @@ class _Delays:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The delayed ranks."""
-        return tuple(self.times.ranks[column] for column in np.flatnonzero(self.ns.any(axis=0)))
+        return tuple(
+            self.times.ranks[column] for column in np.flatnonzero(self.delay_ns.any(axis=0))
+        )
 
     @cached_property
     def is_at_once(self) -> bool:
         """Whether these ranks are delayed in the same steps, as one rank always is."""
-        is_delayed = self.ns[self.rows][:, self.ns.any(axis=0)] > 0
+        is_delayed = self.delay_ns[self.rows][:, self.delay_ns.any(axis=0)] > 0
         return bool(is_delayed.mean() >= MIN_SHARE_OF_STEPS_AT_ONCE)
 
     @cached_property
-    def length_ns(self) -> float:
+    def mean_delay_ns(self) -> float:
         """How long a delay is, on average."""
-        return float(self.ns[self.ns > 0].mean())
+        return float(self.delay_ns[self.delay_ns > 0].mean())
 
     @property
-    def least_saving(self) -> float:
+    def min_saving(self) -> float:
         """What must be saved without them, as a share of the job, to be reported."""
         if self.phase == "gc":
             is_common = len(self.rows) >= MIN_SHARE_OF_STEPS_WITH_PAUSE * len(self.times.steps)
-            is_long = self.length_ns >= MIN_LENGTH_OF_PLAIN_PAUSES * self.times.step_ns
+            is_long = self.mean_delay_ns >= MIN_LENGTH_OF_PLAIN_PAUSES * self.times.typical_step_ns
             return MIN_SAVING_OF_PLAIN_PAUSES if is_common and is_long else MIN_SAVING_OF_TURNS
         return MIN_SAVING_OF_DELAY_AT_ONCE if self.is_at_once else MIN_SAVING_OF_TURNS
 
 
-def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]:
+def _report_delays(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]:
     """Report delays if others wait for them and they cost enough."""
     times, phase, steps = delays.times, delays.phase, delays.steps
-    fix = WorkFix(times.steps, (((phase,), delays.ns),))
+    fix = WorkFix(times.steps, (((phase,), delays.delay_ns),))
     price = price_delay(times, fix, job_ns, facts.replay if facts else None)
-    is_awaited = price.waiting or price.communicating or times.parted
-    if not is_awaited or price.saving < delays.least_saving:
+    others_wait = price.waiting_rank_count or price.communicating_rank_count
+    is_awaited = others_wait or times.leaves_out_ranks
+    if not is_awaited or price.saving_share < delays.min_saving:
         return []
     clue_sentences, clue_evidence = _find_clues(facts, delays)
     return [
@@ -176,16 +181,16 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
             _fill_sentence(delays),
             case="at once" if delays.is_at_once else "in turn",
             more=clue_sentences,
-            category=_categorize(delays, price.saving, facts),
-            saving=price.saving,
-            interval=price.interval,
-            cost=price.cost,
+            category=_categorize(delays, price.saving_share, facts),
+            saving=price.saving_share,
+            interval=price.saving_interval,
+            cost=price.cost_share,
             fix=fix if price.is_replayed else None,
             ranks=delays.ranks,
             phase=phase,
             pattern="sparse" if delays.is_at_once else "migrating",
             steps=(int(steps[0]), int(steps[-1])),
-            evidence={"extra_ns": round(delays.length_ns), "steps_late": len(steps)}
+            evidence={"extra_ns": round(delays.mean_delay_ns), "steps_late": len(steps)}
             | clue_evidence,
         )
     ]
@@ -193,7 +198,7 @@ def _report(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding
 
 def _fill_sentence(delays: _Delays) -> dict[str, str]:
     """Return the fields of the sentence of a finding."""
-    steps, extra = delays.steps.tolist(), fmt.duration(delays.length_ns)
+    steps, extra = delays.steps.tolist(), fmt.duration(delays.mean_delay_ns)
     steps_text = f"{len(steps)} of {len(delays.times.steps)} steps"
     fields = {
         "who": fmt.capital(fmt.listing("rank", delays.ranks)),
@@ -215,7 +220,7 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
     peers = tuple(rank for rank in phases.pieces.ranks if rank not in ranks)
     is_uncovered = delays.phase == CATEGORIES[UNINSTRUMENTED]
     gap = find_gap(phases, ranks, peers, steps) if is_uncovered else None
-    extra_ns = delays.length_ns
+    extra_ns = delays.mean_delay_ns
     culprit = (
         find_in_ranks(
             facts.trace, phases, ranks, peers, delays.phase, steps=steps, extra_ns=extra_ns
@@ -238,9 +243,9 @@ def _categorize(
     if delays.phase == "gc":
         min_saving = MIN_SAVING_OF_PAUSES_IF_FAULT
     elif delays.phase != "data":
-        core_wait = facts.core_wait if facts else None
-        is_long = delays.length_ns >= MIN_LENGTH_OF_PAUSE * delays.times.step_ns
+        core_wait_share = facts.core_wait_share if facts else None
+        is_long = delays.mean_delay_ns >= MIN_LENGTH_OF_PAUSE * delays.times.typical_step_ns
         may_be_chance = not (delays.is_at_once or is_long)
-        if delays.phase == "checkpoint" or may_be_chance or is_busy(core_wait or 0.0):
+        if delays.phase == "checkpoint" or may_be_chance or is_machine_busy(core_wait_share or 0.0):
             return "opportunity"
     return "fault" if saving >= min_saving else "opportunity"

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.lod.tracks.group import label
+from tracelens.lod.tracks.group import label_spans
 
 if TYPE_CHECKING:
     from tracelens.lod.viewport import Window
 
-__all__ = ["longest", "overlapping", "sums"]
+__all__ = ["list_longest", "overlaps", "sum_by_name"]
 
 P95: Final = 0.95
 
 
-def overlapping(window: Window) -> pl.Expr:
+def overlaps(window: Window) -> pl.Expr:
     """Return True where a span overlaps a window; an open span has no end."""
     end = pl.col("end_ns")
     begins_before = pl.col("start_ns") < window.end_ns
@@ -25,7 +25,7 @@ def overlapping(window: Window) -> pl.Expr:
     )
 
 
-def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
+def list_longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
     """Return the `most` longest spans of a process that overlap a window, the longest first.
 
     Args:
@@ -37,7 +37,7 @@ def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
         Columns `name`, `kind`, `start_ns`, `length_ns`, `open`, `step` and `bytes`, of whole spans.
     """
     return (
-        spans.filter(overlapping(window))
+        spans.filter(overlaps(window))
         .select(
             *_name_and_kind(),
             "start_ns",
@@ -53,11 +53,11 @@ def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
 
 def _name_and_kind() -> tuple[pl.Expr, pl.Expr]:
     """Return name and kind; what has no name is called as its kind."""
-    name, kind = label(numbered=False), pl.col("kind").cast(pl.String)
+    name, kind = label_spans(numbered=False), pl.col("kind").cast(pl.String)
     return pl.when(name == "").then(kind).otherwise(name).alias("name"), kind.alias("kind")
 
 
-def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
+def sum_by_name(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
     """Sum up the spans of a process that lie in a window in part, the name with the most time first.
 
     Args:
@@ -74,7 +74,7 @@ def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
     ) - pl.max_horizontal("start_ns", window.start_ns)
     length_ns = pl.col("end_ns") - pl.col("start_ns")
     return (
-        spans.filter(overlapping(window))
+        spans.filter(overlaps(window))
         .with_columns(*_name_and_kind())
         .group_by("name", "kind")
         .agg(

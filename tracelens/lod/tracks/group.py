@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens.lod.lanes import Role
     from tracelens.lod.viewport import Window
 
-__all__ = ["Counter", "Group", "group_of", "label"]
+__all__ = ["Counter", "Group", "label_spans", "make_tracks"]
 
 MOST_LEVELS: Final = 40  # lanes of one track
 MOST_LANES: Final = 160  # of one process
@@ -50,14 +50,14 @@ class Counter(NamedTuple):
 class Group:
     """The tracks of a process.
 
-    `rows` says of each item of the lanes which event of the process it is, -1 = none of them;
-    `counters` are drawn as lines, by lane; `hidden` counts spans for which there was no lane.
+    `event_rows` says of each item of the lanes which event of the process it is, -1 = none of them;
+    counters are drawn as lines; `hidden_count` counts spans for which there was no lane.
     """
 
     scene: Scene
-    rows: Ints
-    counters: Mapping[int, Counter]
-    hidden: int
+    event_rows: Ints
+    counter_by_lane: Mapping[int, Counter]
+    hidden_count: int
 
 
 class _Track(NamedTuple):
@@ -69,7 +69,7 @@ class _Track(NamedTuple):
     levels: Ints
 
 
-def label(*, numbered: bool = True) -> pl.Expr:
+def label_spans(*, numbered: bool = True) -> pl.Expr:
     """Return a span's label: its name, with its bucket and shard where the name lacks them.
 
     `numbered` steps have their number, too.
@@ -92,7 +92,7 @@ def label(*, numbered: bool = True) -> pl.Expr:
     return pl.concat_str(name_parts)
 
 
-def group_of(
+def make_tracks(
     events: pl.DataFrame,
     owner: Lane,
     name_by_thread: Mapping[int, str],
@@ -126,15 +126,15 @@ def group_of(
     ]
     first_counter_lane = len(lanes)
     lanes = Lanes(
-        (*lanes.lanes, *counter_lanes), np.pad(lanes.offsets, (0, len(counter_lanes)), mode="edge"),
-        lanes.starts, lanes.ends, lanes.codes, lanes.steps, lanes.names, lanes.words,
+        (*lanes.lanes, *counter_lanes), np.pad(lanes.item_offsets, (0, len(counter_lanes)), mode="edge"),
+        lanes.starts_ns, lanes.ends_ns, lanes.codes, lanes.steps, lanes.word_indices, lanes.words,
     )  # fmt: skip
     scene = Scene(
         lanes=lanes,
         steps=_make_run_items(lanes, run_window),
-        whole=run_window,
-        step_ns=max(run_window.width_ns, 1),
-        pyramid=pyramid.colours(lanes, run_window),
+        run_window=run_window,
+        median_step_ns=max(run_window.width_ns, 1),
+        pyramid=pyramid.build_colours(lanes, run_window),
     )
     return Group(
         scene,
@@ -156,7 +156,7 @@ def _select_spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
     look = pl.when(is_odd_step).then(pl.lit(STEPS[1])).otherwise(look)
     spans = events.filter(pl.col("type") == "span").with_columns(
         end_ns=pl.col("end_ns").fill_null(whole.end_ns),
-        name=label(),
+        name=label_spans(),
         code=look.replace_strict(CODES, return_dtype=pl.UInt8),
         kind=kind,
         op=op,
@@ -189,10 +189,11 @@ def _list_tracks(
     tracks = {}
     for (is_device, thread), rows in spans_of_tracks.items():
         role: Role = "device" if is_device else owner.role
-        name = _thread_name(name_by_thread, int(thread))
+        name = _name_thread(name_by_thread, int(thread))
         tracks[bool(is_device), int(thread)] = _Track(name, role, rows, _assign_levels(rows))
 
     def sort_key(key: tuple[bool, int]) -> tuple[bool, int, int]:
+        """Order tracks: streams last, and among threads as above; of a server what it received first."""
         is_device, thread = key
         kinds, ops = (set(tracks[key].spans[name].unique()) for name in ("kind", "op"))
         if thread == training:
@@ -207,12 +208,15 @@ def _list_tracks(
         yield tracks[key]
 
 
-def _thread_name(names: Mapping[int, str], thread: int) -> str:
+def _name_thread(names: Mapping[int, str], thread: int) -> str:
     return "queue" if thread == _QUEUE else names.get(thread, f"thread {thread}")
 
 
 def _list_queue_times(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return when requests were with a shard that did not serve them yet, a row each."""
+    """Return a row for each request that waited in a shard: from received to first served.
+
+    A request's number has the worker's rank above `REQUEST_BITS` bits of a counter.
+    """
     is_service = pl.col("op").is_in([op for op in SHARD_OPS if op != "receive"])
     is_receive = pl.col("op") == "receive"
     worker = (pl.col("request").cast(pl.UInt64) // (1 << REQUEST_BITS)).cast(pl.String)
@@ -251,14 +255,14 @@ def _assign_levels(spans: pl.DataFrame) -> Ints:
     return np.minimum(levels, MOST_LEVELS - 1)
 
 
-def _find_free_lanes(starts: Ints, ends: Ints) -> Ints:
-    """Put each span into the first lane in which nothing is under way, outer spans first."""
-    lane_of_span = np.zeros(len(starts), np.int64)
-    order = np.lexsort((-ends, starts))
+def _find_free_lanes(starts_ns: Ints, ends_ns: Ints) -> Ints:
+    """Put each span into the first lane in which nothing is under way, outer spans first; [span]."""
+    lane_of_span = np.zeros(len(starts_ns), np.int64)
+    order = np.lexsort((-ends_ns, starts_ns))
     busy_lanes: list[tuple[int, int]] = []  # a heap of the end of a lane's span, and the lane
     free_lanes: list[int] = []
-    begins_ns, ends_ns = starts[order].tolist(), ends[order].tolist()
-    for span_index, begin_ns, end_ns in zip(order.tolist(), begins_ns, ends_ns, strict=True):
+    times_ns = (starts_ns[order].tolist(), ends_ns[order].tolist())
+    for span_index, begin_ns, end_ns in zip(order.tolist(), *times_ns, strict=True):
         while busy_lanes and busy_lanes[0][0] <= begin_ns:
             heapq.heappush(free_lanes, heapq.heappop(busy_lanes)[1])
         lane = heapq.heappop(free_lanes) if free_lanes else len(busy_lanes)
@@ -299,12 +303,12 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
     )
     lanes = Lanes(
         lanes=tuple(owners),
-        offsets=np.searchsorted(lane[drawn], np.arange(len(owners) + 1)),
-        starts=cut_start_ns,
-        ends=end_ns[drawn],
+        item_offsets=np.searchsorted(lane[drawn], np.arange(len(owners) + 1)),
+        starts_ns=cut_start_ns,
+        ends_ns=end_ns[drawn],
         codes=spans["code"].to_numpy()[drawn],
         steps=spans["step"].to_numpy()[drawn].astype(np.int32),
-        names=name_indices.to_numpy()[drawn],
+        word_indices=name_indices.to_numpy()[drawn],
         words=tuple(sorted_words),
     )
     rows = spans["row"].cast(pl.Int64).fill_null(-1).to_numpy()[drawn]
@@ -363,11 +367,11 @@ def _make_run_items(lanes: Lanes, whole: Window) -> Lanes:
     numbers = np.zeros(lane_count, np.int32)
     return Lanes(
         lanes=lanes.lanes,
-        offsets=np.arange(lane_count + 1),
-        starts=np.full(lane_count, whole.start_ns),
-        ends=np.full(lane_count, whole.end_ns),
+        item_offsets=np.arange(lane_count + 1),
+        starts_ns=np.full(lane_count, whole.start_ns),
+        ends_ns=np.full(lane_count, whole.end_ns),
         codes=np.full(lane_count, BLANK, np.uint8),
         steps=numbers,
-        names=numbers,
+        word_indices=numbers,
         words=("",),
     )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import polars as pl
 
-from tracelens.distil.places import keeps
-from tracelens.lod.tracks.group import label
+from tracelens.distil.places import may_keep
+from tracelens.lod.tracks.group import label_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ NAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def count(process: int, events: pl.DataFrame) -> pl.DataFrame:
+def count_names(process: int, events: pl.DataFrame) -> pl.DataFrame:
     """Count the spans of a process by what they are called, in `NAME_COLUMNS`."""
     length_ns = pl.col("end_ns") - pl.col("start_ns")
     spans = events.filter(pl.col("type") == "span").with_columns(length=length_ns.fill_null(0))
@@ -47,19 +47,19 @@ def count(process: int, events: pl.DataFrame) -> pl.DataFrame:
         longest_at=pl.col("start_ns").sort_by("length").last(),
     )
     named_counts = counts.with_columns(
-        label=_label(), text=_text(), process=pl.lit(process, pl.Int32)
+        label=_label_spans(), text=_build_searched_text(), process=pl.lit(process, pl.Int32)
     )
     return named_counts.select(*NAME_COLUMNS).cast(pl.Schema(NAME_COLUMNS)).sort("text")
 
 
-def _label() -> pl.Expr:
+def _label_spans() -> pl.Expr:
     """Return the label by which spans are counted: all steps have the same."""
-    return label(numbered=False)
+    return label_spans(numbered=False)
 
 
-def _text() -> pl.Expr:
+def _build_searched_text() -> pl.Expr:
     """Return the text to search: label, kind, operation, bucket and shard, in lower case."""
-    text_parts = [_label(), pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)]
+    text_parts = [_label_spans(), pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)]
     numbered_parts = [
         pl.lit(f"{name} ") + pl.col(name).cast(pl.String) for name in ("bucket", "shard")
     ]
@@ -118,9 +118,9 @@ class Names:
         if self._file and self._file.exists():
             with suppress(OSError, pl.exceptions.PolarsError):
                 return pl.read_ipc(self._file)
-        tables = [count(process, self._read(process)) for process in self._processes]
+        tables = [count_names(process, self._read(process)) for process in self._processes]
         table = pl.concat([pl.DataFrame(schema=NAME_COLUMNS), *tables])
-        if self._file and keeps():
+        if self._file and may_keep():
             draft = self._file.with_name(f".{FILE}.unfinished")
             with suppress(OSError):
                 table.write_ipc(draft, compression="zstd")
@@ -128,11 +128,11 @@ class Names:
         return table
 
 
-def hits(events: pl.DataFrame, wanted: str) -> pl.DataFrame:
+def find_hits(events: pl.DataFrame, wanted: str) -> pl.DataFrame:
     """Return the spans of a process that are called as asked: rows among its events, and begins."""
     spans = events.with_row_index("row").filter(pl.col("type") == "span")
     return (
-        spans.filter(_contains_words(_text(), wanted))
+        spans.filter(_contains_words(_build_searched_text(), wanted))
         .select("row", "start_ns")
         .sort("start_ns", "row")
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.memory import last_results
+from tracelens.memory import cache_last_results
 from tracelens.model.fmt import shown_name
 from tracelens.schema.vocabulary import SAMPLES_FOLDER
 
@@ -32,18 +32,18 @@ class RecordedSpans:
         self._run = run
         both = [part.select("process", "file") for part in (run.workers, run.shards)]
         self._files = dict(pl.concat(both).iter_rows())
-        self._events_of = last_results(self.read, KEPT_PROCESSES)
-        self._last_samples_of = last_results(self._samples_of, MOST_SAMPLED)
+        self._events_of = cache_last_results(self.read, KEPT_PROCESSES)
+        self._last_samples_of = cache_last_results(self._samples_of, MOST_SAMPLED)
 
     @property
-    def sampled(self) -> frozenset[int]:
+    def sampled_processes(self) -> frozenset[int]:
         """The processes whose stacks were sampled."""
         if not isinstance(self._source, Path):
             return frozenset(self._source.samples["process"])
         there = {shown_name(file.name) for file in (self._source / SAMPLES_FOLDER).glob("*")}
         return frozenset(process for process, file in self._files.items() if file in there)
 
-    def trace(self) -> Trace:
+    def open_trace(self) -> Trace:
         """Return all that was recorded.
 
         Raises:

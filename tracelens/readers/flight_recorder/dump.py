@@ -27,8 +27,6 @@ from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COLUMNS", "EQUAL_BYTES", "Dump", "rank_in", "read_dump", "translate_dump"]
-
 COLUMNS: Final[dict[str, pl.DataType]] = {
     "start_ns": pl.Int64(),
     "end_ns": pl.Int64(),  # null = not completed
@@ -36,15 +34,15 @@ COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
     "name": pl.String(),
     "communicator": pl.String(),
-    "group": pl.String(),
+    "group_label": pl.String(),
     "is_message": pl.Boolean(),
     "seq": pl.Int64(),  # number of a call in its group; of messages, that of a rank's own count
-    "record": pl.Int64(),  # number of a row in its dump
+    "record_number": pl.Int64(),  # number of a row in its dump
     "bytes": pl.Int64(),  # where all ranks of a call have them alike: those (`_EQUAL_SIZES`)
     "peer": pl.Int64(),
     "state": pl.String(),
     "thread": pl.String(),
-    "called": pl.String(),  # where, as file:line
+    "call_site": pl.String(),  # where, as file:line
 }
 # Whose sizes all ranks of a call have alike, by operation. Others may differ: whatever ranks give in
 # all_to_all, and the list of the root in scatter and gather, which is the larger side (in scatter, the
@@ -59,31 +57,28 @@ _PATIENCE_S: Final = 300
 _RANK: Final = re.compile(r"(\d{1,7})(?:\.(?:pkl|pickle|bin|json))?$")
 _VARIANT: Final = re.compile(r"(?:_(?:base|oop|coalesced|into_tensor|tensor|single))+$")
 _PEER: Final = re.compile(r"\d+(?:->|<-)(\d+)$")  # "send 1->2", "recv 3<-0": ranks within the group
-_SIZES: Final = {
+_ELEMENT_BYTES: Final = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4, "Half": 2,
     "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,
 }  # fmt: skip
 _BARRIER: Final = "barrier"
-_OF_EACH: Final = ("all_gather", "reduce_scatter", "gather", "scatter")
-_JOINED: Final = "coalesced"
+_OPS_THAT_SHOW_SIZES: Final = ("all_gather", "reduce_scatter", "gather", "scatter")
+_NAME_OF_LAST_PART: Final = "coalesced"
 _NO_LABEL: Final = ("", "undefined")
 _OWN_FILES: Final = ("torch/distributed/", "torch/nn/parallel/")
 
 
 @dataclass(frozen=True, eq=False)
 class Dump:
-    """What one file holds: `rows` in `COLUMNS`; `members` are the ranks of groups, where it says so.
+    """What one file holds; groups are by their names in the file."""
 
-    `group_sizes` are the numbers of ranks that gathers of a group tell, where they do.
-    """
-
-    file: str
-    version: str
-    rows: pl.DataFrame
-    members: dict[str, list[int]]
-    group_sizes: dict[str, int]
-    unusable: int
-    untimed: int
+    file_name: str
+    format_version: str
+    calls: pl.DataFrame  # in `COLUMNS`
+    ranks_by_group: dict[str, list[int]]  # where the file says them
+    size_by_group: dict[str, int]  # number of ranks, where gathers of a group tell it
+    unusable_count: int  # entries without a time
+    untimed_count: int  # calls that ended, without the time at which they did
 
 
 def rank_in(name: str) -> int | None:
@@ -115,17 +110,17 @@ def translate_dump(value: Any, path: Path) -> Dump:
             f"'{path}' is no dump of Flight Recorder: expected a dictionary with 'version' and "
             "'entries'."
         )
-    members = _find_members(content.get("pg_config"))
-    calls = [*filter(None, (_convert_entry(entry, members) for entry in entries))]
-    call_table = pl.DataFrame(calls, schema=COLUMNS, orient="row", strict=False)
+    ranks_by_group = _find_group_ranks(content.get("pg_config"))
+    rows = [*filter(None, (_convert_entry(entry, ranks_by_group) for entry in entries))]
+    calls = pl.DataFrame(rows, schema=COLUMNS, orient="row", strict=False)
     return Dump(
-        file=path.name,
-        version=str(content["version"])[:20],
-        rows=_number_by_group(_join_parts(call_table)),
-        members=members,
-        group_sizes=_find_group_sizes(entries),
-        unusable=len(entries) - len(calls),
-        untimed=call_table.filter(pl.col("end_ns") == pl.col("start_ns")).height,
+        file_name=path.name,
+        format_version=str(content["version"])[:20],
+        calls=_number_by_group(_number_first_parts(calls)),
+        ranks_by_group=ranks_by_group,
+        size_by_group=_find_group_sizes(entries),
+        unusable_count=len(entries) - calls.height,
+        untimed_count=calls.filter(pl.col("end_ns") == pl.col("start_ns")).height,
     )
 
 
@@ -152,41 +147,47 @@ def _load_value(path: Path, trace: Path) -> Any:
     return json.loads(text)
 
 
-def _find_members(config: Any) -> dict[str, list[int]]:
+def _find_group_ranks(config: Any) -> dict[str, list[int]]:
     """Return the ranks of groups; gloo's dumps have none."""
-    members: dict[str, list[int]] = {}
-    for name, facts in config.items() if isinstance(config, dict) else ():
+    ranks_by_group: dict[str, list[int]] = {}
+    for name, group_facts in config.items() if isinstance(config, dict) else ():
         try:
-            ranks = json.loads(facts["ranks"])
+            ranks = json.loads(group_facts["ranks"])
         except (TypeError, KeyError, ValueError, RecursionError):
             continue
         if isinstance(ranks, list) and ranks and all(_is_count(rank) for rank in ranks):
-            members[str(name)] = ranks
-    return members
+            ranks_by_group[str(name)] = ranks
+    return ranks_by_group
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 22
 
 
-def _convert_entry(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | None:
-    """Return a call as a row of `COLUMNS`; None for other entries, or without a time."""
+def _convert_entry(
+    entry: Any, ranks_by_group: Mapping[str, Sequence[int]]
+) -> tuple[Any, ...] | None:
+    """Return a call as a row of `COLUMNS`; None for other entries, or without a time.
+
+    The number of a message (`seq`) counts those of its two ranks, that of a collective those of its
+    group. The size is taken from the side, input or output, that is as large on all ranks.
+    """
     if not isinstance(entry, dict):
         return None
-    created_ns = _time(entry.get("time_created_ns"))
+    created_ns = _to_time_ns(entry.get("time_created_ns"))
     if created_ns is None:
         return None
-    ended_ns = _time(entry.get("time_discovered_completed_ns"))
+    ended_ns = _to_time_ns(entry.get("time_discovered_completed_ns"))
     is_over = entry.get("state") == "completed" or entry.get("retired") is True
     if is_over and ended_ns is None:
         ended_ns = created_ns  # when it ended was not recorded
     name = str(entry.get("profiling_name", "?"))
-    torch_word, kind, op = _translate_name(name)
+    torch_op, kind, op = _translate_name(name)
     is_message = entry.get("is_p2p") is True or op in POINT_TO_POINT
     seq = entry.get("p2p_seq_id" if entry.get("is_p2p") is True else "collective_seq_id")
-    group, group_label = _group_name(entry)
-    record = entry.get("record_id")
-    sized_by = _EQUAL_SIZES.get(torch_word, _EQUAL_SIZES.get(op or "", "input"))
+    group, group_label = _read_group_name(entry)
+    record_number = entry.get("record_id")
+    side_of_size = _EQUAL_SIZES.get(torch_op, _EQUAL_SIZES.get(op or "", "input"))
     return (
         created_ns,
         max(ended_ns, created_ns) if is_over and ended_ns is not None else None,
@@ -194,52 +195,56 @@ def _convert_entry(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[An
         group_label if group_label not in _NO_LABEL else group,
         is_message,
         seq if _is_size(seq) else None,
-        record if _is_size(record) else None,
-        _tensor_bytes(entry, sized_by),
-        _peer_rank(name, members.get(group)) if is_message else None,
+        record_number if _is_size(record_number) else None,
+        _tensor_bytes(entry, side_of_size),
+        _peer_rank(name, ranks_by_group.get(group)) if is_message else None,
         str(entry.get("state")),
         "calls",
         _call_site(entry.get("frames")),
     )
 
 
-def _group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the name of a group and what it is called."""
+def _read_group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name of an entry's group, "?" without one, and the label that users see, or ""."""
     group = entry.get("process_group")
     name, label = (*group, "")[:2] if isinstance(group, list) and group else ("?", "")
     return str(name), str(label)
 
 
-def _peer_rank(name: str, members: Sequence[int] | None) -> int | None:
+def _peer_rank(name: str, group_ranks: Sequence[int] | None) -> int | None:
     """Return the rank on the other side of a message, where the ranks of its group are known."""
     match = _PEER.search(name)
-    position = int(match[1]) if match else len(members or ())
-    return members[position] if members and position < len(members) else None
+    peer_in_group = int(match[1]) if match else len(group_ranks or ())
+    return group_ranks[peer_in_group] if group_ranks and peer_in_group < len(group_ranks) else None
 
 
 def _find_group_sizes(entries: Sequence[Any]) -> dict[str, int]:
-    """Return the sizes of groups, from calls whose input and output differ by that factor."""
-    sizes = {}
+    """Return the number of ranks of groups, by name, where gathers or scatters of them tell it.
+
+    Their input and output differ by that factor, unless sizes vary between ranks ("_v").
+    """
+    size_by_group = {}
     for entry in entries:
         if not isinstance(entry, dict):
             continue
-        torch_word, _, op = _translate_name(str(entry.get("profiling_name")))
-        if op in _OF_EACH and not torch_word.endswith("_v"):
-            sides = (_tensor_bytes(entry, side) or 0 for side in ("input", "output"))
-            fewer_bytes, more_bytes = sorted(sides)
+        torch_op, _, op = _translate_name(str(entry.get("profiling_name")))
+        if op in _OPS_THAT_SHOW_SIZES and not torch_op.endswith("_v"):
+            bytes_of_sides = (_tensor_bytes(entry, side) or 0 for side in ("input", "output"))
+            fewer_bytes, more_bytes = sorted(bytes_of_sides)
             if fewer_bytes and more_bytes % fewer_bytes == 0:
-                name, _ = _group_name(entry)
-                sizes[name] = more_bytes // fewer_bytes
-    return sizes
+                group, _ = _read_group_name(entry)
+                size_by_group[group] = more_bytes // fewer_bytes
+    return size_by_group
 
 
-def _join_parts(calls: pl.DataFrame) -> pl.DataFrame:
-    """Give a number to the first of the entries that are parts of one call.
+def _number_first_parts(calls: pl.DataFrame) -> pl.DataFrame:
+    """Keep the number (`seq`) of the first of the entries that are parts of one call, and of no message.
 
-    A call in parts ends with an entry that is called so, and only this one is marked when it is over.
+    The last part is called "coalesced", and only this one is marked when the call is over. The size of a
+    call in parts is not known. Messages have no number that both sides share.
     """
     call_key = ["communicator", "is_message", "seq"]
-    is_in_parts = pl.col("name").str.ends_with(_JOINED).any().over(call_key)
+    is_in_parts = pl.col("name").str.ends_with(_NAME_OF_LAST_PART).any().over(call_key)
     is_in_parts &= (pl.len().over(call_key) > 1) & pl.col("seq").is_not_null()
     is_first = pl.int_range(pl.len()).over(call_key) == 0
     return calls.with_columns(
@@ -252,53 +257,59 @@ def _join_parts(calls: pl.DataFrame) -> pl.DataFrame:
 def _number_by_group(calls: pl.DataFrame) -> pl.DataFrame:
     """Count calls within their groups, where they are numbered over all groups, as torchcomms does.
 
-    Where the first ones were overwritten, nobody knows how many there were, and they have no number.
+    Then their numbers (`seq`) go with those of the dump's entries (`record_number`). Where the first
+    entries were overwritten, nobody knows how many of a group there were, and calls get no number.
     """
-    numbered_calls = calls.drop_nulls(["seq", "record"])
-    offsets = (numbered_calls["seq"] - numbered_calls["record"]).unique().to_list()
-    group_count, is_whole = numbered_calls["communicator"].n_unique(), calls["record"].min() == 0
-    if len(offsets) != 1 or (group_count == 1 and not (is_whole and offsets == [0])):
+    numbered_calls = calls.drop_nulls(["seq", "record_number"])
+    offsets = (numbered_calls["seq"] - numbered_calls["record_number"]).unique().to_list()
+    group_count = numbered_calls["communicator"].n_unique()
+    has_first_entry = calls["record_number"].min() == 0
+    if len(offsets) != 1 or (group_count == 1 and not (has_first_entry and offsets == [0])):
         return calls
     number_in_group = pl.int_range(pl.len()).over("communicator", "is_message")
-    has_number = pl.col("seq").is_not_null() & is_whole
+    has_number = pl.col("seq").is_not_null() & has_first_entry
     return calls.with_columns(seq=pl.when(has_number).then(number_in_group))
 
 
-def _time(value: object) -> int | None:
+def _to_time_ns(value: object) -> int | None:
     return value if isinstance(value, int) and 0 < value < LATEST_NS else None
 
 
 def _translate_name(name: str) -> tuple[str, str, str | None]:
-    """Return the operation in PyTorch's word, and its kind and operation in ours."""
-    torch_word = _VARIANT.sub("", (name.partition(":")[2].partition(" ")[0] or name).strip("_"))
-    if torch_word.endswith(_BARRIER):
-        return torch_word, "reduction", _BARRIER
-    kind, op = meaning(torch_word.removesuffix("_v")) or USER_CODE
-    return torch_word, "reduction", op if kind == "reduction" else None
+    """Return the operation in PyTorch's word, and its kind and operation in ours (None if unknown)."""
+    torch_op = _VARIANT.sub("", (name.partition(":")[2].partition(" ")[0] or name).strip("_"))
+    if torch_op.endswith(_BARRIER):
+        return torch_op, "reduction", _BARRIER
+    kind, op = meaning(torch_op.removesuffix("_v")) or USER_CODE
+    return torch_op, "reduction", op if kind == "reduction" else None
 
 
 def _tensor_bytes(entry: Mapping[str, Any], side: str) -> int | None:
-    """Return the bytes of the tensors on a side ("input", "output" or "lesser"), None if unknown.
+    """Return the bytes of all tensors on a side ("input", "output" or "lesser"), None if unknown.
 
     "lesser" is the smaller of both that is not empty.
     """
     if side == "lesser":
-        both = (_tensor_bytes(entry, "input"), _tensor_bytes(entry, "output"))
-        return min(filter(None, both), default=None)
+        bytes_of_sides = (_tensor_bytes(entry, "input"), _tensor_bytes(entry, "output"))
+        return min(filter(None, bytes_of_sides), default=None)
     shapes, dtypes = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not (isinstance(shapes, list) and isinstance(dtypes, list) and len(shapes) == len(dtypes)):
         return None
     total_bytes = 0
     for shape, dtype in zip(shapes, dtypes, strict=True):
-        element_bytes = _SIZES.get(dtype) if isinstance(dtype, str) else None
-        if element_bytes is None or not isinstance(shape, list) or not all(map(_is_size, shape)):
+        bytes_per_element = _ELEMENT_BYTES.get(dtype) if isinstance(dtype, str) else None
+        if bytes_per_element is None or not _is_shape(shape):
             return None
-        total_bytes += element_bytes * math.prod(shape)
+        total_bytes += bytes_per_element * math.prod(shape)
     return total_bytes if total_bytes < 1 << 62 else None
 
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 1 << 40
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_size, value))
 
 
 def _call_site(frames: Any) -> str:

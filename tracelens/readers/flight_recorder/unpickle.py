@@ -1,6 +1,4 @@
-"""Prints a dump from standard input as JSON; run as a process of its own, which imports no package.
-
-A dump is a pickle, or JSON itself.
+"""Prints a dump, a pickle or JSON, from standard input as JSON; a process of its own without packages.
 
 Pickles may name any function to call while they are loaded. This one refuses every name, so that only
 plain values are left, and gives up beyond fixed amounts of memory and processor time.

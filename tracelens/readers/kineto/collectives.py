@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from tracelens.readers.kineto.words import LIBRARIES, collective, element_bytes
+from tracelens.readers.kineto.words import LIBRARIES, find_collective, find_element_bytes
 from tracelens.readers.words import kernel_meaning
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     from tracelens.readers.kineto.columns import EventTable
-
-__all__ = ["CALL_COLUMNS", "Groups", "ProcessGroup", "communication", "group_name", "read_groups"]
 
 
 class ProcessGroup(NamedTuple):
@@ -40,47 +38,49 @@ CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "bytes": pl.Int64(),
     "peer": pl.Int32(),
 }
-_ASYNCHRONOUS: Final = tuple(
+# Of the libraries those that communicate on threads of the host.
+_HOST_LIBRARIES: Final = tuple(
     name for name in LIBRARIES if name not in {"nccl:", "c10d::", "rccl:", "xccl:"}
 )
 _KERNEL: Final = r"(?i)^[nr]ccl\w*kernel|^(msccl|onecclk?)"
-_RECORDED: Final = "record_param_comms"
+_LAUNCH: Final = "record_param_comms"  # the event that launches a collective
 _ELIDED: Final = "..."
 _MOST_SHOWN: Final = 4
 _SEQUENCES: Final = ("Seq", "seq", "Sequence", "Sequence Number")
 
 
-def communication(table: EventTable, groups: Groups) -> pl.DataFrame:
+def select_communication(table: EventTable, groups: Groups) -> pl.DataFrame:
     """Return the events of a file that are communication, with their `CALL_COLUMNS`.
 
-    `linked`: each with the call that its launch recorded (`launched`), an index into `table.calls`.
+    `call_index` is that of an event's own arguments in `table.call_facts`, null without; then those of
+    the event that launched it count, which has the same `external` id.
     """
     events = table.rows.filter(_is_communication(table.rows))
     if events.is_empty():
         return events.with_columns(pl.lit(None, t).alias(name) for name, t in CALL_COLUMNS.items())
-    recorded_calls = (
-        table.rows.filter(pl.col("name") == _RECORDED, pl.col("call").is_not_null())
+    launches = (
+        table.rows.filter(pl.col("name") == _LAUNCH, pl.col("call_index").is_not_null())
         .drop_nulls("external")
         .unique("external", keep="first")
-        .select("external", launched="call")
+        .select("external", launch_index="call_index")
     )
-    linked = events.join(recorded_calls, on="external", how="left", maintain_order="left")
-    call_indexes = linked.select(pl.coalesce("call", "launched")).to_series().to_list()
-    names = linked["name"].cast(pl.String).to_list()
-    facts_of_calls = [
-        _describe_call({} if index is None else table.calls[index], name, groups)
+    joined = events.join(launches, on="external", how="left", maintain_order="left")
+    call_indexes = joined.select(pl.coalesce("call_index", "launch_index")).to_series().to_list()
+    names = joined["name"].cast(pl.String).to_list()
+    call_rows = [
+        _describe_call({} if index is None else table.call_facts[index], name, groups)
         for index, name in zip(call_indexes, names, strict=True)
     ]
-    call_facts = pl.DataFrame(facts_of_calls, schema=CALL_COLUMNS, orient="row")
-    return pl.concat([linked.drop("launched"), call_facts], how="horizontal")
+    call_columns = pl.DataFrame(call_rows, schema=CALL_COLUMNS, orient="row")
+    return pl.concat([joined.drop("launch_index"), call_columns], how="horizontal")
 
 
 def _is_communication(events: pl.DataFrame) -> pl.Expr:
-    """Return a test for events of communication that does not run in the code itself."""
+    """Return a test for communication beside the code: kernels, or spans of a library for the host."""
     distinct_names = events["name"].unique().cast(pl.String)
     kernel_names = distinct_names.filter(distinct_names.str.contains(_KERNEL)).implode()
-    library_names = [name for name in distinct_names.to_list() if name.startswith(_ASYNCHRONOUS)]
-    span_names = [name for name in library_names if collective(name)]
+    library_names = [name for name in distinct_names.to_list() if name.startswith(_HOST_LIBRARIES)]
+    span_names = [name for name in library_names if find_collective(name)]
     name, category = pl.col("name").cast(pl.String), pl.col("category")
     return ((category == "kernel") & name.is_in(kernel_names)) | (
         category.is_in(["annotation", "operator"]) & name.is_in(span_names)
@@ -88,12 +88,12 @@ def _is_communication(events: pl.DataFrame) -> pl.Expr:
 
 
 def _describe_call(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[Any, ...]:
-    """Return the cells of one call, in the order of `CALL_COLUMNS`; `name` is that of its event."""
+    """Return the cells of a call in `CALL_COLUMNS`, by the arguments and the name of its event."""
     collective_name = call.get("Collective name")
-    op = collective(collective_name) if isinstance(collective_name, str) else None
+    op = find_collective(collective_name) if isinstance(collective_name, str) else None
     if op is None:
         kernel = kernel_meaning(name)
-        op = kernel[1] if kernel else collective(name)
+        op = kernel[1] if kernel else find_collective(name)
     communicator, ranks = _find_group(call, groups)
     seq = next((call[key] for key in _SEQUENCES if isinstance(call.get(key), int)), None)
     return (
@@ -106,8 +106,11 @@ def _describe_call(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[
 
 
 def _payload_bytes(call: Mapping[str, Any]) -> int | None:
-    """Return the payload of this rank: what it puts in, or gets if that is all."""
-    bytes_per_element = element_bytes(call.get("dtype"))
+    """Return the payload of this rank in bytes: what it puts in, or gets if that is all.
+
+    Without its own arguments (`msg nelems`) it is that of the tensors of the call; None if unknown.
+    """
+    bytes_per_element = find_element_bytes(call.get("dtype"))
     element_counts = [call.get(f"{way} msg nelems") for way in ("In", "Out")]
     known_counts = [n for n in element_counts if isinstance(n, int) and n >= 0]
     if known_counts and bytes_per_element:
@@ -116,7 +119,7 @@ def _payload_bytes(call: Mapping[str, Any]) -> int | None:
     if not isinstance(dtypes, list) or not isinstance(shapes, list):
         return None
     total_bytes = sum(
-        (element_bytes(dtype) or 0) * prod(shape)
+        (find_element_bytes(dtype) or 0) * prod(shape)
         for dtype, shape in zip(dtypes, shapes, strict=False)
         if isinstance(shape, list) and all(isinstance(n, int) and n >= 0 for n in shape)
     )
@@ -132,7 +135,7 @@ def _peer_rank(call: Mapping[str, Any], op: str | None, ranks: Sequence[int]) ->
 
 
 def _find_group(call: Mapping[str, Any], groups: Groups) -> tuple[str | None, Sequence[int]]:
-    """Name the group of a call alike on all its ranks, and return these.
+    """Return the name of a call's group, alike on all its ranks, and these ranks; None, () if unknown.
 
     Names alone may repeat, so ranks are part of it. A call that says nothing is of the only group.
     """
@@ -192,7 +195,7 @@ def group_name(name: str, purpose: str, ranks: Sequence[int]) -> str:
 
 def _format_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as a text of runs: `0-3,8`; cut short, with their sum, if there are many."""
-    runs: list[list[int]] = []
+    runs: list[list[int]] = []  # first and last rank of each
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
@@ -204,10 +207,10 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     return f"{','.join(runs_text[:_MOST_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
 
 
-def read_groups(facts: Mapping[str, Any]) -> dict[str, ProcessGroup]:
-    """Return the process groups that a file lists, by name."""
-    job_facts = facts.get("distributedInfo")
-    entries = job_facts.get("pg_config") if isinstance(job_facts, dict) else None
+def read_groups(metadata: Mapping[str, Any]) -> dict[str, ProcessGroup]:
+    """Return the process groups that a file lists beside its events, by name."""
+    distributed_info = metadata.get("distributedInfo")
+    entries = distributed_info.get("pg_config") if isinstance(distributed_info, dict) else None
     groups: dict[str, ProcessGroup] = {}
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict):

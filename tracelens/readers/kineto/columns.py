@@ -10,36 +10,40 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from tracelens.readers.event_stream import EventStream
+from tracelens.readers.json_values import as_object
 from tracelens.readers.kineto.events import (
     NO_ARGUMENTS,
     Event,
     collective_facts,
     decode_events,
-    find_communication,
     merge_arguments,
     names_collective,
+    select_communication_arguments,
     to_event,
 )
-from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase_of_event
+from tracelens.readers.kineto.words import (
+    IN_NO_ROW,
+    LIBRARIES,
+    describe_event_phase,
+    translate_category,
+)
 from tracelens.readers.soundness import NO_LAUNCHES, LostKernels
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ROW_COLUMNS", "EventTable", "read_events"]
-
 _US: Final = 1_000
 _SURELY_NS: Final = 10**17  # as microseconds this would be in the year 5138
 _MOST_US: Final = 9.2e15
 _MOST_DIGITS: Final = 18
-_ASIDE: Final = frozenset(IN_NO_ROW)
-_PHASES: Final = frozenset("MBE")
+_CATEGORIES_IN_NO_ROW: Final = frozenset(IN_NO_ROW)
+_PHASES_READ: Final = frozenset("MBE")  # beside complete events
 _TIMES: Final = ("start_ns", "duration_ns")
 # What of an event's arguments is a column.
 _NUMBERS: Final = ("correlation", "external", "sequence", "stream", "device")
@@ -53,103 +57,95 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "start_ns": pl.Int64(),
     "duration_ns": pl.Int64(),
     **dict.fromkeys(_NUMBERS, pl.Int64()),
-    "call": pl.Int32(),  # place in `EventTable.calls`
+    "call_index": pl.Int32(),  # place in `EventTable.calls`
 }
 
 
 @dataclass(eq=False)
 class EventTable:
-    """The rows of one file, in `ROW_COLUMNS`, and what else is known of it.
-
-    `calls` are the arguments of events that name a collective, or may say how large one is. `left_out`
-    counts events that are read but become no row, by what they are; `unusable` those without a name or a
-    time, and `negative` those that end before they begin. `impossible` are sentences on rows that were
-    left out. `threads` and `processes` are names. Where a file holds several processes, `process` is the
-    one that the rows are of; `stated_rank` is its rank, as its name, its collectives or, with
-    `is_rank_of_device`, its device say.
-    """
+    """The rows of one file, in `ROW_COLUMNS`, and what else is known of it."""
 
     path: Path
     rows: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROW_COLUMNS))
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    threads: dict[tuple[str, str], str] = field(default_factory=dict)
-    processes: dict[str, str] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-    events: int = 0
-    unusable: int = 0
-    negative: int = 0
-    lost: int = 0
-    cut: bool = False
-    damage: str = ""
-    lost_facts: bool = False  # what stands beside its events is no JSON
-    impossible: list[str] = field(default_factory=list)
+    # Arguments of events that name a collective, or may say how large one is; `call_index` of rows.
+    call_facts: list[dict[str, Any]] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)  # what stands beside its events
+    name_by_thread: dict[tuple[str, str], str] = field(default_factory=dict)  # by pid and tid
+    name_by_pid: dict[str, str] = field(default_factory=dict)
+    left_out_counts: Counter[str] = field(
+        default_factory=Counter
+    )  # events of no row, by what they are
+    event_count: int = 0
+    unusable_count: int = 0  # events without a name or a time
+    negative_count: int = 0  # events that end before they begin
+    lost_count: int = 0  # events that cannot be parsed
+    is_cut: bool = False  # the file ends within its list of events
+    damage_reason: str = ""
+    has_lost_metadata: bool = False  # what stands beside its events is no JSON
+    impossible_phrases: list[str] = field(default_factory=list)  # what was left out, and how much
     lost_kernels: LostKernels = NO_LAUNCHES
-    process: str | None = None
-    stated_rank: int | None = None
+    selected_pid: str | None = None  # the process of these rows, where a file holds several
+    stated_rank: int | None = None  # of the process, as its name, its collectives or its device say
     is_rank_of_device: bool = False
 
     @property
     def label(self) -> str:
         """What `--rank-of` calls it: a file, or a process of one."""
-        return self.path.name if self.process is None else f"{self.path.name}:{self.process}"
+        return (
+            self.path.name if self.selected_pid is None else f"{self.path.name}:{self.selected_pid}"
+        )
 
     @property
-    def first_ns(self) -> int:
-        """When its first event begins; 0 without any."""
-        return self._begin("min")
+    def begin_bounds_ns(self) -> tuple[int, int]:
+        """When its first and its last event begin; 0, 0 without any."""
+        first_ns, last_ns = self.rows["start_ns"].min(), self.rows["start_ns"].max()
+        if not isinstance(first_ns, int) or not isinstance(last_ns, int):
+            return 0, 0
+        return self.time_origin_ns + first_ns, self.time_origin_ns + last_ns
 
     @property
-    def last_ns(self) -> int:
-        """When its last event begins; 0 without any."""
-        return self._begin("max")
-
-    def _begin(self, extreme: Literal["min", "max"]) -> int:
-        start_ns = getattr(self.rows["start_ns"], extreme)()
-        return self.base_ns + start_ns if isinstance(start_ns, int) else 0
-
-    @property
-    def base_ns(self) -> int:
+    def time_origin_ns(self) -> int:
         """What times are counted from; 0 if that is 1970, or not said."""
-        base = self.facts.get("baseTimeNanoseconds")
+        base = self.metadata.get("baseTimeNanoseconds")
         return base if isinstance(base, int) and 0 <= base < 2**62 else 0
 
     @property
-    def distributed(self) -> dict[str, Any]:
+    def distributed_info(self) -> dict[str, Any]:
         """What the file says of its job; empty if nothing."""
-        found = self.facts.get("distributedInfo")
-        return found if isinstance(found, dict) else {}
+        return as_object(self.metadata.get("distributedInfo"))
 
     @property
     def rank(self) -> int | None:
         """The rank that the file says it is of; of several processes none is the file's."""
-        of_file = None if self.process else _parse_below(self.distributed.get("rank"), MOST_RANKS)
-        return self.stated_rank if of_file is None else of_file
+        if self.selected_pid:
+            return self.stated_rank
+        rank_of_file = _parse_below(self.distributed_info.get("rank"), MOST_RANKS)
+        return self.stated_rank if rank_of_file is None else rank_of_file
 
     @property
-    def world(self) -> int:
+    def world_size(self) -> int:
         """How many ranks the job has; 0 if the file does not say so."""
-        return _parse_below(self.distributed.get("world_size"), MOST_RANKS + 1) or 0
+        return _parse_below(self.distributed_info.get("world_size"), MOST_RANKS + 1) or 0
 
     @property
-    def host(self) -> str | None:
+    def host_name(self) -> str | None:
         """The name of its host."""
-        found = self.facts.get("host_name")
-        return found if isinstance(found, str) and found else None
+        host_name = self.metadata.get("host_name")
+        return host_name if isinstance(host_name, str) and host_name else None
 
     @property
-    def pid(self) -> int | None:
-        """The process that most rows of the host are of."""
+    def main_pid(self) -> int | None:
+        """The process that most rows of the host are of; None if it is no number."""
         host_rows = self.rows.filter(~pl.col("category").is_in(["kernel", "copy"]))
-        counts = host_rows["pid"].value_counts().cast({"pid": pl.String})
-        pids = counts.sort("count", "pid", descending=[True, False])["pid"]
+        row_counts = host_rows["pid"].value_counts().cast({"pid": pl.String})
+        pids = row_counts.sort("count", "pid", descending=[True, False])["pid"]
         return _parse_below(pids[0] if len(pids) else None, 10 ** (_MOST_DIGITS - 1))
 
     @property
-    def is_other(self) -> bool:
+    def is_of_other_tool(self) -> bool:
         """Whether nothing shows that torch.profiler wrote it."""
-        known = {"distributedInfo", "schemaVersion", "deviceProperties"} & self.facts.keys()
-        return not known and (self.rows["category"] == "other").all()
+        known_keys = {"distributedInfo", "schemaVersion", "deviceProperties"} & self.metadata.keys()
+        return not known_keys and (self.rows["category"] == "other").all()
 
 
 def _parse_below(value: object, limit: int) -> int | None:
@@ -160,28 +156,24 @@ def _parse_below(value: object, limit: int) -> int | None:
 
 
 def read_events(path: Path) -> EventTable:
-    """Read a file of trace events.
-
-    Raises:
-        NotATrace: it holds no list of events.
-        OSError: it cannot be read.
-    """
-    table, stream = EventTable(path), EventStream(path, decode=decode_events)
+    """Read a file of trace events, as `FilesReader.read_file` says."""
+    table, stream = EventTable(path), EventStream(path, decode_list=decode_events)
     open_begins: dict[tuple[str, str], list[Event]] = {}
-    tables: list[pl.DataFrame] = []
+    frames: list[pl.DataFrame] = []
     cells = _Cells()
-    for events in stream.pieces():
-        table.events += len(events)
-        cells.take(*_categorize(_complete_events(events, table, open_begins), table))
-        if cells.count >= _ROWS_AT_ONCE:
-            tables.append(cells.frame(table, exact=stream.exact))
+    for events in stream.read_pieces():
+        table.event_count += len(events)
+        complete_events = _complete_events(events, table, open_begins)
+        cells.append_events(*_categorize(complete_events, table))
+        if cells.row_count >= _ROWS_AT_ONCE:
+            frames.append(cells.to_frame(table, has_ns_times=stream.has_ns_times))
             cells = _Cells()
-    tables.append(cells.frame(table, exact=stream.exact))
-    table.left_out["begins without an end"] += sum(map(len, open_begins.values()))
-    table.facts, table.lost = stream.facts, stream.lost
-    table.cut, table.damage = stream.cut, stream.damage
-    table.lost_facts = stream.lost_facts
-    table.rows = pl.concat(tables, rechunk=True)
+    frames.append(cells.to_frame(table, has_ns_times=stream.has_ns_times))
+    table.left_out_counts["begins without an end"] += sum(map(len, open_begins.values()))
+    table.metadata, table.lost_count = stream.metadata, stream.lost_count
+    table.is_cut, table.damage_reason = stream.is_cut, stream.damage_reason
+    table.has_lost_metadata = stream.has_lost_metadata
+    table.rows = pl.concat(frames, rechunk=True)
     return table
 
 
@@ -189,12 +181,12 @@ class _Cells:
     """Cells of complete events, column by column, until there are enough for a frame."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self._communication: list[tuple[int, Any]] = []  # row numbers, and arguments of calls
+        self.row_count = 0
+        self._communication_arguments: list[tuple[int, Any]] = []  # with the number of their row
         self._event_cells: dict[str, list[Any]] = {name: [] for name in (*_WORDS, *_TIMES)}
-        self._argument_cells: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
+        self._argument_cells: dict[str, list[Any]] = {name: [] for name in _NUMBERS}  # by column
 
-    def take(self, events: list[Event], categories: list[str]) -> None:
+    def append_events(self, events: list[Event], categories: list[str]) -> None:
         """Append the members of events, and `categories`, one for each, to the columns."""
         columns = self._event_cells
         columns["category"] += categories
@@ -206,49 +198,55 @@ class _Cells:
         arguments = [event.args or NO_ARGUMENTS for event in events]
         for name, cells in self._argument_cells.items():
             cells.extend(map(attrgetter(name), arguments))
-        self._communication += find_communication(arguments, self.count)
-        self.count += len(events)
+        self._communication_arguments += select_communication_arguments(arguments, self.row_count)
+        self.row_count += len(events)
 
-    def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
-        """Return the rows, in `ROW_COLUMNS`, and count other events."""
+    def to_frame(self, table: EventTable, *, has_ns_times: bool) -> pl.DataFrame:
+        """Return the rows, in `ROW_COLUMNS`, and count other events in `table`.
+
+        With `has_ns_times` huge whole times are nanoseconds; all others are microseconds.
+        """
         event_cells = self._event_cells
         columns = {name: _text_column(name, event_cells[name]) for name in _WORDS}
         for name, cells in self._argument_cells.items():
             columns[name] = _column(name, cells, pl.Int64())
         for name in _TIMES:
-            columns[name] = _to_ns(name, event_cells[name], exact=exact)
-        columns["call"] = _column("call", self._collect_calls(columns["name"], table), pl.Int32())
+            columns[name] = _to_ns(name, event_cells[name], has_ns_times=has_ns_times)
+        columns["call_index"] = _column(
+            "call_index", self._collect_calls(columns["name"], table), pl.Int32()
+        )
         events = pl.DataFrame(columns)
-        usable = events.drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()})
-        table.unusable += events.height - usable.height
-        is_negative = usable["duration_ns"] < 0
+        usable_events = events.drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()})
+        table.unusable_count += events.height - usable_events.height
+        is_negative = usable_events["duration_ns"] < 0
         if is_negative.any():
-            table.negative += int(is_negative.sum())
-            usable = usable.filter(~is_negative)
-        return usable.select(*ROW_COLUMNS)
+            table.negative_count += int(is_negative.sum())
+            usable_events = usable_events.filter(~is_negative)
+        return usable_events.select(*ROW_COLUMNS)
 
     def _collect_calls(self, names: pl.Series, table: EventTable) -> list[int | None]:
-        """Add arguments of communication to `table.calls`; return their index there for each row."""
+        """Add arguments of communication to `table.call_facts`; return each row's index there."""
         distinct_names = names.unique().drop_nulls().to_list()
         library_names = {name for name in distinct_names if name.startswith(LIBRARIES)}
-        call_of_row: list[int | None] = [None] * self.count
-        name_of_row = self._event_cells["name"]
-        for row_number, arguments in self._communication:
-            name = name_of_row[row_number]
+        call_indexes: list[int | None] = [None] * self.row_count
+        for row_number, arguments in self._communication_arguments:
+            name = self._event_cells["name"][row_number]
             if names_collective(arguments) or (type(name) is str and name in library_names):
-                call_of_row[row_number] = len(table.calls)
-                table.calls.append(collective_facts(arguments))
-        return call_of_row
+                call_indexes[row_number] = len(table.call_facts)
+                table.call_facts.append(collective_facts(arguments))
+        return call_indexes
 
 
 def _categorize(events: list[Event], table: EventTable) -> tuple[list[Event], list[str]]:
     """Return the events that become rows, and the category of each; others are counted in `table`."""
-    categories = [category(cat) if type(cat := event.cat) is str else "other" for event in events]
-    if _ASIDE.isdisjoint(categories):
+    categories = [
+        translate_category(cat) if type(cat := event.cat) is str else "other" for event in events
+    ]
+    if _CATEGORIES_IN_NO_ROW.isdisjoint(categories):
         return events, categories
     for category_name, count in Counter(categories).items():
         if category_name in IN_NO_ROW:
-            table.left_out[IN_NO_ROW[category_name]] += count
+            table.left_out_counts[IN_NO_ROW[category_name]] += count
     is_kept = [category_name not in IN_NO_ROW for category_name in categories]
     return [*compress(events, is_kept)], [*compress(categories, is_kept)]
 
@@ -256,9 +254,12 @@ def _categorize(events: list[Event], table: EventTable) -> tuple[list[Event], li
 def _complete_events(
     events: list[Any], table: EventTable, open_begins: dict[tuple[str, str], list[Event]]
 ) -> list[Event]:
-    """Return the events that are rows: complete ones, and pairs of begin and end."""
+    """Return the events that are rows: complete ones, and pairs of begin and end.
+
+    `open_begins` are the begins that have no end yet, by pid and tid; they are kept between pieces.
+    """
     if events and type(events[0]) is not Event:  # orjson parsed this piece
-        table.unusable += sum(not isinstance(event, dict) for event in events)
+        table.unusable_count += sum(not isinstance(event, dict) for event in events)
         events = [to_event(event) for event in events if isinstance(event, dict)]
     complete_events = [event for event in events if event.ph == "X"]
     are_all_complete = len(complete_events) == len(events)
@@ -271,8 +272,8 @@ def _complete_events(
         elif event.ph == "E":
             _close_event(event, table, open_begins, complete_events)
     for phase, count in Counter(str(event.ph) for event in other_events).items():
-        if phase not in _PHASES:
-            table.left_out[phase_of_event(phase)] += count
+        if phase not in _PHASES_READ:
+            table.left_out_counts[describe_event_phase(phase)] += count
     return complete_events
 
 
@@ -285,14 +286,14 @@ def _close_event(
     """Join an end with the last open begin of its thread, and append them as a complete event."""
     open_events = open_begins.get(_thread_key(event))
     if not open_events:
-        table.left_out["ends without a begin"] += 1
+        table.left_out_counts["ends without a begin"] += 1
         return
     begin_event = open_events.pop()
     begin_us, end_us = begin_event.ts, event.ts
     if not isinstance(begin_us, (int, float)) or not isinstance(end_us, (int, float)):
-        table.unusable += 1
+        table.unusable_count += 1
         return
-    table.left_out["ends that are part of a row"] += 1
+    table.left_out_counts["ends that are part of a row"] += 1
     begin_event.dur = end_us - begin_us
     begin_event.args = merge_arguments(begin_event.args, event.args)
     begin_event.cat = event.cat if begin_event.cat is None else begin_event.cat
@@ -314,9 +315,9 @@ def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
     return pl.Series(name, values, dtype=dtype, strict=False)
 
 
-def _to_ns(name: str, values: list[Any], *, exact: bool) -> pl.Series:
-    """Return times, given in microseconds, in ns; with `exact`, huge whole numbers are ns already."""
-    if exact:
+def _to_ns(name: str, values: list[Any], *, has_ns_times: bool) -> pl.Series:
+    """Return times in ns, given in microseconds; with `has_ns_times` huge whole ones are ns already."""
+    if has_ns_times:
         times_ns = [
             value if type(value) is int and value > _SURELY_NS else _us_to_ns(value)
             for value in values
@@ -343,11 +344,11 @@ def _thread_key(event: Event) -> tuple[str, str]:
 
 def _take_name(event: Event, table: EventTable) -> None:
     """Take the name of a thread or process."""
-    name = event.args.named if event.args else None
+    name = event.args.given_name if event.args else None
     if isinstance(name, str):
         pid, tid = _thread_key(event)
         if event.name == "thread_name":
-            table.threads[pid, tid] = name
+            table.name_by_thread[pid, tid] = name
         elif event.name == "process_name":
-            table.processes[pid] = name
-    table.left_out["names of threads and processes"] += 1
+            table.name_by_pid[pid] = name
+    table.left_out_counts["names of threads and processes"] += 1

@@ -9,20 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "NO_ARGUMENTS",
-    "Event",
-    "collective_facts",
-    "decode_events",
-    "find_communication",
-    "merge_arguments",
-    "names_collective",
-    "to_event",
-]
-
 # What of an event's arguments is read of every one, by attribute.
 _READ: Final = {
-    "named": "name",
+    "given_name": "name",  # of a thread or process
     "correlation": "correlation",
     "external": "External id",
     "sequence": "Sequence number",
@@ -111,7 +100,7 @@ def names_collective(arguments: Any) -> bool:
     return arguments.collective is not _UNSET
 
 
-def find_communication(arguments: list[Any], first_row: int) -> list[tuple[int, Any]]:
+def select_communication_arguments(arguments: list[Any], first_row: int) -> list[tuple[int, Any]]:
     """Return arguments that name a collective, or may say how large one is, with their row numbers."""
     return [
         (row_number, event_arguments)

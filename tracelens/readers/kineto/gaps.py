@@ -10,7 +10,7 @@ from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.readers.files import RANK_UNKNOWN
 from tracelens.readers.kineto.rank_rows import UNKNOWN_GROUP
-from tracelens.readers.soundness import gaps_of_records
+from tracelens.readers.soundness import find_record_gaps
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens.readers.kineto.columns import EventTable
     from tracelens.readers.kineto.windows import Shifts
-
-__all__ = ["gaps_of"]
 
 _PHASES: Final = ("forward", "backprop", "update")
 _MOST_UNMATCHED: Final = 0.5
@@ -29,7 +27,7 @@ _SHAPES: Final = "Input Dims"
 _WAITS: Final = "which rank others wait for"
 
 
-def gaps_of(
+def list_gaps(
     spans: pl.DataFrame,
     tables: Sequence[EventTable],
     ranks: Sequence[int],
@@ -46,10 +44,10 @@ def gaps_of(
             _unknown_ranks(tables, given_labels),
             _unknown_format(tables),
             _damage(tables),
-            gaps_of_records(
-                (sentence for table in tables for sentence in table.impossible),
+            find_record_gaps(
+                (phrase for table in tables for phrase in table.impossible_phrases),
                 [table.lost_kernels for table in tables],
-                "PyTorch",
+                profiler="PyTorch",
             ),
             _devices(spans, tables),
             _communication(spans, tables, ranks),
@@ -70,38 +68,38 @@ def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
     """Yield that spans are of categories that torch.profiler does not write, if some are."""
     unknown_count = sum(table.rows.filter(pl.col("category") == "other").height for table in tables)
     if unknown_count:
-        is_all_unknown = all(table.is_other for table in tables)
+        is_all_unknown = all(table.is_of_other_tool for table in tables)
         yield Gap(
             f"{unknown_count:,} spans are of no kind that torch.profiler writes",
             "what those spans are, but for what their names say",
             "Name ranges as phases are called (forward, backward, optimizer), or give a table of spans "
             "with --map.",
-            decisive=is_all_unknown,
+            is_decisive=is_all_unknown,
         )
 
 
 def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
     """Yield which files were cut off, and how many events cannot be read."""
-    cut_files = [table.path.name for table in tables if table.cut]
+    cut_files = [table.path.name for table in tables if table.is_cut]
     if cut_files:
         yield Gap(
-            f"{fmt.series(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
+            f"{fmt.join_words(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
             f"what happened after the last whole event of {'it' if len(cut_files) == 1 else 'them'}",
             "Export the profile again, and copy it whole.",
         )
-    lost_count = sum(table.lost + table.unusable for table in tables)
+    lost_count = sum(table.lost_count + table.unusable_count for table in tables)
     if lost_count:
         yield Gap(
             f"{fmt.count(lost_count, 'event')} cannot be read",
             "what the events that cannot be read were",
             "Export the profile again.",
-            decisive=False,
+            is_decisive=False,
         )
 
 
 def _devices(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
     """Yield that kernels are missing where devices were used."""
-    backends = {str(table.distributed.get("backend", "")) for table in tables}
+    backends = {str(table.distributed_info.get("backend", "")) for table in tables}
     uses_devices = any(name in backend for name in _DEVICE_BACKENDS for backend in backends)
     has_nccl_spans = spans["name"].cast(pl.String).str.starts_with("nccl:").any()
     if (uses_devices or has_nccl_spans) and not spans["stream"].count():
@@ -134,28 +132,28 @@ def _communication(
             "as their order differs and none has a number",
             f"{_WAITS} in them",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
-            decisive=unmatched_count > _MOST_UNMATCHED * calls.height,
+            is_decisive=unmatched_count > _MOST_UNMATCHED * calls.height,
         )
     if not calls["bytes"].count():
-        has_shapes = any(_SHAPES in call for table in tables for call in table.calls)
+        has_shapes = any(_SHAPES in call for table in tables for call in table.call_facts)
         yield Gap(
             "no collective says its size",
             "bandwidth",
             "Use a newer PyTorch: this one does not record the size of a collective."
             if has_shapes
             else "Profile with record_shapes=True.",
-            decisive=False,
+            is_decisive=False,
         )
 
 
 def _shifted(shifts: Shifts) -> Iterator[Gap]:
-    if shifts.unknown:
+    if shifts.unknown_ranks:
         yield Gap(
-            f"the profile of {fmt.listing('rank', shifts.unknown)} may begin in another step than "
+            f"the profile of {fmt.listing('rank', shifts.unknown_ranks)} may begin in another step than "
             "others, as their clocks say, and collectives have no numbers that would tell",
             "which steps of the ranks are the same",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
-            decisive=False,
+            is_decisive=False,
         )
 
 
@@ -173,7 +171,7 @@ def _training(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap
             "Mark phases with record_function, and call them forward, backward and optimizer."
             if host_event_count
             else "Profile with ProfilerActivity.CPU among the activities.",
-            decisive=not spans["stream"].count(),  # else devices say when they computed
+            is_decisive=not spans["stream"].count(),  # else devices say when they computed
         )
     if "step" not in kinds:
         yield Gap(
@@ -181,16 +179,18 @@ def _training(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap
             "where steps begin, but by the updates or collectives that come back",
             "Give the profiler a schedule (schedule=torch.profiler.schedule(...)) and call prof.step() "
             "after every step: without a schedule, prof.step() marks no step.",
-            decisive=False,
+            is_decisive=False,
         )
 
 
 def _details(tables: Sequence[EventTable]) -> Iterator[Gap]:
-    python_call_count = sum(table.left_out["Python functions (with_stack)"] for table in tables)
+    python_call_count = sum(
+        table.left_out_counts["Python functions (with_stack)"] for table in tables
+    )
     if python_call_count:
         yield Gap(
             "Python functions are not read",
             "which line of code a phase spends its time in",
             "Record with tracelens record --sample.",
-            decisive=False,
+            is_decisive=False,
         )

@@ -1,9 +1,6 @@
 """Numbers the collectives of all ranks, where files do not: by their order in each step of the profiler.
 
-Steps are made the same on all ranks before that (`windows.py`). Only where all ranks that recorded a
-group made the same calls in a step are they numbered, with the status ``estimated``: an order that was
-concluded accuses nobody. Elsewhere calls stay without a number, and unmatched. A number that one rank
-has twice (one call, several kernels) counts once.
+Such calls have the status ``estimated``: an order that was concluded accuses nobody.
 """
 
 from __future__ import annotations
@@ -19,15 +16,16 @@ from tracelens.schema.vocabulary import COLLECTIVES
 if TYPE_CHECKING:
     from tracelens.readers.kineto.windows import Shifts
 
-__all__ = ["number_collectives"]
-
 _GROUP: Final = "communicator"
 _ROW: Final = "call_row"
 _EQUAL_BYTES: Final = ("allreduce",)  # operations to which all ranks give equally many bytes
 
 
 def number_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
-    """Return the spans of all ranks with `seq` filled in where it is known, and their step shifts."""
+    """Return the spans of all ranks with `seq` filled in where it is known, and their step shifts.
+
+    The `seq` of a collective is its number in its group. A number that its rank has twice counts once.
+    """
     spans = spans.with_row_index(_ROW)
     is_call = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
     calls = spans.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
@@ -61,10 +59,10 @@ def _add_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 def _shift_steps(spans: pl.DataFrame, shifts: Shifts) -> pl.DataFrame:
     """Shift the step numbers of ranks so that all count from the same step."""
-    if not any(shifts.steps.values()):
+    if not any(shifts.shift_by_rank.values()):
         return spans
     step, rank = pl.col("step"), pl.col("rank")
-    shift = rank.replace_strict(dict(shifts.steps), default=0, return_dtype=pl.Int32)
+    shift = rank.replace_strict(dict(shifts.shift_by_rank), default=0, return_dtype=pl.Int32)
     return spans.with_columns(pl.when(step >= 0).then(step + shift).otherwise(step))
 
 
@@ -77,11 +75,11 @@ def _number_by_order(calls: pl.DataFrame) -> pl.DataFrame:
     turn_in_step = pl.int_range(pl.len()).over("rank", _GROUP, "step", order_by="issued_ns")
     calls = calls.with_columns(turn=turn_in_step)
     rank_count = pl.col("rank").n_unique()
-    distinct_sizes = pl.col("bytes").drop_nulls().n_unique().over(call_key)
+    distinct_size_count = pl.col("bytes").drop_nulls().n_unique().over(call_key)
     is_agreed = (
         (pl.len().over(call_key) == rank_count.over(_GROUP))
         & (pl.col("op").n_unique().over(call_key) == 1)
-        & ((distinct_sizes < 2) | ~pl.col("op").cast(pl.String).is_in(_EQUAL_BYTES))
+        & ((distinct_size_count < 2) | ~pl.col("op").cast(pl.String).is_in(_EQUAL_BYTES))
     )
     agreed_calls = calls.filter(is_agreed.all().over(step_key))
     number_in_group = pl.int_range(pl.len()).over(_GROUP).cast(pl.Int64)

@@ -1,11 +1,8 @@
 """Which phase of training each event of a rank belongs to.
 
 Phases are windows of a thread: annotations that name one, the operators that autograd runs backwards,
-and those that it records for that. Successive events of one phase form a window. An operator
-belongs to the window it begins in, a kernel to that in which it was launched.
-
-A window ends where the thread waits for communication to end, as at the end of backprop under
-DistributedDataParallel: that time is not its own.
+and those that it records for that. An operator belongs to the window it begins in, a kernel to that in
+which it was launched. Waits for communication at the end of backprop are in none.
 """
 
 from __future__ import annotations
@@ -20,15 +17,12 @@ from tracelens.readers.kineto.words import phase_of_annotation
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
 
-__all__ = ["WINDOW_COLUMNS", "add_phases", "find_windows", "phase_at"]
-
 _BACKWARD: Final = r"^autograd::engine::evaluate_function|^torch\.distributed\.ddp\.reducer::"
-_FINISHES: Final = (
-    "torch.distributed.ddp.reducer::"  # what DDP does when it has waited for a bucket
-)
+# What DDP does when it has waited for a bucket of gradients.
+_NAME_AFTER_WAIT: Final = "torch.distributed.ddp.reducer::"
 _OLD_BACKWARD: Final = r"Backward\d*$"  # before PyTorch 1.9
-_SLACK: Final = 10  # one part of so many of a gap
-_NOT_OWN: Final = ("step", "gc")
+_SLACK_DIVISOR: Final = 10  # an end may come later than a gap by one part in 10 of it
+_PHASES_AROUND_OTHERS: Final = ("step", "gc")
 WINDOW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "pid": pl.Categorical(),
     "tid": pl.Categorical(),
@@ -37,14 +31,15 @@ WINDOW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "end_ns": pl.Int64(),
     "of_operators": pl.Boolean(),  # no single annotation says it
 }
-_PLACE: Final = ("pid", "tid")
+_THREAD_KEY: Final = ("pid", "tid")
 
 
 def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFrame:
     """Return the windows of a rank's phases, in `WINDOW_COLUMNS`, in order of begin.
 
     Successive spans of a thread form one window if they are of one phase and step, unless the thread
-    waited for communication between them (`is_cut`).
+    waited for communication between them (`has_wait`). The numbers of `turn`, `step` and `cut` grow
+    with each change of the phase, with each step, and with each wait.
 
     Args:
         host: Its operators and annotations, with `end_ns`.
@@ -53,25 +48,25 @@ def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFram
     spans = _select_phase_spans(host)
     if spans.is_empty():
         return pl.DataFrame(schema=WINDOW_COLUMNS)
-    outer = _outermost(spans.sort(*_PLACE, "start_ns", "end_ns", descending=[False] * 3 + [True]))
-    outer = outer.sort("start_ns", "end_ns")
-    begin_ns, end_ns = (outer[name].to_numpy() for name in ("start_ns", "end_ns"))
-    is_cut = _contains_end(end_ns[:-1], begin_ns[1:], communication_ends_ns)
-    finishes_bucket = outer["finishes"].to_numpy()
-    is_cut |= finishes_bucket[1:] & ~finishes_bucket[:-1]
+    spans = spans.sort(*_THREAD_KEY, "start_ns", "end_ns", descending=[False] * 3 + [True])
+    outer_spans = _select_outermost(spans).sort("start_ns", "end_ns")
+    begin_ns, end_ns = (outer_spans[name].to_numpy() for name in ("start_ns", "end_ns"))
+    has_wait = _contains_end(end_ns[:-1], begin_ns[1:], communication_ends_ns)  # before spans[1:]
+    finishes_bucket = outer_spans["finishes_bucket"].to_numpy()
+    has_wait |= finishes_bucket[1:] & ~finishes_bucket[:-1]
     step_begins_ns = host.filter(pl.col("phase") == "step")["start_ns"].sort().to_numpy()
-    outer = outer.with_columns(
+    outer_spans = outer_spans.with_columns(
         step=np.searchsorted(step_begins_ns, begin_ns, "right"),
-        cut=np.cumsum(np.append(False, is_cut)),
+        cut=np.cumsum(np.append(False, has_wait)),
     )
     is_change = (pl.col("phase") != pl.col("phase").shift(1)).fill_null(value=False)
     windows = (
-        outer.with_columns(turn=is_change.cum_sum())
-        .group_by(*_PLACE, "phase", "turn", "step", "cut", maintain_order=True)
+        outer_spans.with_columns(turn=is_change.cum_sum())
+        .group_by(*_THREAD_KEY, "phase", "turn", "step", "cut", maintain_order=True)
         .agg(
             pl.col("start_ns").min(),
             pl.col("end_ns").max(),
-            of_operators=(pl.len() > 1) | ~pl.col("annotated").all(),
+            of_operators=(pl.len() > 1) | ~pl.col("is_annotation").all(),
         )
     )
     columns = [pl.col(name).cast(dtype) for name, dtype in WINDOW_COLUMNS.items()]
@@ -83,7 +78,7 @@ def _contains_end(gap_begins_ns: Ints, gap_ends_ns: Ints, ends_ns: Ints) -> Flag
 
     What the library says of an end may come a little after the thread goes on.
     """
-    slack_ns = (gap_ends_ns - gap_begins_ns).clip(min=0) // _SLACK
+    slack_ns = (gap_ends_ns - gap_begins_ns).clip(min=0) // _SLACK_DIVISOR
     ended_count = np.searchsorted(ends_ns, gap_ends_ns + slack_ns, "right")
     return np.asarray(ended_count > np.searchsorted(ends_ns, gap_begins_ns, "right"))
 
@@ -98,7 +93,7 @@ def add_phases(host: pl.DataFrame) -> pl.DataFrame:
     return host.with_columns(phase=pl.when(is_annotation).then(phase_of_name).cast(pl.Categorical))
 
 
-def phase_at(events: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+def find_phase_of_events(events: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     """Return the phase of the window in which each event begins on its thread; null outside windows.
 
     Args:
@@ -107,26 +102,27 @@ def phase_at(events: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     """
     if windows.is_empty() or events.is_empty():
         return pl.Series("phase", [None] * events.height, dtype=pl.Categorical)
-    window_of_event = (
-        events.select(*_PLACE, "start_ns")
+    last_begun_windows = (
+        events.select(*_THREAD_KEY, "start_ns")
         .with_row_index("row")
         .sort("start_ns")
         .join_asof(
-            windows.select(*_PLACE, "start_ns", "phase", until="end_ns").sort("start_ns"),
+            windows.select(*_THREAD_KEY, "start_ns", "phase", "end_ns").sort("start_ns"),
             on="start_ns",
-            by=list(_PLACE),
+            by=list(_THREAD_KEY),
             check_sortedness=False,
         )
         .sort("row")
     )
-    phase_inside = pl.when(pl.col("start_ns") < pl.col("until")).then("phase")
-    return window_of_event.select(phase_inside.alias("phase")).to_series()
+    phase_inside = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("phase")
+    return last_begun_windows.select(phase_inside.alias("phase")).to_series()
 
 
 def _select_phase_spans(host: pl.DataFrame) -> pl.DataFrame:
     """Return the spans that say a phase: annotations, and operators that autograd knows.
 
-    `finishes`: DDP did it after its wait for a bucket of gradients.
+    Operators of backprop have names of autograd; those of forward have a number (`sequence`) that
+    autograd gave them. `finishes_bucket`: DDP did it after its wait for a bucket of gradients.
     """
     operators = host.filter(pl.col("category") == "operator")
     operator_names = operators["name"].unique().cast(pl.String)
@@ -136,19 +132,19 @@ def _select_phase_spans(host: pl.DataFrame) -> pl.DataFrame:
     is_backward = pl.col("name").cast(pl.String).is_in(backward_names.implode())
     backward = operators.filter(is_backward)
     forward = operators.filter(~is_backward, pl.col("sequence") >= 0)
-    annotations = host.filter(pl.col("phase").is_not_null(), ~pl.col("phase").is_in(_NOT_OWN))
+    is_phase = pl.col("phase").is_not_null() & ~pl.col("phase").is_in(_PHASES_AROUND_OTHERS)
     span_tables = [
-        annotations.with_columns(annotated=True),
-        backward.with_columns(phase=pl.lit("backprop", pl.Categorical), annotated=False),
-        forward.with_columns(phase=pl.lit("forward", pl.Categorical), annotated=False),
+        host.filter(is_phase).with_columns(is_annotation=True),
+        backward.with_columns(phase=pl.lit("backprop", pl.Categorical), is_annotation=False),
+        forward.with_columns(phase=pl.lit("forward", pl.Categorical), is_annotation=False),
     ]
-    columns = (*_PLACE, "name", "start_ns", "end_ns", "phase", "annotated")
+    columns = (*_THREAD_KEY, "name", "start_ns", "end_ns", "phase", "is_annotation")
     phase_spans = pl.concat([span_table.select(columns) for span_table in span_tables])
-    name = pl.col("name").cast(pl.String)
-    return phase_spans.with_columns(finishes=name.str.starts_with(_FINISHES)).drop("name")
+    finishes_bucket = pl.col("name").cast(pl.String).str.starts_with(_NAME_AFTER_WAIT)
+    return phase_spans.with_columns(finishes_bucket=finishes_bucket).drop("name")
 
 
-def _outermost(spans: pl.DataFrame) -> pl.DataFrame:
+def _select_outermost(spans: pl.DataFrame) -> pl.DataFrame:
     """Drop spans that begin within an earlier one of their thread; they are in order of begin."""
-    earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(_PLACE)
+    earlier_end_ns = pl.col("end_ns").cum_max().shift(1).over(_THREAD_KEY)
     return spans.filter((pl.col("start_ns") >= earlier_end_ns).fill_null(value=True))

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.readers.kineto.collectives import CALL_COLUMNS, communication
-from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
-from tracelens.readers.kineto.phases import add_phases, find_windows, phase_at
+from tracelens.readers.kineto.collectives import CALL_COLUMNS, select_communication
+from tracelens.readers.kineto.issues import Call, count_elements, pair_with_issues
+from tracelens.readers.kineto.phases import add_phases, find_phase_of_events, find_windows
 from tracelens.readers.kineto.words import (
     RANGES,
     SYNCHRONIZES,
-    collective,
+    find_collective,
     phase_of_annotation,
     step_number,
 )
-from tracelens.readers.spans.rows import fitted
+from tracelens.readers.spans.rows import fit_columns
 from tracelens.readers.words import meaning
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from tracelens.readers.kineto.collectives import Groups
     from tracelens.readers.kineto.columns import EventTable
-
-__all__ = ["SPAN_COLUMNS", "UNKNOWN_GROUP", "translate_events"]
 
 _WORD: Final = pl.Categorical()
 SPAN_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -42,192 +40,217 @@ SPAN_COLUMNS: Final[dict[str, pl.DataType]] = {
     **CALL_COLUMNS,
 }
 UNKNOWN_GROUP: Final = "group not known"  # of several; such calls are not matched
-_ON_DEVICE: Final = ("forward", "backprop", "update")
+_COMPUTING_PHASES: Final = ("forward", "backprop", "update")
 _MOST_STREAMS: Final = 1_000  # of one device
-_LAUNCHES: Final = "launches and other calls of the device's runtime"
+_CALLS_OF_RUNTIME: Final = "launches and other calls of the device's runtime"
 
 
 def translate_events(table: EventTable, groups: Groups) -> pl.DataFrame:
-    """Return the spans of one file, in `SPAN_COLUMNS`; events that become no span are counted."""
+    """Return the spans of one file, in `SPAN_COLUMNS`; events that become no span are counted.
+
+    Gives `table.rows` their `end_ns` and a number (`row`), and moves their times to ns since 1970.
+    """
     table.rows = table.rows.with_columns(
-        pl.col("start_ns") + table.base_ns,
-        end_ns=pl.col("start_ns") + pl.col("duration_ns") + table.base_ns,
+        pl.col("start_ns") + table.time_origin_ns,
+        end_ns=pl.col("start_ns") + pl.col("duration_ns") + table.time_origin_ns,
     ).with_row_index("row")
-    calls = communication(table, groups)
+    calls = select_communication(table, groups)
     non_calls = table.rows.join(calls.select("row"), on="row", how="anti", maintain_order="left")
     on_host = non_calls.filter(pl.col("category").is_in(["operator", "annotation", "other"]))
     host_events = add_phases(_mark_ranges(on_host))
     calls = _begin_when_issued(calls, host_events, table)
-    in_flight = calls.filter(pl.col("category") != "kernel")
-    windows = find_windows(host_events, np.sort(in_flight["end_ns"].to_numpy()))
-    runtime = non_calls.filter(pl.col("category") == "runtime")
-    waits = _wait_spans(runtime, windows, table)
+    calls_on_host = calls.filter(pl.col("category") != "kernel")
+    windows = find_windows(host_events, np.sort(calls_on_host["end_ns"].to_numpy()))
+    runtime_calls = non_calls.filter(pl.col("category") == "runtime")
+    wait_spans = _build_wait_spans(runtime_calls, windows, table)
     span_tables = [
-        _host_spans(host_events, windows, table),
-        _window_spans(windows, table),
-        waits,
-        _device_spans(non_calls, runtime, windows),
-        _communication_spans(calls, runtime, table, groups),
+        _build_host_spans(host_events, windows, table),
+        _build_window_spans(windows, table),
+        wait_spans,
+        _build_device_spans(non_calls, runtime_calls, windows),
+        _build_communication_spans(calls, runtime_calls, table, groups),
     ]
-    table.left_out[_LAUNCHES] += runtime.height - waits.height
-    return pl.concat([fitted(span_table, SPAN_COLUMNS) for span_table in span_tables])
+    table.left_out_counts[_CALLS_OF_RUNTIME] += runtime_calls.height - wait_spans.height
+    return pl.concat([fit_columns(span_table, SPAN_COLUMNS) for span_table in span_tables])
 
 
-def _mark_ranges(host: pl.DataFrame) -> pl.DataFrame:
+def _mark_ranges(host_events: pl.DataFrame) -> pl.DataFrame:
     """Make operators annotations that are ranges of the profiler by their names.
 
     PyTorch 1.8 and 1.9 write all annotations as operators: there, names of phases are ranges, too.
     """
     is_operator = pl.col("category") == "operator"
-    operator_names = host.filter(is_operator)["name"].unique().cast(pl.String)
+    operator_names = host_events.filter(is_operator)["name"].unique().cast(pl.String)
     range_names = operator_names.filter(operator_names.str.contains(RANGES)).to_list()
-    if not (host["category"] == "annotation").any():
+    if not (host_events["category"] == "annotation").any():
         range_names += [name for name in operator_names if phase_of_annotation(name)]
     if not range_names:
-        return host
+        return host_events
     is_range = pl.col("name").cast(pl.String).is_in(range_names)
-    range_category = pl.when(is_range).then(pl.lit("annotation", _WORD)).otherwise("category")
-    return host.with_columns(category=range_category)
+    category = pl.when(is_range).then(pl.lit("annotation", _WORD)).otherwise("category")
+    return host_events.with_columns(category=category)
 
 
-def _host_spans(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
-    """Return the operators and annotations of the host, each of its phase."""
+def _build_host_spans(
+    host_events: pl.DataFrame, windows: pl.DataFrame, table: EventTable
+) -> pl.DataFrame:
+    """Return the operators and annotations of the host as spans, each of its phase.
+
+    The kind is that of the annotation itself (a step, or the phase that it names), else that of the
+    name of a span of another tool, else the phase of the window around it, else the user's code.
+    """
     kind_of_annotation = _translate_names(
-        host, "annotation", lambda name: "step" if step_number(name) is not None else None
+        host_events, "annotation", lambda name: "step" if step_number(name) is not None else None
     )
-    kind_of_other = _translate_names(host, "other", _kind_of_word)
+    kind_of_other = _translate_names(host_events, "other", _find_kind_of_name)
+    is_annotation = pl.col("category") == "annotation"
     step_by_name = {
         name: step
-        for name in host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String)
+        for name in host_events.filter(is_annotation)["name"].unique().cast(pl.String)
         if (step := step_number(name)) is not None
     }
-    phase, user_code = phase_at(host, windows), pl.lit("user", _WORD)
-    kind = pl.coalesce(kind_of_annotation, "phase", kind_of_other, phase, user_code)
+    window_phase = find_phase_of_events(host_events, windows)
+    user_code = pl.lit("user", _WORD)
+    kind = pl.coalesce(kind_of_annotation, "phase", kind_of_other, window_phase, user_code)
     name = pl.col("name").cast(pl.String)
     step_of_name = name.replace_strict(step_by_name, default=None, return_dtype=pl.Int32)
-    row_step = pl.when(pl.col("category") == "annotation").then(step_of_name)
-    return host.with_columns(kind=kind, step=row_step, thread=_name_threads(table))
+    row_step = pl.when(is_annotation).then(step_of_name)
+    return host_events.with_columns(kind=kind, step=row_step, thread=_name_threads(table))
 
 
 def _translate_names(
-    host: pl.DataFrame, category: str, translate: Callable[[str], str | None]
+    events: pl.DataFrame, category: str, find_kind: Callable[[str], str | None]
 ) -> pl.Series:
     """Return the kind of each event of a category, by its name; null elsewhere, or if unknown."""
-    names = host.filter(pl.col("category") == category)["name"].unique().cast(pl.String).to_list()
-    kinds = {name: kind for name in names if (kind := translate(name))}
+    is_of_category = pl.col("category") == category
+    names = events.filter(is_of_category)["name"].unique().cast(pl.String).to_list()
+    kind_by_name = {name: kind for name in names if (kind := find_kind(name))}
     name = pl.col("name").cast(pl.String)
-    kind_of_name = name.replace_strict(kinds, default=None, return_dtype=pl.String)
-    is_wanted = pl.col("category") == category
-    return host.select(kind=pl.when(is_wanted).then(kind_of_name).cast(_WORD)).to_series()
+    kind_of_name = name.replace_strict(kind_by_name, default=None, return_dtype=pl.String)
+    return events.select(kind=pl.when(is_of_category).then(kind_of_name).cast(_WORD)).to_series()
 
 
-def _kind_of_word(name: str) -> str | None:
+def _find_kind_of_name(name: str) -> str | None:
     """Return the kind that the name of a span of another tool says; communication is not believed."""
     kind, _ = meaning(name) or (None, None)
     return kind if kind not in {"reduction", "device", "ps", "elastic"} else None
 
 
 def _name_threads(table: EventTable) -> pl.Expr:
-    """Name the thread of each row: its name and number, and its process if two have the same."""
-    places = table.rows.select("pid", "tid").unique(maintain_order=True)
-    threads = places.cast(pl.String).fill_null("-").rows()
-    has_several_processes = len({pid for pid, _ in threads}) > 1
-    name_by_key: dict[str, str] = {}
-    for pid, tid in threads:
-        given_name = table.threads.get((pid, tid), "")
-        thread_name = f"thread {tid}" + (f" ({given_name})" if given_name else "")
+    """Return an expression of the thread's label for rows with `pid` and `tid`.
+
+    It has the thread's name and number, and its process if two threads of the file would have the same.
+    """
+    threads = table.rows.select("pid", "tid").unique(maintain_order=True)
+    threads = threads.cast(pl.String).fill_null("-")
+    has_several_processes = threads["pid"].n_unique() > 1
+    label_by_key: dict[str, str] = {}
+    for pid, tid in threads.rows():
+        given_name = table.name_by_thread.get((pid, tid), "")
+        label = f"thread {tid}" + (f" ({given_name})" if given_name else "")
         if given_name and tid in given_name:
-            thread_name = given_name
-        if has_several_processes and thread_name in name_by_key.values():
-            thread_name = f"{thread_name} of {pid}"
-        name_by_key[f"{pid} {tid}"] = thread_name
+            label = given_name
+        if has_several_processes and label in label_by_key.values():
+            label = f"{label} of {pid}"
+        label_by_key[f"{pid} {tid}"] = label
     thread_key = pl.concat_str(pl.col("pid", "tid").cast(pl.String).fill_null("-"), separator=" ")
-    return thread_key.replace_strict(name_by_key, default=None, return_dtype=pl.String).cast(_WORD)
+    return thread_key.replace_strict(label_by_key, default=None, return_dtype=pl.String).cast(_WORD)
 
 
-def _window_spans(windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
-    """Return a row for each phase that no single annotation says."""
+def _build_window_spans(windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+    """Return a span for each window of a phase that no single annotation says."""
     return windows.filter("of_operators").with_columns(
         kind="phase", name=pl.col("phase"), thread=_name_threads(table)
     )
 
 
-def _wait_spans(runtime: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
-    """Return when threads that train waited for the device."""
+def _build_wait_spans(
+    runtime_calls: pl.DataFrame, windows: pl.DataFrame, table: EventTable
+) -> pl.DataFrame:
+    """Return the calls in which threads that train (those of `windows`) wait for the device."""
     training_threads = windows.select("pid", "tid").unique()
-    waits = runtime.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONIZES))
+    waits = runtime_calls.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONIZES))
     return waits.join(training_threads, on=["pid", "tid"], how="semi").with_columns(
         kind=pl.lit("device", _WORD), thread=_name_threads(table)
     )
 
 
-def _device_spans(
-    events: pl.DataFrame, runtime: pl.DataFrame, windows: pl.DataFrame
+def _build_device_spans(
+    events: pl.DataFrame, runtime_calls: pl.DataFrame, windows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return kernels and copies; their kind is the phase (of `windows`) in which they were launched."""
+    """Return kernels and copies of the phase in which a call of the same `correlation` launched them."""
     device_events = events.filter(pl.col("category").is_in(["kernel", "copy"]))
-    launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
-    launch_phase = phase_at(launches, windows)
-    launches = launches.select("correlation", issued_ns="start_ns", launched=launch_phase)
-    phase = pl.when(pl.col("launched").is_in(_ON_DEVICE)).then("launched")
+    launches = runtime_calls.drop_nulls("correlation").unique("correlation", keep="first")
+    launch_phase = find_phase_of_events(launches, windows)
+    launches = launches.select("correlation", issued_ns="start_ns", launch_phase=launch_phase)
+    phase = pl.when(pl.col("launch_phase").is_in(_COMPUTING_PHASES)).then("launch_phase")
     joined = device_events.join(launches, on="correlation", how="left", maintain_order="left")
     kind = pl.coalesce(phase, pl.lit("device", _WORD))
-    return joined.with_columns(kind=kind, stream=_number_stream(device_events))
+    stream = _number_streams(device_events["device"])
+    return joined.with_columns(kind=kind, stream=stream)
 
 
-def _number_stream(device_events: pl.DataFrame) -> pl.Expr:
-    """Return the number of a row's stream, which differs between devices where there are several."""
+def _number_streams(devices: pl.Series) -> pl.Expr:
+    """Return an expression of a row's stream number; it differs between `devices`, those of a file."""
     number = pl.coalesce("stream", pl.col("tid").cast(pl.String).cast(pl.Int64, strict=False))
     stream = number.fill_null(0).clip(0, _MOST_STREAMS * _MOST_STREAMS)
-    if device_events["device"].n_unique() < 2:
+    if devices.n_unique() < 2:
         return stream
     return pl.col("device").fill_null(0).clip(0, _MOST_STREAMS) * _MOST_STREAMS + stream
 
 
-def _begin_when_issued(calls: pl.DataFrame, host: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+def _begin_when_issued(
+    calls: pl.DataFrame, host_events: pl.DataFrame, table: EventTable
+) -> pl.DataFrame:
     """Let calls of library threads begin when a thread of the code issued them, if that is known.
 
-    The order of issues is that of the code, and alike on all ranks. Threads of the library may be
-    late to a call, and two of them may begin theirs in the other order.
+    The order of issues (operators `c10d::...`) is that of the code, and alike on all ranks. Threads of
+    the library may be late to a call, and two of them may begin theirs in the other order.
     """
     is_on_library_thread = (pl.col("category") != "kernel") & pl.col("op").is_not_null()
-    names = host["name"].unique().cast(pl.String).to_list()
-    ops = {word: op for word in names if word.startswith("c10d::") and (op := collective(word))}
+    names = host_events["name"].unique().cast(pl.String).to_list()
+    op_by_name = {n: op for n in names if n.startswith("c10d::") and (op := find_collective(n))}
     name = pl.col("name").cast(pl.String)
-    issues = host.filter(name.is_in(list(ops)))
-    op_of_issue = name.replace_strict(ops, default=None, return_dtype=pl.String)
-    issue_by_row = pair_with_issues(
-        _to_calls(calls.filter(is_on_library_thread), pl.col("op").cast(pl.String), table),
-        _to_calls(issues, op_of_issue, table),
+    issues = host_events.filter(name.is_in(list(op_by_name)))
+    op_of_issue = name.replace_strict(op_by_name, default=None, return_dtype=pl.String)
+    issued_ns_by_row = pair_with_issues(
+        works=_to_calls(calls.filter(is_on_library_thread), pl.col("op").cast(pl.String), table),
+        issues=_to_calls(issues, op_of_issue, table),
     )
-    issued_ns = pl.col("row").replace_strict(issue_by_row, default=None, return_dtype=pl.Int64)
+    issued_ns = pl.col("row").replace_strict(issued_ns_by_row, default=None, return_dtype=pl.Int64)
     return calls.with_columns(start_ns=pl.min_horizontal("start_ns", issued_ns))
 
 
 def _to_calls(events: pl.DataFrame, op: pl.Expr, table: EventTable) -> list[Call]:
-    """Return each event as a call, with the operation `op` and the elements of its tensors."""
-    cells = events.sort("start_ns").select("row", op.alias("op"), "call", "start_ns").rows()
-    return [
-        Call(row, op, None if i is None else elements(table.calls[i].get("Input Dims")), start_ns)
-        for row, op, i, start_ns in cells
-    ]
+    """Return each event as a call, in order of time, with its operation and the size of its tensors."""
+    cells = events.sort("start_ns").select("row", op.alias("op"), "call_index", "start_ns").rows()
+    calls = []
+    for row, op_word, call_index, start_ns in cells:
+        shapes = None if call_index is None else table.call_facts[call_index].get("Input Dims")
+        calls.append(Call(row, op_word, count_elements(shapes), start_ns))
+    return calls
 
 
-def _communication_spans(
-    calls: pl.DataFrame, runtime: pl.DataFrame, table: EventTable, groups: Groups
+def _build_communication_spans(
+    calls: pl.DataFrame, runtime_calls: pl.DataFrame, table: EventTable, groups: Groups
 ) -> pl.DataFrame:
-    """Return the communication: kernels on their streams, the rest on its threads."""
-    on_device = pl.col("category") == "kernel"
+    """Return the communication as spans: kernels on their streams, the rest on its threads.
+
+    A call that does not say its group, in a file that lists several, is of none that is known: it is not
+    matched with calls of other ranks.
+    """
+    is_on_device = pl.col("category") == "kernel"
     has_no_group = pl.col("communicator").is_null() & (len(groups) > 1)
-    launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
+    launches = runtime_calls.drop_nulls("correlation").unique("correlation", keep="first")
     launches = launches.select("correlation", issued_ns="start_ns")
     joined = calls.join(launches, on="correlation", how="left", maintain_order="left")
-    unknown_group = pl.when(has_no_group).then(pl.lit(UNKNOWN_GROUP, _WORD))
+    stream = _number_streams(table.rows.filter(is_on_device)["device"])
+    when_no_group = pl.when(has_no_group)
     return joined.with_columns(
         pl.coalesce("issued_ns", "start_ns"),
         kind=pl.lit("reduction", _WORD),
-        stream=pl.when(on_device).then(_number_stream(table.rows.filter(on_device))),
-        thread=pl.when(~on_device).then(_name_threads(table)),
-        communicator=unknown_group.otherwise("communicator"),
-        status=pl.when(has_no_group).then(pl.lit("estimated", _WORD)),
+        stream=pl.when(is_on_device).then(stream),
+        thread=pl.when(~is_on_device).then(_name_threads(table)),
+        communicator=when_no_group.then(pl.lit(UNKNOWN_GROUP, _WORD)).otherwise("communicator"),
+        status=when_no_group.then(pl.lit("estimated", _WORD)),
     )

@@ -1,9 +1,7 @@
 """The reader for trace events in JSON, above all torch.profiler's: a raw `Trace`, of a file a rank.
 
-The rank of a file is in its `distributedInfo`, or given by the user; a file alone that says
-none is rank 0 of an unknown world. A file may hold several processes, each of a rank.
-Several files of one rank are one rank if their times do not overlap, as those of several profiled
-windows.
+A file may hold several processes, each of a rank. Several files of one rank are one rank if their times
+do not overlap, as those of several profiled windows.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from tracelens.readers.files import list_files, note_assumed_rank, note_ranks_of
 from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.kineto.collectives import group_name, read_groups
 from tracelens.readers.kineto.columns import read_events
-from tracelens.readers.kineto.gaps import gaps_of
+from tracelens.readers.kineto.gaps import list_gaps
 from tracelens.readers.kineto.matching import number_collectives
 from tracelens.readers.kineto.processes import split_processes
 from tracelens.readers.kineto.rank_rows import translate_events
-from tracelens.readers.kineto.soundness import drop_impossible, find_lost_kernels
+from tracelens.readers.kineto.soundness import drop_impossible_rows, find_lost_kernels
 from tracelens.readers.links import check_inside, inside
-from tracelens.readers.soundness import keep_common_steps, notes_of_records
+from tracelens.readers.soundness import keep_common_steps, note_dropped_records
 from tracelens.readers.spans import Origin
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.readers.kineto.columns import EventTable
     from tracelens.readers.kineto.windows import Shifts
-
-__all__ = ["KinetoReader"]
 
 _SUFFIXES: Final = (".json", ".json.gz")
 _SHOWN: Final = 3
@@ -59,34 +55,30 @@ class KinetoReader:
         return any(map(looks_like_events, inside(list_files(path, _SUFFIXES), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read all files; what cannot be read becomes a note.
-
-        Raises:
-            NotATrace: no file holds events. UnusableInput: a file does not say its rank, and the user
-            does not either, or two say the same.
-        """
+        """Read all files, as `Reader.read` says."""
         tables, notes = _read_tables(path, options)
         tables, repeat_notes = _drop_repeats(tables, _find_ranks(tables, options.rank_of))
         ranks = _find_ranks(tables, options.rank_of)
         check_one_job(
-            RankFile(table.label, rank, table.world, table.first_ns, table.last_ns)
+            RankFile(table.label, rank, table.world_size, *table.begin_bounds_ns)
             for table, rank in zip(tables, ranks, strict=True)
         )
         notes += [*repeat_notes, *_note_assumed_ranks(tables, options.rank_of)]
         notes += _note_lost_kernels(tables, ranks)
-        world = max([max(ranks) + 1, *(table.world for table in tables)])
-        spans_of_tables: list[pl.DataFrame] = []
-        members: dict[str, Sequence[int]] = {}
+        world_size = max([max(ranks) + 1, *(table.world_size for table in tables)])
+        span_tables: list[pl.DataFrame] = []
+        ranks_by_communicator: dict[str, Sequence[int]] = {}
         for table, rank in zip(tables, ranks, strict=True):
-            groups = read_groups(table.facts)
-            spans_of_tables.append(_add_owner(translate_events(table, groups), table, rank, world))
-            members |= {group_name(name, *group): group.ranks for name, group in groups.items()}
-        spans_of_run, shifts = number_collectives(pl.concat(spans_of_tables))
-        del spans_of_tables
+            groups = read_groups(table.metadata)
+            span_tables.append(_add_owner(translate_events(table, groups), table, rank, world_size))
+            for name, group in groups.items():
+                ranks_by_communicator[group_name(name, *group)] = group.ranks
+        spans_of_run, shifts = number_collectives(pl.concat(span_tables))
+        del span_tables  # their memory is needed
         lossy_steps = [
-            (rank, step + shifts.steps.get(rank, 0))
+            (rank, step + shifts.shift_by_rank.get(rank, 0))
             for table, rank in zip(tables, ranks, strict=True)
-            for step in table.lost_kernels.steps
+            for step in table.lost_kernels.lossy_steps
         ]
         spans_of_run, step_notes = keep_common_steps(spans_of_run, lossy_steps)
         if spans_of_run.is_empty():
@@ -94,12 +86,12 @@ class KinetoReader:
                 f"'{path}' holds no event that lasts: expected operators, kernels or ranges."
             )
         origin = Origin(
-            f"'{path.name}'",
-            path.name,
-            dates=all(table.base_ns for table in tables),
-            once=True,
+            name=f"'{path.name}'",
+            file=path.name,
+            has_dates=all(table.time_origin_ns for table in tables),
+            has_no_repeats=True,
             notes=[*notes, *_note_renumbered(shifts), *step_notes],
-            members=members,
+            ranks_by_communicator=ranks_by_communicator,
             recognition=_recognize(spans_of_run, tables, ranks, shifts, options.rank_of),
         )
         return spans.build(spans_of_run.drop("issued_ns"), origin).with_(path=path)
@@ -115,7 +107,7 @@ def _read_tables(path: Path, options: Reading) -> tuple[list[EventTable], list[N
         try:
             check_inside(file, path)
             for table in split_processes(read_events(file), options.rank_of):
-                table.impossible = drop_impossible(table)
+                table.impossible_phrases = drop_impossible_rows(table)
                 tables.append(table)
         except (NotATrace, OSError) as error:
             reason = str(error)
@@ -134,37 +126,33 @@ def _read_tables(path: Path, options: Reading) -> tuple[list[EventTable], list[N
 def _note_damage(table: EventTable) -> list[Note]:
     """Note what of a file is not whole."""
     notes = []
-    if table.cut:
+    if table.is_cut:
         sentence = (
-            f"'{table.path.name}' was cut off ({table.damage}): the {table.events:,} events before that "
-            "are read."
+            f"'{table.path.name}' was cut off ({table.damage_reason}): the {table.event_count:,} events "
+            "before that are read."
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
-    notes += notes_of_records(table.path.name, table.impossible, ())
-    lost_count = table.lost + table.unusable
+    notes += note_dropped_records(table.path.name, table.impossible_phrases, ())
+    lost_count = table.lost_count + table.unusable_count
     if lost_count:
-        reason = f", as {table.damage}" if table.damage and not table.cut else ""
+        reason = f", as {table.damage_reason}" if table.damage_reason and not table.is_cut else ""
         sentence = (
             f"Of '{table.path.name}', {fmt.count(lost_count, 'event')} cannot be read{reason}: "
-            f"{table.lost:,} as JSON, {table.unusable:,} for want of a name or of times."
+            f"{table.lost_count:,} as JSON, {table.unusable_count:,} for want of a name or of times."
         )
         notes.append(Note(table.path.name, sentence, "dropped"))
     return notes
 
 
 def _find_ranks(tables: Sequence[EventTable], given_ranks: Mapping[str, int]) -> list[int]:
-    """Return the rank of each file.
-
-    Raises:
-        UnusableInput: it is not known.
-    """
+    """Return the rank of each file: as the user says, else as the file does; one alone may be rank 0."""
     ranks = [given_ranks.get(table.label, table.rank) for table in tables]
     rankless_tables = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
     labels = [table.label for table in rankless_tables]
     if len(tables) == 1 and labels:
         return [0]
     if labels:
-        listed = fmt.series([f"'{name}'" for name in labels[:_SHOWN]])
+        listed = fmt.join_words([f"'{name}'" for name in labels[:_SHOWN]])
         rest_text = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
         verb, subject = ("does", "it is") if len(labels) == 1 else ("do", "each is")
         raise UnusableInput(
@@ -177,17 +165,17 @@ def _find_ranks(tables: Sequence[EventTable], given_ranks: Mapping[str, int]) ->
 
 def _why_unknown(table: EventTable) -> str:
     """Return why a file does not say its rank."""
-    if table.process:
+    if table.selected_pid:
         return "several processes are in one file, and neither their names nor their devices say it"
     processes = table.rows["pid"].drop_nulls().unique(maintain_order=True)
-    if table.is_other and len(processes) > 1:
+    if table.is_of_other_tool and len(processes) > 1:
         return (
             f"nor which of its {len(processes):,} processes are ranks, which --rank-of "
             f"{table.path.name}:{processes[0]}=RANK says, once for each"
         )
-    if table.lost_facts:
+    if table.has_lost_metadata:
         return "what stands beside its events is not JSON, so distributedInfo cannot be read"
-    if table.distributed:
+    if table.distributed_info:
         return "its distributedInfo has no valid rank"
     return "no distributedInfo: torch.distributed was not in use, or the profiler is an old one"
 
@@ -201,71 +189,75 @@ def _note_assumed_ranks(
             yield note_assumed_rank(table.path.name, _why_unknown(table))
     for table in tables:
         if table.is_rank_of_device and table.label not in given_ranks:
-            yield note_ranks_of_devices(table.path.name, table.process or "")
+            yield note_ranks_of_devices(table.path.name, table.selected_pid or "")
             break  # one note is enough
 
 
 def _drop_repeats(
     tables: Sequence[EventTable], ranks: Sequence[int]
 ) -> tuple[list[EventTable], list[Note]]:
-    """Leave out files that repeat another one of their rank.
-
-    Raises:
-        UnusableInput: two files of a rank hold other events of the same time.
-    """
+    """Leave out files that repeat another one of their rank; return the others by rank and time."""
     kept_tables: list[EventTable] = []
     notes = []
-    table_of_rank: dict[int, EventTable] = {}
-    order = sorted(range(len(tables)), key=lambda index: (ranks[index], tables[index].first_ns))
-    for index in order:
-        table, earlier_table = tables[index], table_of_rank.get(ranks[index])
+    last_table_by_rank: dict[int, EventTable] = {}
+    tables_and_ranks = zip(tables, ranks, strict=True)
+    for table, rank in sorted(
+        tables_and_ranks, key=lambda pair: (pair[1], pair[0].begin_bounds_ns[0])
+    ):
+        earlier_table = last_table_by_rank.get(rank)
         if earlier_table is not None and table.rows.equals(earlier_table.rows):
             sentence = (
-                f"'{table.label}' repeats '{earlier_table.label}', all {table.events:,} events: it "
+                f"'{table.label}' repeats '{earlier_table.label}', all {table.event_count:,} events: it "
                 "counts once."
             )
             notes.append(Note(table.path.name, sentence, "dropped"))
             continue
-        if earlier_table is not None and table.first_ns <= earlier_table.last_ns:
+        if earlier_table and table.begin_bounds_ns[0] <= earlier_table.begin_bounds_ns[1]:
             raise UnusableInput(
-                f"'{earlier_table.label}' and '{table.label}' are both of rank {ranks[index]}, at the "
+                f"'{earlier_table.label}' and '{table.label}' are both of rank {rank}, at the "
                 "same time: leave one out, or say of which rank it is with --rank-of "
                 f"{table.label}=RANK."
             )
-        table_of_rank[ranks[index]] = table
+        last_table_by_rank[rank] = table
         kept_tables.append(table)
     return kept_tables, notes
 
 
 def _note_lost_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list[Note]:
-    """Find launches without a kernel in each file, and note them."""
+    """Find launches without a kernel in each file (`lost_kernels`), and note them.
+
+    Kernels may be in another file of the same rank.
+    """
     notes = []
     for table, rank in zip(tables, ranks, strict=True):
-        siblings = [peer for peer, r in zip(tables, ranks, strict=True) if r == rank]
-        lost_kernels = table.lost_kernels = find_lost_kernels(table, siblings)
-        notes += notes_of_records(table.path.name, (), [lost_kernels])
+        tables_of_rank = [other for other, r in zip(tables, ranks, strict=True) if r == rank]
+        table.lost_kernels = find_lost_kernels(table, tables_of_rank)
+        notes += note_dropped_records(table.path.name, (), [table.lost_kernels])
     return notes
 
 
-def _add_owner(events: pl.DataFrame, table: EventTable, rank: int, world: int) -> pl.DataFrame:
-    """Add columns that say whose spans they are: rank, world, host, clock, file and process id."""
-    name = table.path.name
-    # One timeline has one clock.
-    clock = name if table.process and table.is_other else f"rank {rank}"
-    return events.with_columns(
+def _add_owner(spans: pl.DataFrame, table: EventTable, rank: int, world_size: int) -> pl.DataFrame:
+    """Add columns that say whose spans they are: rank, world, host, clock, file and process id.
+
+    Other tools write all processes of a file by one clock; profiles of ranks have one each.
+    """
+    file_name = table.path.name
+    shares_clock = table.selected_pid is not None and table.is_of_other_tool
+    clock = file_name if shares_clock else f"rank {rank}"
+    return spans.with_columns(
         pl.lit(rank, pl.Int32).alias("rank"),
-        pl.lit(world, pl.Int32).alias("world"),
-        pl.lit(table.host, pl.Categorical).alias("host"),
+        pl.lit(world_size, pl.Int32).alias("world"),
+        pl.lit(table.host_name, pl.Categorical).alias("host"),
         pl.lit(clock, pl.Categorical).alias("clock"),
-        pl.lit(name, pl.Categorical).alias("file"),
-        pl.lit(table.pid, pl.Int64).alias("pid"),
+        pl.lit(file_name, pl.Categorical).alias("file"),
+        pl.lit(table.main_pid, pl.Int64).alias("pid"),
     )
 
 
 def _note_renumbered(shifts: Shifts) -> Iterator[Note]:
     """Note which ranks' steps were renumbered, as their profiles begin in other steps."""
-    for shift in sorted(set(shifts.steps.values()) - {0}):
-        ranks = [rank for rank, rank_shift in shifts.steps.items() if rank_shift == shift]
+    for shift in sorted(set(shifts.shift_by_rank.values()) - {0}):
+        ranks = [rank for rank, rank_shift in shifts.shift_by_rank.items() if rank_shift == shift]
         yield Note(
             "",
             f"By matched collectives, the profile of {fmt.listing('rank', ranks)} begins "
@@ -281,26 +273,25 @@ def _recognize(
     shifts: Shifts,
     given_labels: Collection[str],
 ) -> Recognition:
-    """Summarize what was recognized in the files."""
-    left_out, count_by_category = Counter[str](), Counter[str]()
+    """Summarize what was recognized; `given_labels` are the files whose rank the user says."""
+    left_out_counts, row_counts = Counter[str](), Counter[str]()
     for table in tables:
-        left_out.update(table.left_out)
-        count_by_category.update(dict(table.rows["category"].value_counts().rows()))
-    event_count = sum(table.events for table in tables)
-    counts = sorted(count_by_category.items(), key=lambda item: (-item[1], item[0]))
-    listed = ", ".join(f"{count:,} {_plural(category)}" for category, count in counts)
-    is_foreign = all(table.is_other for table in tables)
+        left_out_counts.update(table.left_out_counts)
+        row_counts.update(dict(table.rows["category"].value_counts().rows()))
+    event_count = sum(table.event_count for table in tables)
+    sorted_counts = sorted(row_counts.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{count:,} {_plural(category)}" for category, count in sorted_counts)
+    is_of_other_tool = all(table.is_of_other_tool for table in tables)
     return Recognition(
-        format="trace in Chrome's event format" if is_foreign else "profile by torch.profiler",
-        found=(("events", f"{event_count:,}: {listed}"),),
-        left_out=tuple((reason, count) for reason, count in left_out.items() if count),
-        gaps=gaps_of(spans_of_run, tables, sorted(set(ranks)), shifts, given_labels),
+        format="trace in Chrome's event format"
+        if is_of_other_tool
+        else "profile by torch.profiler",
+        facts=(("events", f"{event_count:,}: {listed}"),),
+        left_out=tuple((reason, count) for reason, count in left_out_counts.items() if count),
+        gaps=list_gaps(spans_of_run, tables, sorted(set(ranks)), shifts, given_labels),
     )
 
 
-def _plural(sort: str) -> str:
-    return {
-        "copy": "copies and sets of memory",
-        "runtime": "calls of the runtime",
-        "other": "others",
-    }.get(sort, f"{sort}s")
+def _plural(category: str) -> str:
+    plurals = {"copy": "copies and sets of memory", "runtime": "calls of the runtime"}
+    return plurals.get(category, f"{category}s")

@@ -15,32 +15,31 @@ if TYPE_CHECKING:
     from tracelens.readers.kineto.columns import EventTable
     from tracelens.readers.soundness import LostKernels
 
-__all__ = ["drop_impossible", "find_lost_kernels"]
 
-
-def drop_impossible(table: EventTable) -> list[str]:
-    """Leave out rows that cannot be, and return what they are, with their share."""
-    rows, sentences = soundness.drop_impossible(
+def drop_impossible_rows(table: EventTable) -> list[str]:
+    """Leave out rows that cannot be, and return phrases on what they are, with their share."""
+    rows, phrases = soundness.drop_impossible_events(
         table.rows.with_columns(is_kernel=pl.col("category") == "kernel"),
-        ("device", "stream", "tid"),
-        negative_count=table.negative,
-        event_count=table.events,
+        stream_columns=("device", "stream", "tid"),
+        negative_count=table.negative_count,
+        event_count=table.event_count,
     )
     table.rows = rows.drop("is_kernel")
-    return sentences
+    return phrases
 
 
-def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKernels:
-    """Compare launches of a file with the kernels of all `tables` of its rank."""
+def find_lost_kernels(table: EventTable, tables_of_rank: Iterable[EventTable]) -> LostKernels:
+    """Compare launches of a file with the kernels in all files of its rank."""
     is_on_device = pl.col("category").is_in(["kernel", "copy"])
-    kernels = pl.concat([sibling.rows.filter(is_on_device)["correlation"] for sibling in tables])
+    device_events = [other.rows.filter(is_on_device) for other in tables_of_rank]
+    kernel_correlations = pl.concat([events["correlation"] for events in device_events])
     name = pl.col("name").cast(pl.String)
     is_launch = (pl.col("category") == "runtime") & name.str.contains(soundness.KERNEL_LAUNCHES)
-    marks = table.rows.filter(name.str.contains(RANGES)).sort("start_ns")
-    step_begins = [
+    ranges = table.rows.filter(name.str.contains(RANGES)).sort("start_ns")
+    steps = [
         (begin_ns, step)
-        for begin_ns, mark in marks.select("start_ns", name).rows()
-        if (step := step_number(mark)) is not None
+        for begin_ns, range_name in ranges.select("start_ns", name).rows()
+        if (step := step_number(range_name)) is not None
     ]
     launches = table.rows.filter(is_launch).drop_nulls("correlation")
-    return soundness.find_lost_kernels(launches, kernels.drop_nulls(), step_begins)
+    return soundness.find_lost_kernels(launches, kernel_correlations.drop_nulls(), steps)

@@ -13,46 +13,30 @@ from typing import Any, Final
 
 from tracelens.readers.words import USER_CODE, meaning
 
-__all__ = [
-    "IN_NO_ROW",
-    "LIBRARIES",
-    "RANGES",
-    "SYNCHRONIZES",
-    "category",
-    "collective",
-    "element_bytes",
-    "phase_of_annotation",
-    "phase_of_event",
-    "step_number",
-]
-
 _CATEGORIES: Final[dict[str, str]] = {
-    "cpu_op": "operator",
-    "operator": "operator",
+    **dict.fromkeys(("cpu_op", "operator"), "operator"),
     "user_annotation": "annotation",
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "memcpy": "copy",
-    "gpu_memset": "copy",
-    "memset": "copy",
-    "cuda_runtime": "runtime",
-    "cuda_driver": "runtime",
-    "xpu_runtime": "runtime",
-    "xpu_driver": "runtime",
-    "mtia_runtime": "runtime",
-    "glow_runtime": "runtime",
-    "privateuse1_runtime": "runtime",
-    "privateuse1_driver": "runtime",
-    "runtime": "runtime",
-    "concurrent_kernel": "kernel",
-    "mtia_ccp_events": "kernel",
+    **dict.fromkeys(("kernel", "concurrent_kernel", "mtia_ccp_events"), "kernel"),
+    **dict.fromkeys(("gpu_memcpy", "memcpy", "gpu_memset", "memset"), "copy"),
+    **dict.fromkeys(
+        (
+            "cuda_runtime",
+            "cuda_driver",
+            "xpu_runtime",
+            "xpu_driver",
+            "mtia_runtime",
+            "glow_runtime",
+            "privateuse1_runtime",
+            "privateuse1_driver",
+            "runtime",
+        ),
+        "runtime",
+    ),
     "python_function": "python",
     "gpu_user_annotation": "shadow",
     "trace": "profiler",
-    "overhead": "overhead",
-    "cuda_sync": "synchronization",
-    "cuda_event": "synchronization",
-    "cuda_profiler_range": "overhead",
+    **dict.fromkeys(("overhead", "cuda_profiler_range"), "overhead"),
+    **dict.fromkeys(("cuda_sync", "cuda_event"), "synchronization"),
     "cpu_instant_event": "mark",
 }
 # Read, counted, and in no row.
@@ -101,12 +85,12 @@ SYNCHRONIZES: Final = r"^(cuda|cu|hip)(Ctx|Device|Stream|Event)?Synchronize"
 
 
 @lru_cache(maxsize=1 << 12)
-def category(word: str) -> str:
+def translate_category(word: str) -> str:
     """Translate a category of the profiler; an unknown one is ``other``."""
     return _CATEGORIES.get(word.casefold(), "other")
 
 
-def phase_of_event(phase: Any) -> str:
+def describe_event_phase(phase: Any) -> str:
     """Describe an event that becomes no row, by its phase (`ph`)."""
     known = _EVENTS.get(phase) if isinstance(phase, str) else None
     return known or f"events of the unknown type {str(phase)[:20]!r}"
@@ -127,14 +111,14 @@ def phase_of_annotation(name: str) -> str | None:
     return kind if kind in _PHASES else None
 
 
-def collective(name: str) -> str | None:
+def find_collective(name: str) -> str | None:
     """Return the operation of a collective, or message, by any of its names; null for other names."""
     bare_name = name.partition(":")[2] if name.startswith(LIBRARIES) else name
     kind, op = meaning(bare_name) or USER_CODE
     return op if kind == "reduction" else None
 
 
-def element_bytes(dtype: object) -> int | None:
+def find_element_bytes(dtype: object) -> int | None:
     """Return the bytes of one element; None if the type is unknown."""
     word = re.sub(r"[\W_]+", "", dtype).casefold() if isinstance(dtype, str) else ""
     return _ELEMENT_BYTES.get(word) or _ELEMENT_BYTES.get(

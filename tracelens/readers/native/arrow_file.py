@@ -1,15 +1,9 @@
 """Reads one process's Arrow file, trusting nothing in it.
 
-A whole file all of whose batches have right checksums is read by its footer: of each batch only the
-columns that were asked for, and that hold something, are decoded. Any other file (of schema 1, made by
-another program, damaged, cut off) is read as the stream of messages that it is, up to the first
-message that is cut off, or the first batch whose checksum is wrong.
-
-A right checksum says that a file is as it was written, not that who wrote it meant well. So either way
-columns are checked by name and type before anything is decoded, values after it (`validate`: lengths
-of buffers, offsets, indexes of words), and the sizes that messages claim before anything is
-decompressed, as a file of some kilobytes can claim gigabytes. Nothing in a file is ever executed or
-unpickled.
+A whole file all of whose batches have right checksums is read by its footer, any other file as a stream
+of messages up to the first damage. A right checksum does not say that who wrote the file meant well: so
+columns are checked by name and type before anything is decoded, values after it (`validate`), and the
+sizes that messages claim before anything is decompressed. Nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -23,20 +17,20 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.conversion.columns import null_column
-from tracelens.conversion.layout import Growth, absent_columns
+from tracelens.conversion.layout import GrowthLimit, find_absent_columns
 from tracelens.conversion.messages import (
     BATCH,
     END,
     LEAD,
     MAGIC,
     checksum_holds,
-    footer_of,
-    messages,
+    iterate_messages,
+    read_footer,
 )
-from tracelens.conversion.tally import valid_of, values_of
+from tracelens.conversion.tally import flag_valid_rows, read_values
 from tracelens.errors import NotATrace
-from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, mapped
-from tracelens.schema.gate import contents
+from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA, map_file
+from tracelens.schema.gate import read_contents
 from tracelens.schema.side import SideTables, Summary, is_intact
 
 if TYPE_CHECKING:
@@ -59,7 +53,7 @@ class Recording:
 
     table: pa.Table
     side: SideTables
-    cut: bool = False  # the end of the file is missing, or a part of it is damaged
+    is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
 class FileEnd(NamedTuple):
@@ -90,10 +84,10 @@ def read_arrow(
         OSError: the file system refused.
         ValueError: the contents contradict themselves (also `pyarrow.ArrowInvalid`).
     """
-    content = content_of(path)
+    content = read_content(path)
     names = [name for name in _COLUMNS if columns is None or name in columns]
-    file_end = end_of(content)
-    footer = None if file_end is None else checked_footer(content)
+    file_end = parse_end(content)
+    footer = None if file_end is None else read_checked_footer(content)
     if file_end is not None and footer is not None:
         table = _read_by_footer(content, file_end.schema, footer, names, window_ns)
         return Recording(table, file_end.side)
@@ -102,7 +96,7 @@ def read_arrow(
     indices = _find_columns(schema)
     batches, is_broken = _read_by_stream(content, [indices[name] for name in names])
     table = _to_table(batches, {*names}, names)
-    return Recording(table, side, cut=is_broken or file_end is None)
+    return Recording(table, side, is_cut=is_broken or file_end is None)
 
 
 def read_end(path: Path) -> FileEnd | None:
@@ -112,22 +106,24 @@ def read_end(path: Path) -> FileEnd | None:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
     """
-    return end_of(content_of(path, max_bytes_in_memory=0))
+    return parse_end(read_content(path, max_bytes_in_memory=0))
 
 
-def content_of(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> pa.Buffer:
+def read_content(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> pa.Buffer:
     """Return the content of a file; a larger file is mapped.
 
     A mapped file is a fatal signal (SIGBUS) if it is cut short while anything refers to it.
     """
-    size = path.stat().st_size
-    if size == 0:
+    file_bytes = path.stat().st_size
+    if file_bytes == 0:
         raise NotATrace("it is empty (0 bytes)")
-    content = pa.py_buffer(contents(path)) if size <= max_bytes_in_memory else mapped(path)
+    content = (
+        pa.py_buffer(read_contents(path)) if file_bytes <= max_bytes_in_memory else map_file(path)
+    )
     first_bytes = bytes(memoryview(content)[: len(LEAD)])
     if not first_bytes.startswith(MAGIC):
         raise NotATrace(f"it is not an Arrow file (it begins with {first_bytes!r})")
-    if size <= len(LEAD):
+    if file_bytes <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
 
@@ -139,19 +135,19 @@ def _first_schema(content: pa.Buffer) -> pa.Schema:
         raise NotATrace(_DAMAGED_SCHEMA) from error
 
 
-def end_of(content: pa.Buffer) -> FileEnd | None:
+def parse_end(content: pa.Buffer) -> FileEnd | None:
     """Return the end of a file, where side tables are complete; None if it is missing or damaged.
 
     Raises:
         UnusableInput: it is whole, but its side tables are not ours.
     """
-    schema = last_schema(content)
+    schema = read_last_schema(content)
     if schema is None:
         return None
     return FileEnd(schema, SideTables.from_metadata(schema.metadata, is_checked=True))
 
 
-def last_schema(content: pa.Buffer) -> pa.Schema | None:
+def read_last_schema(content: pa.Buffer) -> pa.Schema | None:
     """Return the schema at a file's end; None without one whose metadata are intact."""
     if bytes(memoryview(content)[-len(MAGIC) :]) != MAGIC:
         return None
@@ -163,25 +159,27 @@ def last_schema(content: pa.Buffer) -> pa.Schema | None:
     return schema if is_intact(schema.metadata) else None
 
 
-def checked_footer(content: pa.Buffer) -> Footer | None:
+def read_checked_footer(content: pa.Buffer) -> Footer | None:
     """Return the positions of messages; None unless all exist and every checksum is right.
+
+    A checksum covers the bytes from the end of the batch before it.
 
     Raises:
         NotATrace: it would grow out of proportion.
     """
     view = memoryview(content)
     try:
-        footer = footer_of(view)
-        position = len(LEAD)
+        footer = read_footer(view)
+        previous_end = len(LEAD)
         for batch in footer.batches:
-            if batch.offset < position or not checksum_holds(view, position, batch):
+            if batch.offset < previous_end or not checksum_holds(view, previous_end, batch):
                 return None
-            position = batch.end
-        if not footer.batches or bytes(view[position : position + len(END)]) != END:
+            previous_end = batch.end
+        if not footer.batches or bytes(view[previous_end : previous_end + len(END)]) != END:
             return None
-        growth = Growth(len(view))
+        growth = GrowthLimit(len(view))  # of the file, when its messages are decompressed
         for message in (*footer.dictionaries, *footer.batches):
-            growth.add(message, view)
+            growth.count_message(message, view)
     except struct.error:
         return None
     return footer
@@ -194,20 +192,22 @@ def _read_by_footer(
     column_names: Sequence[str],
     window_ns: tuple[int, int] | None,
 ) -> pa.Table:
-    """Decode those of the columns that are not null in all rows; the others are made of nulls."""
+    """Decode those of the columns that are not null in all rows; the others are made of nulls.
+
+    Indices are those of columns in the file's schema. Batches outside of `window_ns` are left out.
+    """
     view = memoryview(content)
     null_indices = set(range(len(schema)))
     for batch in footer.batches:
-        null_indices &= absent_columns(batch.header(view), len(schema))
+        null_indices &= find_absent_columns(batch.header(view), len(schema))
     index_by_name = _find_columns(schema)
     present_names = {name for name in column_names if index_by_name[name] not in null_indices}
     # Where all columns are null there is still a number of rows, which any column tells.
     decoded_indices = [index_by_name[name] for name in present_names or column_names[:1]]
-    batch_count = len(footer.batches)
-    batch_indices: Sequence[int] = range(batch_count)
-    if window_ns is not None and batch_count > 1:
+    batch_indices: Sequence[int] = range(len(footer.batches))
+    if window_ns is not None and len(batch_indices) > 1:
         batch_indices = _find_batches(content, [index_by_name[name] for name in _TIMES], *window_ns)
-    with pa.ipc.open_file(content, **_options(decoded_indices)) as reader:
+    with pa.ipc.open_file(content, **_make_options(decoded_indices)) as reader:
         batches = [reader.get_batch(index) for index in batch_indices]
     for record_batch in batches:
         record_batch.validate(full=True)
@@ -217,19 +217,21 @@ def _read_by_footer(
 def _find_batches(
     content: pa.Buffer, time_indices: list[int], first_ns: int, last_ns: int
 ) -> list[int]:
-    """Return the indices of batches with rows from `first_ns` to `last_ns`.
+    """Return the indices of batches with spans that overlap the time from `first_ns` to `last_ns`.
 
     `time_indices` are those of the columns `_TIMES`. A span without a duration was still open.
     """
     batch_indices = []
-    with pa.ipc.open_file(content, **_options(time_indices)) as reader:
+    with pa.ipc.open_file(content, **_make_options(time_indices)) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
             batch.validate(full=True)
             start_column, duration_column = (batch.column(name) for name in _TIMES)
-            start_ns = values_of(start_column, np.int64)
-            duration_ns = values_of(duration_column, np.int64)
-            reaches_window = ~valid_of(duration_column) | (start_ns + duration_ns >= first_ns)
+            start_ns = read_values(start_column, np.int64)
+            duration_ns = read_values(duration_column, np.int64)
+            reaches_window = ~flag_valid_rows(duration_column) | (
+                start_ns + duration_ns >= first_ns
+            )
             if np.any(reaches_window & (start_ns <= last_ns)):
                 batch_indices.append(index)
     return batch_indices
@@ -238,14 +240,14 @@ def _find_batches(
 def _read_by_stream(
     content: pa.Buffer, column_indices: list[int]
 ) -> tuple[list[pa.RecordBatch], bool]:
-    """Decode batches until the end or the first that is damaged or cut off; return True if one is.
+    """Decode columns of batches up to the first that is damaged or cut off; return True if one is.
 
     Raises:
         NotATrace: they would grow out of proportion.
     """
     sound_count, is_broken = _count_sound_batches(memoryview(content))
     batches: list[pa.RecordBatch] = []
-    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(column_indices)) as reader:
+    with pa.ipc.open_stream(content.slice(len(LEAD)), **_make_options(column_indices)) as reader:
         while len(batches) < sound_count:
             try:
                 batch = reader.read_next_batch()
@@ -261,11 +263,11 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
 
     Where one batch has a checksum, so must those after it; without one its state is None.
     """
-    growth = Growth(len(view))
+    growth = GrowthLimit(len(view))
     count, batch_start, has_checksums = 0, len(LEAD), False
     try:
-        for message in messages(view):
-            growth.add(message, view)
+        for message in iterate_messages(view):
+            growth.count_message(message, view)
             if message.kind != BATCH:
                 continue
             checksum_state = checksum_holds(view, batch_start, message)
@@ -278,20 +280,16 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
     return count, False
 
 
-def _options(columns: list[int]) -> dict[str, Any]:
+def _make_options(column_indices: list[int]) -> dict[str, Any]:
     """Return options to decode columns: files are read side by side, so each needs one thread."""
     return {
-        "options": pa.ipc.IpcReadOptions(included_fields=sorted(columns), use_threads=False),
+        "options": pa.ipc.IpcReadOptions(included_fields=sorted(column_indices), use_threads=False),
         "memory_pool": pa.system_memory_pool(),  # Arrow's own keeps what it is given back
     }
 
 
 def _find_columns(schema: pa.Schema) -> dict[str, int]:
-    """Return the index of each of our columns, by name; others are not even decoded.
-
-    Raises:
-        NotATrace: one is missing, there twice, or of another type.
-    """
+    """Return the index of each of our columns, by name; others are not even decoded."""
     if schema.equals(FILE_SCHEMA) or schema.equals(EVENT_SCHEMA):
         return {name: index for index, name in enumerate(_COLUMNS)}
     if len(schema) > MAX_COLUMNS:
@@ -320,7 +318,7 @@ def _to_table(
     batches: list[pa.RecordBatch], present_names: set[str], column_names: Sequence[str]
 ) -> pa.Table:
     """Join batches; columns are in the order and types of our schema, null if not in `present_names`."""
-    schema = _schema_of(tuple(column_names))
+    schema = _select_schema(tuple(column_names))
     ordered_batches = []
     for batch in batches:
         columns = [
@@ -338,7 +336,7 @@ def _cast(column: pa.Array[Any], dtype: pa.DataType) -> pa.Array[Any]:
 
 
 @cache
-def _schema_of(wanted: tuple[str, ...]) -> pa.Schema:
-    if len(wanted) == len(_COLUMNS):
+def _select_schema(column_names: tuple[str, ...]) -> pa.Schema:
+    if len(column_names) == len(_COLUMNS):
         return EVENT_SCHEMA
-    return pa.schema([EVENT_SCHEMA.field(name) for name in wanted])
+    return pa.schema([EVENT_SCHEMA.field(name) for name in column_names])

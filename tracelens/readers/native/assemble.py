@@ -32,12 +32,12 @@ from tracelens.model.trace import (
 )
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import usable_events
-from tracelens.readers.native.plain_columns import read_usable, usable
+from tracelens.readers.native.plain_columns import read_usable, select_usable
 from tracelens.readers.native.process_notes import (
     choose_main,
-    order_of,
-    process_notes,
-    retention_notes,
+    note_process_losses,
+    note_retention,
+    process_sort_key,
 )
 from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.rules import add_counts
@@ -56,82 +56,87 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one file holds: its events in outline, how many are not usable, and side tables.
+    """What one file holds: its events in outline, how many are not usable, and side tables."""
 
-    `cut`: the end of the file is missing; `running`: its process still writes to it. `table` holds the
-    events themselves where there is no file to read them from again; `kept` what of them is asked for
-    again, as far as there is memory for it.
-    """
-
-    file: str
+    file_name: str
     side: SideTables
     outline: Outline
     path: Path
-    table: pa.Table | None = None
-    kept: PackedColumns | None = None
-    lost: dict[str, int] = field(default_factory=dict)
-    cut: bool = False
-    running: bool = False
+    table: pa.Table | None = None  # the events, where there is no file to read them from again
+    kept_columns: PackedColumns | None = None  # what of them is asked for again, if there is memory
+    lost_by_reason: dict[str, int] = field(default_factory=dict)  # numbers of events
+    is_cut: bool = False  # the end of the file is missing
+    is_running: bool = False  # its process still writes to it
 
     def fit_into(self, free_bytes: int, neighbour: Part | None) -> tuple[Part, int]:
         """Return the part, sharing what is equal in `neighbour`, and how many bytes it leaves free.
 
-        Events for which too few bytes are free are not kept.
+        Events for which too few bytes are free are not kept; then the number is negative.
         """
-        shared_part = self.sharing(neighbour)
-        if shared_part.kept is None:
+        shared_part = self.share_with(neighbour)
+        if shared_part.kept_columns is None:
             return shared_part, free_bytes
-        neighbour_columns = neighbour.kept if neighbour else None
-        left_bytes = free_bytes - shared_part.kept.bytes_beside(neighbour_columns)
-        return shared_part if left_bytes >= 0 else replace(shared_part, kept=None), left_bytes
+        neighbour_columns = neighbour.kept_columns if neighbour else None
+        remaining_bytes = free_bytes - shared_part.kept_columns.count_unshared_bytes(
+            neighbour_columns
+        )
+        return shared_part if remaining_bytes >= 0 else replace(
+            shared_part, kept_columns=None
+        ), remaining_bytes
 
-    def sharing(self, neighbour: Part | None) -> Part:
+    def share_with(self, neighbour: Part | None) -> Part:
         """Return it with what it shares with another part."""
         if neighbour is None:
             return self
-        kept = self.kept.sharing(neighbour.kept) if self.kept else None
-        return replace(self, outline=self.outline.sharing(neighbour.outline), kept=kept)
+        kept_columns = (
+            self.kept_columns.share_arrays_of(neighbour.kept_columns) if self.kept_columns else None
+        )
+        return replace(
+            self, outline=self.outline.share_arrays_of(neighbour.outline), kept_columns=kept_columns
+        )
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     """Build the trace of `parts`, one per process, ordered by role (workers first), rank and age."""
-    parts = sorted(parts, key=lambda part: order_of(part.side.process))
+    parts = sorted(parts, key=lambda part: process_sort_key(part.side.process))
     process_rows, all_notes = [], list(notes)
     dropped_by_reason: Counter[str] = Counter()
     for index, part in enumerate(parts):
-        lost_by_reason = add_counts(part.side.dropped, part.lost)
+        lost_by_reason = add_counts(part.side.dropped, part.lost_by_reason)
         dropped_by_reason.update(lost_by_reason)
         unintended_losses = {
             reason: count for reason, count in lost_by_reason.items() if reason not in CHOSEN_LOSSES
         }
         process_rows.append(_process_row(index, part, sum(unintended_losses.values())))
-        all_notes += process_notes(
-            part.file,
+        all_notes += note_process_losses(
+            part.file_name,
             part.side,
-            part.outline.rows,
+            part.outline.event_count,
             unintended_losses,
-            cut=part.cut,
-            running=part.running,
+            is_cut=part.is_cut,
+            is_running=part.is_running,
         )
     restart_notes = choose_main(process_rows)
     source = Source(
-        {index: _recorded_part(index, part) for index, part in enumerate(parts)},
-        kept={index: part.kept for index, part in enumerate(parts) if part.kept},
+        {index: _make_recorded_part(index, part) for index, part in enumerate(parts)},
+        packed_by_process={
+            index: part.kept_columns for index, part in enumerate(parts) if part.kept_columns
+        },
     )
     return Trace.from_source(
         source,
         outlines={index: part.outline for index, part in enumerate(parts)},
         processes=pl.DataFrame(process_rows, schema=PROCESS_COLUMNS),
-        communicators=_communicators(parts),
+        communicators=_build_communicators(parts),
         threads=_join_side_tables(parts, "threads", THREAD_COLUMNS, thread="index"),
         clocks=_join_side_tables(parts, "clocks", CLOCK_COLUMNS),
         endings=_join_side_tables(parts, "endings", ENDING_COLUMNS),
-        notes=(*all_notes, *retention_notes([part.side for part in parts]), *restart_notes),
+        notes=(*all_notes, *note_retention([part.side for part in parts]), *restart_notes),
         dropped=dict(dropped_by_reason),
     )
 
 
-def _recorded_part(index: int, part: Part) -> RecordedPart:
+def _make_recorded_part(index: int, part: Part) -> RecordedPart:
     process = part.side.process
     return RecordedPart(part.path, index, process.rank, process.role, part.side, part.table)
 
@@ -151,19 +156,19 @@ class RecordedPart:
     table: pa.Table | None = None
     window_ns: tuple[int, int] | None = None
 
-    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
+    def read_columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them.
 
         Raises:
             UnusableInput: the file cannot be read (any more).
         """
         if self.table is not None:
-            return usable(Recording(self.table, self.side)).columns
+            return select_usable(Recording(self.table, self.side)).columns
         with _name_damage(self.path):
             column_names = {*names, *ALWAYS_READ}
             return read_usable(self.path, column_names, cache, self.window_ns, self.side).columns
 
-    def frame(self) -> pl.DataFrame:
+    def read_frame(self) -> pl.DataFrame:
         """Read all columns.
 
         Raises:
@@ -172,14 +177,14 @@ class RecordedPart:
         table = self.table
         if table is None:
             with _name_damage(self.path):
-                table = read_arrow(self.path, None, self.window_ns).table
+                table = read_arrow(self.path, window_ns=self.window_ns).table
         events, _ = usable_events(Recording(table, self.side))
         process_cells = {"process": self.process, "rank": self.rank, "role": self.role}
         return events.with_columns(
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in process_cells.items()
         )
 
-    def alone(self) -> RecordedPart:
+    def detach(self) -> RecordedPart:
         """Return it as it is: it shares nothing."""
         return self
 
@@ -190,7 +195,7 @@ class RecordedPart:
 
 @contextmanager
 def _name_damage(path: Path) -> Iterator[None]:
-    """Raise for a file that cannot be read that it could be before."""
+    """Add to errors while a file is read that it could be read before."""
     try:
         yield
     except (TraceLensError, OSError, ValueError, pa.ArrowException) as error:
@@ -201,26 +206,29 @@ def _name_damage(path: Path) -> Iterator[None]:
 
 
 def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
-    """Return the row of `Trace.processes` for the process with number `index`."""
+    """Return the row of `Trace.processes` for a process that lost events unintentionally.
+
+    `choose_main` sets `main`, by `stepped` and `child`.
+    """
     side, outline = part.side, part.outline
     return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,
-        "complete": side.complete and not part.cut,
-        "events": outline.rows,
+        "complete": side.complete and not part.is_cut,
+        "events": outline.event_count,
         "dropped": lost_count,
         "first_ns": outline.first_ns,
         "last_ns": outline.last_ns,
-        "file": part.file,
+        "file": part.file_name,
         "detail": side.retention.detail,
         "last_steps": side.retention.last,
-        "stepped": outline.of_steps > 0,
+        "stepped": outline.step_event_count > 0,
         "child": side.process.parent_rank_pid is not None,
     }
 
 
-def _communicators(parts: list[Part]) -> pl.DataFrame:
+def _build_communicators(parts: list[Part]) -> pl.DataFrame:
     row_by_uid = {
         group.uid: {"communicator": group.uid, "name": group.name, "ranks": group.ranks}
         for part in reversed(parts)
@@ -233,9 +241,9 @@ def _join_side_tables(
     parts: list[Part], table_name: str, columns: dict[str, pl.DataType], **field_by_column: str
 ) -> pl.DataFrame:
     """Join one side table of all processes; `field_by_column` are columns named unlike their field."""
-    side_tables = [getattr(part.side, table_name) for part in parts]
-    rows = [*chain.from_iterable(side_tables)]
+    tables = [getattr(part.side, table_name) for part in parts]
+    rows = [*chain.from_iterable(tables)]
     fields = {name: field_by_column.get(name, name) for name in columns if name != "process"}
     cells = {name: [*map(attrgetter(field_name), rows)] for name, field_name in fields.items()}
-    cells["process"] = np.repeat(np.arange(len(parts)), [*map(len, side_tables)]).tolist()
+    cells["process"] = np.repeat(np.arange(len(parts)), [*map(len, tables)]).tolist()
     return pl.DataFrame(cells, schema=columns)

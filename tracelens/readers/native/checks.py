@@ -36,53 +36,57 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     table = recording.table
     if not is_sound(table):
         events, count_by_reason = usable_events(recording)
-        return Columns.of_frame(events), count_by_reason
-    columns = Columns.of_table(table)
-    numbers = {name: held_to_range(name, values) for name, values in columns.numbers.items()}
-    fractions = {name: held_to_range(name, values) for name, values in columns.values.items()}
-    in_range = Columns(columns.height, numbers, columns.words, fractions)
-    uids = {group.index: group.uid for group in recording.side.communicators}
-    return repaired_columns(in_range, uids, BoundedCache()).in_order(), {}
+        return Columns.from_frame(events), count_by_reason
+    columns = Columns.from_table(table)
+    numbers = {name: hold_to_range(name, values) for name, values in columns.number_columns.items()}
+    fractions = {
+        name: hold_to_range(name, values) for name, values in columns.value_columns.items()
+    }
+    in_range = Columns(columns.height, numbers, columns.word_columns, fractions)
+    uid_by_index = {group.index: group.uid for group in recording.side.communicators}
+    return repair_columns(in_range, uid_by_index, BoundedCache()).sort_by_begin(), {}
 
 
-def held_to_range(name: str, values: Array) -> Array:
-    """Return a column of numbers in which values that break a rule are as those that are missing."""
+def hold_to_range(name: str, values: Array) -> Array:
+    """Return a column in which values that break a rule for cells are as those that are missing."""
     rule = RULES.get(name, _NO_RULE)
-    if rule.finite:
+    if rule.must_be_finite:
         is_infinite = np.isinf(values)
         return np.where(is_infinite, np.nan, values) if is_infinite.any() else values
-    if rule.drops or rule.least is None or values.dtype.kind == "u":
+    if rule.drops_row or rule.minimum is None or values.dtype.kind == "u":
         return values
     missing_value = MISSING.get(name, NULL)
-    is_outside = values < rule.least
-    if rule.most is not None:
-        is_outside |= values > rule.most
+    is_outside = values < rule.minimum
+    if rule.maximum is not None:
+        is_outside |= values > rule.maximum
     has_bad_values = np.any(values[is_outside] != missing_value)
     return np.where(is_outside, missing_value, values) if has_bad_values else values
 
 
-def repaired_columns(columns: Columns, uids: dict[int, str], cache: BoundedCache) -> Columns:
-    """Return columns with the `uids` of communicators, and device times only where both are in range.
+def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: BoundedCache) -> Columns:
+    """Return columns with the uids of communicators, and device times only where both are in range.
 
-    Other values have been held to their ranges before.
+    A communicator becomes an index into the uids, -1 without one: `uid_by_index` has the index that the
+    process gave it. Other values have been held to their ranges before.
     """
-    numbers = dict(columns.numbers)
+    numbers = dict(columns.number_columns)
     if "communicator" in numbers:
-        groups, known_groups = numbers["communicator"], tuple(uids)
+        indices, known_indices = numbers["communicator"], tuple(uid_by_index)
         numbers["communicator"] = cache.get_or_make(
-            "communicators", (groups,), lambda: _to_indices(groups, known_groups), known_groups
+            "communicators", (indices,), lambda: _renumber(indices, known_indices), known_indices
         )
     time_columns = [name for name in _DEVICE_TIMES if name in numbers]
     if time_columns:
-        start_ns, duration_ns = (columns.number(name) for name in _DEVICE_TIMES)
+        start_ns, duration_ns = (columns.number_column(name) for name in _DEVICE_TIMES)
         are_both_in_range = (start_ns >= 0) & (start_ns <= LATEST_NS)
         are_both_in_range &= (duration_ns >= 0) & (duration_ns <= LONGEST_NS)
         for name in time_columns:
             numbers[name] = np.where(are_both_in_range, numbers[name], MISSING.get(name, NULL))
-    return Columns(columns.height, numbers, columns.words, columns.values, tuple(uids.values()))
+    uids = tuple(uid_by_index.values())
+    return Columns(columns.height, numbers, columns.word_columns, columns.value_columns, uids)
 
 
-def _to_indices(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
+def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
     """Return the index of each number in `known_numbers`; -1 for others."""
     indices = np.full(len(numbers), -1, np.int32)
     for index, number in enumerate(known_numbers):
@@ -104,12 +108,12 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     count_by_reason: dict[str, int] = {}
     if not is_sound(table):
         events, count_by_reason = _drop_unusable(events)
-    replacements = rules.held_to_range(events.schema)
-    if "communicator" in events.columns:  # all members share the uid, unlike this process's number
-        uids = {group.index: group.uid for group in recording.side.communicators}
-        dtype = EVENT_COLUMNS["communicator"]
-        number = pl.col("communicator")
-        replacements["communicator"] = number.replace_strict(uids, default=None, return_dtype=dtype)
+    replacements = rules.hold_to_range(events.schema)
+    if "communicator" in events.columns:  # all members share the uid, unlike this process's index
+        uid_by_index = {group.index: group.uid for group in recording.side.communicators}
+        replacements["communicator"] = pl.col("communicator").replace_strict(
+            uid_by_index, default=None, return_dtype=EVENT_COLUMNS["communicator"]
+        )
     events = events.with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"), **replacements)
     events = events.select(
         pl.col(name).cast(dtype) for name, dtype in EVENT_COLUMNS.items() if name in events.columns
@@ -130,14 +134,14 @@ def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
 
 
 def _drop_unusable(events: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
-    reasons = events.select(rules.reason_left_out(events.columns).alias("reason")).to_series()
+    reasons = events.select(rules.find_reason_left_out(events.columns).alias("reason")).to_series()
     return events.filter(reasons.is_null()), rules.count_reasons(reasons)
 
 
 def _sort_events(events: pl.DataFrame) -> pl.DataFrame:
     """Sort by start, outer spans first; as recordings are in order already, look first."""
-    start_change, depth_change = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
-    in_order = (start_change > 0) | ((start_change == 0) & (depth_change >= 0))
-    if events.select(in_order.drop_nulls().all()).item():
+    start_change_ns, depth_change = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
+    is_in_order = (start_change_ns > 0) | ((start_change_ns == 0) & (depth_change >= 0))
+    if events.select(is_in_order.drop_nulls().all()).item():
         return events
     return events.sort("start_ns", "depth", maintain_order=True)

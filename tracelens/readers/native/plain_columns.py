@@ -1,12 +1,9 @@
 """Reads columns of a recorded file as plain arrays.
 
-Arrow's reader takes two and a half times as long for a file of some kilobytes: it makes a decompressor
-for each buffer, and reads the dictionaries of all columns. Here all buffers of a batch are decompressed
-in one call, as frames of zstd may stand one after the other, and columns and words whose bytes were
-decoded for another file are shared with it.
-
-Only the layout of recorders is read so, and every length, offset and code is checked before it is
-followed. Anything else is left to Arrow's reader (`arrow_file`), which reports the damage.
+Arrow's reader takes two and a half times as long for a file of some kilobytes. Here all buffers of a
+batch are decompressed in one call, as frames of zstd may stand one after the other, and columns and
+words whose bytes were decoded for another file are shared with it. Every length, offset and code is
+checked before it is followed. Any other layout than that of recorders is left to `arrow_file`.
 """
 
 from __future__ import annotations
@@ -19,11 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
+from tracelens.conversion.layout import (
+    STORED,
+    ZSTD,
+    read_dictionary_id,
+    read_dictionary_ids,
+    read_layout,
+)
 from tracelens.conversion.messages import header_in
-from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
-from tracelens.readers.native.arrow_file import checked_footer, content_of, last_schema, read_arrow
-from tracelens.readers.native.checks import held_to_range, repaired_columns, usable_columns
+from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, fill_invalid
+from tracelens.readers.native.arrow_file import (
+    read_arrow,
+    read_checked_footer,
+    read_content,
+    read_last_schema,
+)
+from tracelens.readers.native.checks import hold_to_range, repair_columns, usable_columns
 from tracelens.readers.native.side_checks import check_side
 from tracelens.readers.native.soundness import ALWAYS_SET, KNOWN_WORDS, are_sane
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
@@ -62,27 +70,21 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
 _NULL_OF: Final[dict[str, float]] = {**MISSING, "duration_ns": 0, "value": np.nan}
 
 
-class Usable(NamedTuple):
-    """The usable events of one process, its side tables, and how many events were left out, by reason.
-
-    `cut`: the end of the file is missing, or a part of it is damaged.
-    """
+class UsableEvents(NamedTuple):
+    """The usable events of one process, and its side tables."""
 
     columns: Columns
     side: SideTables
-    lost: dict[str, int]
-    cut: bool = False
+    lost_by_reason: dict[str, int]  # numbers of events that were left out
+    is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
 class _Column(NamedTuple):
-    """A column, with numbers for nulls; `valid` rows are not null, None = all.
+    """A column; nulls have numbers of their own in `values`."""
 
-    Of words, `max_code` is the highest code.
-    """
-
-    values: Array
-    valid: Flags | None
-    max_code: int = -1
+    values: Array  # [row]; of words, their codes
+    is_valid: Flags | None  # [row]: not null; None = all
+    max_code: int = -1  # the highest code of a word
 
 
 def read_usable(
@@ -91,7 +93,7 @@ def read_usable(
     cache: BoundedCache,
     window_ns: tuple[int, int] | None = None,
     side: SideTables | None = None,
-) -> Usable:
+) -> UsableEvents:
     """Read columns of one file.
 
     Args:
@@ -107,10 +109,10 @@ def read_usable(
         ValueError: the contents contradict themselves (also `pyarrow.ArrowInvalid`).
     """
     plain = _read_plain(path, names, cache, side) if window_ns is None else None
-    return usable(read_arrow(path, names, window_ns)) if plain is None else plain
+    return select_usable(read_arrow(path, names, window_ns)) if plain is None else plain
 
 
-def usable(recording: Recording) -> Usable:
+def select_usable(recording: Recording) -> UsableEvents:
     """Return the usable events of a recording, which has at least the columns `ALWAYS_READ`.
 
     Raises:
@@ -118,18 +120,21 @@ def usable(recording: Recording) -> Usable:
     """
     check_side(recording.side)
     columns, lost = usable_columns(recording)
-    return Usable(columns, recording.side, lost, recording.cut)
+    return UsableEvents(columns, recording.side, lost, recording.is_cut)
 
 
 def _read_plain(
     path: Path, names: Collection[str], cache: BoundedCache, side: SideTables | None
-) -> Usable | None:
-    """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None."""
-    content = content_of(path)
-    schema = last_schema(content)
+) -> UsableEvents | None:
+    """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None.
+
+    `side` are its side tables, if they were read and checked before.
+    """
+    content = read_content(path)
+    schema = read_last_schema(content)
     if schema is None or not schema.equals(FILE_SCHEMA):
         return None
-    footer = checked_footer(content)
+    footer = read_checked_footer(content)
     if footer is None:
         return None
     try:
@@ -141,8 +146,9 @@ def _read_plain(
     if side is None:
         side = SideTables.from_metadata(schema.metadata, is_checked=True)
         check_side(side)
-    uids = {group.index: group.uid for group in side.communicators}
-    return Usable(repaired_columns(columns, uids, cache).in_order(), side, {})
+    uid_by_index = {group.index: group.uid for group in side.communicators}
+    usable_columns = repair_columns(columns, uid_by_index, cache).sort_by_begin()
+    return UsableEvents(usable_columns, side, lost_by_reason={})
 
 
 def _read_columns(
@@ -154,31 +160,33 @@ def _read_columns(
         struct.error: it is not laid out as recorders do it.
         ValueError: as before, or its content is damaged; `OSError` if that cannot be decompressed.
     """
-    layouts = [layout_of(batch.header(view)) for batch in footer.batches]
+    layouts = [read_layout(batch.header(view)) for batch in footer.batches]
     _check_layouts(layouts)
-    null_columns = set.intersection(
-        *(
-            {i for i, (_, nulls) in enumerate(layout.nodes) if nulls == layout.rows}
-            for layout in layouts
-        )
-    )
-    indices = {name: i for name, i in _INDEX_OF.items() if name in names and i not in null_columns}
-    if not indices.keys() >= {*ALWAYS_SET}:
+    null_columns_of_batches = [
+        {index for index, (_, null_count) in enumerate(layout.nodes) if null_count == layout.rows}
+        for layout in layouts
+    ]
+    null_indices = set.intersection(*null_columns_of_batches)
+    wanted_indices = {name: index for name, index in _INDEX_OF.items() if name in names}
+    index_by_name = {name: i for name, i in wanted_indices.items() if i not in null_indices}
+    if not index_by_name.keys() >= {*ALWAYS_SET}:
         return None
     bodies = [(layouts[i], batch.body(view)) for i, batch in enumerate(footer.batches)]
-    columns = _decode_columns(bodies, indices, cache)
-    if any(columns[name].valid is not None for name in ALWAYS_SET):
+    columns = _decode_columns(bodies, index_by_name, cache)
+    if any(columns[name].is_valid is not None for name in ALWAYS_SET):
         return None
     start_ns = columns.pop("start_ns").values
     zeros = np.zeros(len(start_ns), np.int64)
-    no_durations = _Column(zeros, zeros.astype(np.bool_))
+    no_durations = _Column(values=zeros, is_valid=zeros.astype(np.bool_))
     duration_ns, has_duration, _ = columns.pop("duration_ns", no_durations)
     end_ns = start_ns + duration_ns
     if has_duration is not None:  # spans without a duration are open
         end_ns[~has_duration] = FOREVER
-    codes: dict[str, _Column] = {name: columns.pop(name) for name in WORDS if name in columns}
-    word_columns = _to_word_columns(view, footer, codes)
-    are_known = all({*word_columns[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
+    code_columns: dict[str, _Column] = {n: columns.pop(n) for n in WORDS if n in columns}
+    word_columns = _build_word_columns(view, footer, code_columns)
+    are_known = all(
+        {*word_columns[name].vocabulary} <= {*known} for name, known in KNOWN_WORDS.items()
+    )
     if not are_known or not are_sane(start_ns, duration_ns):
         return None
     fractions = {name: columns.pop(name).values for name in ("value",) if name in columns}
@@ -188,43 +196,41 @@ def _read_columns(
 
 
 def _check_layouts(layouts: Sequence[Layout]) -> None:
-    """Refuse batches that are not laid out as recorders do it.
-
-    Raises:
-        ValueError: one is not, or a file has no batch.
-    """
+    """Refuse batches that are not laid out as recorders do it."""
     if not layouts:
         raise ValueError("there is no batch")
     for row_count, nodes, buffers, codec in layouts:
-        counts = (len(nodes), len(buffers))
-        is_whole = counts == (_COLUMN_COUNT, 2 * _COLUMN_COUNT)
-        is_whole = is_whole and all(offset >= 0 for offset, _ in buffers)
-        has_rows = all(rows == row_count and 0 <= nulls <= rows for rows, nulls in nodes)
-        if codec != ZSTD or row_count < 1 or not is_whole or not has_rows:
+        # Each column has a node, its numbers of rows and nulls, and two buffers, its nulls and values.
+        has_all_columns = (len(nodes), len(buffers)) == (_COLUMN_COUNT, 2 * _COLUMN_COUNT)
+        has_offsets = all(offset >= 0 for offset, _ in buffers)
+        has_all_rows = all(rows == row_count and 0 <= nulls <= rows for rows, nulls in nodes)
+        is_sound = has_all_columns and has_offsets and has_all_rows
+        if codec != ZSTD or row_count < 1 or not is_sound:
             raise ValueError("a batch is not as recorders write it")
 
 
 def _decode_columns(
-    bodies: _Bodies, indices: dict[str, int], cache: BoundedCache
+    bodies: _Bodies, index_by_name: dict[str, int], cache: BoundedCache
 ) -> dict[str, _Column]:
-    """Return columns of all batches, given by their indices; those in the cache are not decoded.
+    """Return columns of all batches by name; those in the cache are not decoded.
 
-    Ranks of one program have most columns in common, but for times.
+    Ranks of one program have most columns in common, but for times. `bodies` are the layout and the
+    bytes of each batch.
 
     Raises:
         ValueError: a buffer is outside of its batch, or not as long as its rows need.
         OSError: compressed content is damaged.
     """
-    keys = {name: _cache_key(bodies, i) for name, i in indices.items() if name not in _TIMES}
-    cached = {name: cache.get(_CACHE, key) for name, key in keys.items()}
+    key_by_name = {n: _cache_key(bodies, i) for n, i in index_by_name.items() if n not in _TIMES}
+    cached = {name: cache.get(_CACHE, key) for name, key in key_by_name.items()}
     columns: dict[str, _Column] = {n: column for n, column in cached.items() if column is not None}
-    uncached = {name: index for name, index in indices.items() if name not in columns}
-    batches = [_decode_batch(layout, body, uncached) for layout, body in bodies]
-    for name in uncached:
+    uncached_indices = {name: i for name, i in index_by_name.items() if name not in columns}
+    batches = [_decode_batch(layout, body, uncached_indices) for layout, body in bodies]
+    for name in uncached_indices:
         column = columns[name] = _concatenate([batch[name] for batch in batches])
-        if name in keys:
+        if name in key_by_name:
             column.values.setflags(write=False)
-            cache.put(_CACHE, keys[name], column, len(column.values))
+            cache.put(_CACHE, key_by_name[name], column, len(column.values))
     return columns
 
 
@@ -233,34 +239,41 @@ def _cache_key(bodies: _Bodies, index: int) -> Hashable:
     key: list[Hashable] = [index]
     for layout, body in bodies:
         buffers = layout.buffers[2 * index : 2 * index + 2]
-        key += (layout.nodes[index], *(bytes(body[start : start + n]) for start, n in buffers))
+        stored_buffers = (bytes(body[offset : offset + size]) for offset, size in buffers)
+        key += (layout.nodes[index], *stored_buffers)
     return tuple(key)
 
 
-def _decode_batch(layout: Layout, body: memoryview, indices: dict[str, int]) -> dict[str, _Column]:
-    """Decode columns of one batch, given by their indices, and return them by name."""
+def _decode_batch(
+    layout: Layout, body: memoryview, index_by_name: dict[str, int]
+) -> dict[str, _Column]:
+    """Decode columns of one batch, given by their indices, and return them by name.
+
+    A column has two buffers: the bits that mark nulls (2 * index), and its numbers (2 * index + 1).
+    """
     row_count = layout.rows
-    null_count_by_column = [null_count for _, null_count in layout.nodes]
-    null_counts = {name: null_count_by_column[index] for name, index in indices.items()}
+    null_counts = {name: layout.nodes[index][1] for name, index in index_by_name.items()}
     # The largest numbers first, then the bits that mark nulls: so all are aligned.
-    names = [name for name in indices if null_counts[name] < row_count]
-    order = sorted(names, key=lambda name: -_DTYPES[name].itemsize)
-    nullable = [name for name in order if null_counts[name]]
-    sizes = [(2 * indices[name] + 1, row_count * _DTYPES[name].itemsize) for name in order]
-    sizes += [(2 * indices[name], -(-row_count // 8)) for name in nullable]
-    buffers = iter(_decompress(body, [(*layout.buffers[index], size) for index, size in sizes]))
-    values = {name: np.frombuffer(next(buffers), _DTYPES[name]) for name in order}
-    valid = {name: _valid_rows(next(buffers), row_count, null_counts[name]) for name in nullable}
-    for name in indices.keys() - values.keys():  # all rows are null
+    present_names = [name for name in index_by_name if null_counts[name] < row_count]
+    names = sorted(present_names, key=lambda name: -_DTYPES[name].itemsize)
+    nullable_names = [name for name in names if null_counts[name]]
+    needed = [(2 * index_by_name[name] + 1, row_count * _DTYPES[name].itemsize) for name in names]
+    needed += [(2 * index_by_name[name], -(-row_count // 8)) for name in nullable_names]
+    buffers = [(*layout.buffers[index], needed_bytes) for index, needed_bytes in needed]
+    contents = iter(_decompress(body, buffers))
+    values = {name: np.frombuffer(next(contents), _DTYPES[name]) for name in names}
+    is_valid = {n: _unpack_valid(next(contents), row_count, null_counts[n]) for n in nullable_names}
+    for name in index_by_name.keys() - values.keys():  # all rows are null
         values[name] = np.zeros(row_count, _DTYPES[name])
-        valid[name] = np.zeros(row_count, np.bool_)
-    return {name: _fill_nulls(name, values[name], valid.get(name)) for name in indices}
+        is_valid[name] = np.zeros(row_count, np.bool_)
+    return {name: _fill_nulls(name, values[name], is_valid.get(name)) for name in index_by_name}
 
 
 def _decompress(body: memoryview, buffers: Sequence[tuple[int, int, int]]) -> list[memoryview]:
     """Decompress buffers in one call, each given by its offset, its length and the bytes needed of it.
 
-    `offsets` are those of the decompressed buffers in `joined`; `copies` were not compressed.
+    `offsets` are those of the decompressed buffers in `joined`. Buffers that were stored as they are
+    have no part in it: `copies` holds them by their index.
     """
     frames, offsets, copies, total_bytes = [], [], {}, 0
     for index, (offset, stored_bytes, needed_bytes) in enumerate(buffers):
@@ -284,7 +297,7 @@ def _decompress(body: memoryview, buffers: Sequence[tuple[int, int, int]]) -> li
     ]
 
 
-def _valid_rows(packed_bits: memoryview, row_count: int, null_count: int) -> Flags:
+def _unpack_valid(packed_bits: memoryview, row_count: int, null_count: int) -> Flags:
     flags = np.unpackbits(np.frombuffer(packed_bits, np.uint8), count=row_count, bitorder="little")
     is_valid = flags.view(np.bool_)
     if np.count_nonzero(is_valid) != row_count - null_count:
@@ -292,73 +305,72 @@ def _valid_rows(packed_bits: memoryview, row_count: int, null_count: int) -> Fla
     return is_valid
 
 
-def _fill_nulls(name: str, values: Array, valid: Flags | None) -> _Column:
-    """Fill nulls of a column with numbers.
-
-    Raises:
-        ValueError: a code is negative.
-    """
+def _fill_nulls(name: str, values: Array, is_valid: Flags | None) -> _Column:
+    """Fill nulls of a column: codes of words with -1, others with the numbers of missing values."""
     if name in WORDS:
-        codes = filled(values, valid, 0)
+        codes = fill_invalid(values, is_valid, 0)
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
-        return _Column(filled(values, valid, -1), valid, int(codes.max()))
-    if valid is None and name in _TIMES:
-        return _Column(values, None)
-    numbers = values.copy() if valid is None else filled(values, valid, _NULL_OF.get(name, NULL))
-    return _Column(held_to_range(name, numbers), valid)
+        return _Column(fill_invalid(values, is_valid, -1), is_valid, max_code=int(codes.max()))
+    if is_valid is None and name in _TIMES:
+        return _Column(values, is_valid=None)
+    null_number = _NULL_OF.get(name, NULL)
+    numbers = values.copy() if is_valid is None else fill_invalid(values, is_valid, null_number)
+    return _Column(hold_to_range(name, numbers), is_valid)
 
 
 def _concatenate(columns: Sequence[_Column]) -> _Column:
-    """Return one column of those of all batches; `valid` stays null if it is in each."""
+    """Return one column of those of all batches; `is_valid` stays None if it is so in each."""
     if len(columns) == 1:
         return columns[0]
     is_valid = None
-    if any(column.valid is not None for column in columns):
-        flags = (np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns)
+    if any(column.is_valid is not None for column in columns):
+        flags = (
+            np.ones(len(c.values), np.bool_) if c.is_valid is None else c.is_valid for c in columns
+        )
         is_valid = np.concatenate([*flags])
     values = np.concatenate([column.values for column in columns])
     return _Column(values, is_valid, max(column.max_code for column in columns))
 
 
-def _to_word_columns(
+def _build_word_columns(
     view: memoryview, footer: Footer, columns: dict[str, _Column]
 ) -> dict[str, Words]:
-    """Return columns of words, all of whose codes are those of words.
+    """Return columns of words, all of whose codes are those of words; `columns` are the codes.
 
     Raises:
         ValueError: a code is not, or there are no words.
         struct.error: a dictionary is damaged.
     """
-    id_of_columns = dictionary_ids(view, [_INDEX_OF[name] for name in columns])
-    words_of_id: dict[int, tuple[str, ...]] = {}
+    ids_of_columns = read_dictionary_ids(view, [_INDEX_OF[name] for name in columns])
+    words_by_id: dict[int, tuple[str, ...]] = {}
     for message in footer.dictionaries:
-        dictionary_id = _dictionary_number(bytes(message.header(view)))
-        if dictionary_id is None or dictionary_id in words_of_id:
+        dictionary_id = _read_dictionary_id(bytes(message.header(view)))
+        if dictionary_id is None or dictionary_id in words_by_id:
             raise ValueError("words are added to others")
-        words_of_id[dictionary_id] = ()
-        if dictionary_id in id_of_columns:
+        words_by_id[dictionary_id] = ()  # words of columns that are not read
+        if dictionary_id in ids_of_columns:
             content = bytes(view[message.offset : message.end])
             is_small = len(content) <= MAX_BYTES_OF_CACHED
             read_words = _read_words if is_small else _read_words.__wrapped__
-            words_of_id[dictionary_id] = read_words(content, message.header_bytes)
+            words_by_id[dictionary_id] = read_words(content, message.header_bytes)
     word_columns = {}
-    for (name, column), dictionary_id in zip(columns.items(), id_of_columns, strict=True):
-        dictionary = words_of_id.get(dictionary_id)
-        if dictionary is None or column.max_code >= len(dictionary):
+    for (name, column), dictionary_id in zip(columns.items(), ids_of_columns, strict=True):
+        words = words_by_id.get(dictionary_id)
+        if words is None or column.max_code >= len(words):
             raise ValueError("a code stands for no word")
-        word_columns[name] = Words(column.values, dictionary)
+        word_columns[name] = Words(column.values, words)
     return word_columns
 
 
 @lru_cache(MAX_DICTIONARIES_CACHED)
-def _dictionary_number(header: bytes) -> int | None:
-    return dictionary_of(memoryview(header))
+def _read_dictionary_id(header: bytes) -> int | None:
+    return read_dictionary_id(memoryview(header))
 
 
 @lru_cache(MAX_DICTIONARIES_CACHED)
 def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
-    """Decode the words of a dictionary.
+    """Decode the words of a dictionary: the bounds of each, then the text of all.
 
     Raises:
         struct.error: the header is damaged.
@@ -366,7 +378,7 @@ def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
         OSError: compressed content is damaged.
     """
     view = memoryview(message)
-    layout, body = layout_of(header_in(view, header_bytes)), view[header_bytes:]
+    layout, body = read_layout(header_in(view, header_bytes)), view[header_bytes:]
     if layout.nodes != [(layout.rows, 0)] or len(layout.buffers) != 3 or layout.codec != ZSTD:
         raise ValueError("it does not hold words alone")
     bounds_buffer, (offset, stored_bytes) = layout.buffers[1:]

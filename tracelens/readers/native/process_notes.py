@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Past, Process, SideTables
 
 
-def order_of(process: Process) -> tuple[bool, int, int, int]:
+def process_sort_key(process: Process) -> tuple[bool, int, int, int]:
     """Return the sort key of processes: role (workers first), rank and age."""
     return (process.role == "ps", process.rank, process.incarnation, process.pid)
 
@@ -51,49 +51,51 @@ def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
     return notes
 
 
-def process_notes(
-    file: str,
+def note_process_losses(
+    file_name: str,
     side: SideTables,
     event_count: int,
     lost_by_reason: dict[str, int],
     *,
-    cut: bool,
-    running: bool = False,
+    is_cut: bool,
+    is_running: bool = False,
 ) -> list[Note]:
     """Return notes on what the recording of a process lacks.
 
     Args:
-        file: Its name.
+        file_name: Its name.
         side: Its side tables.
         event_count: Number of its events.
         lost_by_reason: Events that were lost without having been asked for, by reason.
-        cut: The end of the file is missing.
-        running: Its process still writes to it.
+        is_cut: The end of the file is missing.
+        is_running: Its process still writes to it.
     """
     notes = []
-    if cut:
-        sentence = f"'{file}' is damaged or cut off: its first {event_count} events are used."
-        notes.append(Note(file, sentence, "truncated"))
-    elif running:
-        sentence = f"'{file}' is still being recorded: its {event_count} events up to now are used."
-        notes.append(Note(file, sentence, "running"))
+    if is_cut:
+        sentence = f"'{file_name}' is damaged or cut off: its first {event_count} events are used."
+        notes.append(Note(file_name, sentence, "truncated"))
+    elif is_running:
+        sentence = (
+            f"'{file_name}' is still being recorded: its {event_count} events up to now are used."
+        )
+        notes.append(Note(file_name, sentence, "running"))
     elif not side.complete:
         cause = next((ending.cause for ending in side.endings if ending.thread is None), None)
         reason = f"ended by {cause}" if cause else "killed, or still running"
         sentence = (
-            f"'{file}' did not end its recording itself ({reason}): "
+            f"'{file_name}' did not end its recording itself ({reason}): "
             f"all {event_count} events up to then are used."
         )
-        notes.append(Note(file, sentence, "incomplete"))
+        notes.append(Note(file_name, sentence, "incomplete"))
     if not event_count:
-        notes.append(Note(file, f"'{file}' holds no events.", "incomplete"))
+        notes.append(Note(file_name, f"'{file_name}' holds no events.", "incomplete"))
     if lost_by_reason:
         reasons = ", ".join(f"{n} for {reason}" for reason, n in sorted(lost_by_reason.items()))
-        notes.append(Note(file, f"'{file}' lost events: {reasons}.", "dropped"))
+        notes.append(Note(file_name, f"'{file_name}' lost events: {reasons}.", "dropped"))
     return notes
 
 
-def retention_notes(sides: Sequence[SideTables]) -> list[Note]:
+def note_retention(sides: Sequence[SideTables]) -> list[Note]:
     """Return notes on what was left out as asked: by recordings, and by a conversion of them.
 
     Processes with the same options have one note.
@@ -125,7 +127,7 @@ def describe_detail(level: str | None, sampling_hz: int | None) -> str:
     """Describe what was requested: ``layers and stacks (100 Hz)``; empty for nothing."""
     what = {"layer": ["layers"], "op": ["layers", "operators"]}.get(level or "", [])
     parts = [*what, *([f"stacks ({sampling_hz} Hz)"] if sampling_hz else [])]
-    return fmt.series(parts) if parts else ""
+    return fmt.join_words(parts) if parts else ""
 
 
 def _detail_sentences(sides: Sequence[SideTables]) -> list[str]:

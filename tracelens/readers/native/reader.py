@@ -17,29 +17,29 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from tracelens.containment import out_of_memory
+from tracelens.containment import end_out_of_memory
 from tracelens.conversion.arrow_file import read_samples
-from tracelens.distil.outline import KEPT, OUTLINED, outline
+from tracelens.distil.outline import KEPT, OUTLINED, make_outline
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
-from tracelens.parallel import batch_size, batched, map_in_order
+from tracelens.parallel import choose_batch_size, map_in_order, split_into_batches
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
-from tracelens.readers.native.plain_columns import read_usable, usable
+from tracelens.readers.native.plain_columns import read_usable, select_usable
 from tracelens.readers.native.recordings import (
     DAMAGE,
     UNFINISHED,
-    left_out,
-    no_events,
-    recordings,
-    refusal,
+    build_no_events_error,
+    build_refusal,
+    build_vanished_error,
+    describe_left_out,
+    list_recordings,
     select_recordings,
-    vanished,
 )
 from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.arrow import SAMPLE_SCHEMA
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.model.trace import Trace
-    from tracelens.readers.native.plain_columns import Usable
+    from tracelens.readers.native.plain_columns import UsableEvents
     from tracelens.schema.side import SideTables
 
     _Problem: TypeAlias = tuple[Path, Exception]
@@ -77,27 +77,29 @@ class NativeReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if there is at least one file or folder named like ours."""
-        return bool(recordings(path))
+        return bool(list_recordings(path))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read every process that is wanted; one that cannot be read becomes a note."""
-        files = select_recordings(recordings(path), options.choice)
+        files = select_recordings(list_recordings(path), options.choice)
         root = None if path in files else path  # a file that was named itself may be a link
         recorded_parts, problems = _read_all(files, root, options)
         if any(isinstance(error, TraceNotFound) for _, error in problems):
-            files_now = select_recordings(recordings(path), options.choice)
+            files_now = select_recordings(list_recordings(path), options.choice)
             new_files = [file for file in files_now if file not in files]
             more_parts, more_problems = _read_all(new_files, root, options)
             recorded_parts += more_parts
             problems = [*_drop_converted(problems, new_files), *more_problems]
         if not recorded_parts:
-            raise refusal(path, problems) if problems else vanished(path)
-        notes = (Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
+            raise build_refusal(path, problems) if problems else build_vanished_error(path)
+        notes = (
+            Note(shown_name(file.name), describe_left_out(file, error)) for file, error in problems
+        )
         folder = path.parent if path.is_file() else path
         trace = _add_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
-            raise no_events(path, [part.side for part in recorded_parts])
-        is_recorded = any(part.running for part in recorded_parts)
+            raise build_no_events_error(path, [part.side for part in recorded_parts])
+        is_recorded = any(part.is_running for part in recorded_parts)
         return trace.with_(
             path=path,
             journal=tuple(read_journals(folder)),
@@ -111,9 +113,11 @@ def _read_all(
     """Read files; return also the errors of those that cannot be read."""
     recorded_parts: list[Part] = []
     problems: list[_Problem] = []
-    free_bytes = options.kept_bytes
+    free_bytes = options.max_kept_bytes
     are_small = _mean_bytes(files[:MAX_FILES_MEASURED]) < MAX_BYTES_OF_SMALL_FILE
-    groups = batched(files, batch_size(len(files), options.executor) if are_small else 1)
+    groups = split_into_batches(
+        files, choose_batch_size(len(files), options.executor) if are_small else 1
+    )
     tasks = ((group, free_bytes > 0) for group in groups)
     work = partial(_try_group, trace=root, cache=BoundedCache())
     results = chain.from_iterable(map_in_order(work, tasks, options.executor, brief=are_small))
@@ -170,7 +174,7 @@ def _try_group(
     for path in files:
         result = _try_one(path, trace, cache, keep_events=keep_events)
         if isinstance(result, Part):
-            result = previous_part = result.sharing(previous_part)
+            result = previous_part = result.share_with(previous_part)
         results.append(result)
     return results
 
@@ -189,22 +193,22 @@ def _try_one(
         events = read_usable(path, _OUTLINED, cache)
         part = _outlined_part(path, events, cache)
         kept = PackedColumns.from_columns(events.columns, KEPT) if keep_events else None
-        return replace(part, kept=kept)
+        return replace(part, kept_columns=kept)
     except (*DAMAGE, *_DAMAGE_OF_FRAMES) as error:
         if isinstance(error, MemoryError):
-            out_of_memory()
+            end_out_of_memory()
         return error
 
 
-def _outlined_part(path: Path, events: Usable, cache: BoundedCache) -> Part:
+def _outlined_part(path: Path, events: UsableEvents, cache: BoundedCache) -> Part:
     in_flight_threads = [row.index for row in events.side.threads if row.in_flight]
     return Part(
-        file=shown_name(path.name),
+        file_name=shown_name(path.name),
         side=events.side,
-        outline=outline(events.columns, in_flight_threads, cache),
+        outline=make_outline(events.columns, in_flight_threads, cache),
         path=path,
-        lost=events.lost,
-        cut=events.cut,
+        lost_by_reason=events.lost_by_reason,
+        is_cut=events.is_cut,
     )
 
 
@@ -232,9 +236,9 @@ def _read_segments(path: Path, cache: BoundedCache) -> Part:
     if is_of_trace and is_same_host and not is_running and os.access(path.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             file_name = segments.convert(path).name
-    events = usable(Recording(table, side))
+    events = select_usable(Recording(table, side))
     return replace(
-        _outlined_part(path.with_name(file_name), events, cache), table=table, running=is_running
+        _outlined_part(path.with_name(file_name), events, cache), table=table, is_running=is_running
     )
 
 
@@ -244,7 +248,7 @@ def _add_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
         file.removesuffix(TRACE_SUFFIX): process
         for process, file in trace.processes.select("process", "file").iter_rows()
     }
-    side_by_name = {part.file.removesuffix(TRACE_SUFFIX): part.side for part in parts}
+    side_by_name = {part.file_name.removesuffix(TRACE_SUFFIX): part.side for part in parts}
     tables: list[pl.DataFrame] = []
     notes: list[Note] = []
     for file in sorted((folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")):

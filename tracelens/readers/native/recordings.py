@@ -30,19 +30,12 @@ if TYPE_CHECKING:
 UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 # Errors that damaged input makes pyarrow, its C++ library and our own decoding raise.
 DAMAGE: Final = (
-    TraceLensError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    MemoryError,
-    struct.error,
-    pa.ArrowException,
+    *(TraceLensError, OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError),
+    *(struct.error, pa.ArrowException),
 )
 
 
-def recordings(path: Path) -> list[Path]:
+def list_recordings(path: Path) -> list[Path]:
     """List files and segment folders; segments whose conversion is done are left out."""
     if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
         return [path] if path.name.endswith((TRACE_SUFFIX, *UNFINISHED)) else []
@@ -72,18 +65,18 @@ def named_ranks(files: Iterable[Path]) -> set[int]:
     return {rank for role, rank, _ in filter(None, stems) if role == "worker"}
 
 
-def left_out(path: Path, error: Exception) -> str:
+def describe_left_out(path: Path, error: Exception) -> str:
     """Return one sentence on a file that was left out, with the reason."""
-    return f"'{shown_name(path.name)}' was left out: {reason_of(error)}."
+    return f"'{shown_name(path.name)}' was left out: {first_line_of(error)}."
 
 
-def reason_of(error: Exception) -> str:
+def first_line_of(error: Exception) -> str:
     """Return the first line of an error's message, or its kind."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def vanished(path: Path) -> TraceNotFound:
+def build_vanished_error(path: Path) -> TraceNotFound:
     """Build the error for a trace that was there a moment ago."""
     return TraceNotFound(
         f"Nothing is left in '{shown_name(path)}': its recordings were there when it was opened, and "
@@ -91,11 +84,11 @@ def vanished(path: Path) -> TraceNotFound:
     )
 
 
-def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
+def build_refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
     """Build the error for a path without any readable recording."""
     newer_version = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
     file, error = problems[0]
-    first_problem = left_out(file, newer_version or error).removesuffix(".")
+    first_problem = describe_left_out(file, newer_version or error).removesuffix(".")
     error_type = NewerVersion if newer_version else NotATrace
     return error_type(
         f"None of the {len(problems)} recordings in '{shown_name(path)}' can be read; the first: "
@@ -103,7 +96,7 @@ def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErro
     )
 
 
-def no_events(path: Path, sides: Sequence[SideTables]) -> EmptyTrace:
+def build_no_events_error(path: Path, sides: Sequence[SideTables]) -> EmptyTrace:
     """Build the error for a trace without an event, whose processes have these side tables."""
     lost_by_reason: dict[str, int] = {}
     for side in sides:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Ints
 
-KNOWN_WORDS: Final = {name: rule.words for name, rule in RULES.items() if rule.words}
-ALWAYS_SET: Final = tuple(name for name, rule in RULES.items() if not rule.nullable)
+KNOWN_WORDS: Final = {
+    name: rule.allowed_words for name, rule in RULES.items() if rule.allowed_words
+}
+ALWAYS_SET: Final = tuple(name for name, rule in RULES.items() if not rule.is_nullable)
 ALWAYS_READ: Final = ("duration_ns", *ALWAYS_SET)
 _WORD_COLUMNS: Final = tuple(f.name for f in EVENT_SCHEMA if isinstance(f.type, pa.DictionaryType))
 

@@ -18,18 +18,18 @@ from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.readers.native.process_notes import (
     choose_main,
-    order_of,
-    process_notes,
-    retention_notes,
+    note_process_losses,
+    note_retention,
+    process_sort_key,
 )
 from tracelens.readers.native.recordings import (
     DAMAGE,
     UNFINISHED,
-    left_out,
-    no_events,
-    recordings,
-    refusal,
-    vanished,
+    build_no_events_error,
+    build_refusal,
+    build_vanished_error,
+    describe_left_out,
+    list_recordings,
 )
 from tracelens.readers.native.side_checks import check_side
 from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
@@ -45,26 +45,22 @@ if TYPE_CHECKING:
 
 
 class FileFacts(NamedTuple):
-    """What one file holds.
+    """What one file holds."""
 
-    `lost` counts lost events by reason, but for those that were to be left out; `cut`: the end of the
-    file is missing, or a part of it is damaged.
-    """
-
-    file: str
+    file_name: str
     side: SideTables
     summary: Summary
-    lost: dict[str, int]
-    cut: bool = False
+    lost_by_reason: dict[str, int]  # numbers of events, but for those that were to be left out
+    is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
 def is_finished(path: Path) -> bool:
     """Return True if a path is a trace folder, or a file of one, without unfinished recordings."""
-    files = recordings(path)
+    files = list_recordings(path)
     return bool(files) and not any(file.name.endswith(UNFINISHED) for file in files)
 
 
-def summaries(
+def read_summaries(
     path: Path, progress: Progress | None = None
 ) -> tuple[list[FileFacts], tuple[Note, ...]]:
     """Return the summary of each file, and notes on those that cannot be read.
@@ -79,35 +75,37 @@ def summaries(
     Raises:
         UnusableInput: nothing of it can be read, or no process has recorded an event.
     """
-    containment.begin(path)
-    with containment.watching():
+    containment.announce_run(path)
+    with containment.limit_cpu_meanwhile():
         return _summaries(path, progress)
 
 
 def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], tuple[Note, ...]]:
     """Return the facts of each file, in the order of processes, and notes on unreadable files."""
-    files = recordings(path)
+    files = list_recordings(path)
     folder = None if path in files else path  # a file that was named itself may be a link
     file_facts: list[FileFacts] = []
     problems: list[tuple[Path, Exception]] = []
     for done_count, file in enumerate(files, 1):
         try:
-            file_facts.append(_facts(file, folder))
+            file_facts.append(_read_facts(file, folder))
         except DAMAGE as error:
             if isinstance(error, MemoryError):
-                containment.out_of_memory()
+                containment.end_out_of_memory()
             problems.append((file, error))
         if progress:
             progress(done_count, len(files))
     if not file_facts:
-        raise refusal(path, problems) if problems else vanished(path)
+        raise build_refusal(path, problems) if problems else build_vanished_error(path)
     if not any(facts.summary.rows for facts in file_facts):
-        raise no_events(path, [facts.side for facts in file_facts])
-    notes = tuple(Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
-    return sorted(file_facts, key=lambda facts: order_of(facts.side.process)), notes
+        raise build_no_events_error(path, [facts.side for facts in file_facts])
+    notes = tuple(
+        Note(shown_name(file.name), describe_left_out(file, error)) for file, error in problems
+    )
+    return sorted(file_facts, key=lambda facts: process_sort_key(facts.side.process)), notes
 
 
-def main_flags(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
+def find_main_processes(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
     """Return True for the main process of each rank, and notes on ranks that had several."""
     rows: list[dict[str, Any]] = [
         {
@@ -122,20 +120,22 @@ def main_flags(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
     return [row["main"] for row in rows], notes
 
 
-def notes_of(files: list[FileFacts]) -> list[Note]:
+def note_lacking_parts(files: list[FileFacts]) -> list[Note]:
     """Return notes on what recordings lack, as far as summaries and side tables tell."""
     notes = [
         note
-        for file, side, summary, lost, cut in files
-        for note in process_notes(file, side, summary.rows, lost, cut=cut)
+        for file_name, side, summary, lost_by_reason, is_cut in files
+        for note in note_process_losses(
+            file_name, side, summary.rows, lost_by_reason, is_cut=is_cut
+        )
     ]
-    return [*notes, *retention_notes([facts.side for facts in files])]
+    return [*notes, *note_retention([facts.side for facts in files])]
 
 
-def sampled(path: Path, files: list[FileFacts]) -> int:
+def count_sampled_processes(path: Path, files: list[FileFacts]) -> int:
     """Count the processes with samples of their stacks."""
     folder = path.parent if path.is_file() else path
-    names = {facts.file for facts in files}
+    names = {facts.file_name for facts in files}
     sample_files = (folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")
     known_files = [file for file in sample_files if shown_name(file.name) in names]
     return sum(_has_samples(file, folder) for file in known_files)
@@ -149,7 +149,7 @@ def _has_samples(file: Path, folder: Path) -> bool:
         return False
 
 
-def _facts(file: Path, trace: Path | None) -> FileFacts:
+def _read_facts(file: Path, trace: Path | None) -> FileFacts:
     if trace is not None:
         check_inside(file, trace)
     if not file.is_file():
@@ -158,7 +158,9 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
     if end is None or end.summary is None:
         return _count_events(file)
     check_side(end.side)
-    return FileFacts(shown_name(file.name), end.side, end.summary, _unintended(end.side.dropped))
+    return FileFacts(
+        shown_name(file.name), end.side, end.summary, _drop_chosen_losses(end.side.dropped)
+    )
 
 
 def _count_events(file: Path) -> FileFacts:
@@ -177,9 +179,11 @@ def _count_events(file: Path) -> FileFacts:
     tally = Tally()
     for batch in table.to_batches():
         tally.add(batch)
-    lost = _unintended(add_counts(side.dropped, unusable_by_reason))
-    return FileFacts(shown_name(file.name), side, tally.summary(side), lost, recording.cut)
+    lost_by_reason = _drop_chosen_losses(add_counts(side.dropped, unusable_by_reason))
+    return FileFacts(
+        shown_name(file.name), side, tally.summary(side), lost_by_reason, recording.is_cut
+    )
 
 
-def _unintended(lost: dict[str, int]) -> dict[str, int]:
+def _drop_chosen_losses(lost: dict[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in lost.items() if reason not in CHOSEN_LOSSES}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.distil.outline import outlined
-from tracelens.model.calls import NEVER, arrivals_of
+from tracelens.distil.outline import list_outlines
+from tracelens.model.calls import NEVER, list_arrivals
 from tracelens.model.fmt import shown_name
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.recordings import DAMAGE, reason_of
+from tracelens.readers.native.recordings import DAMAGE, first_line_of
 from tracelens.schema.vocabulary import KINDS, OPS, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _find_unsorted(trace: Trace) -> list[str]:
             if not (start_ns[1:] >= start_ns[:-1]).all():
                 sentences.append(f"'{name}': rows are not sorted by start_ns.")
         except DAMAGE as error:
-            sentences.append(f"'{name}': not all columns can be decoded ({reason_of(error)}).")
+            sentences.append(f"'{name}': not all columns can be decoded ({first_line_of(error)}).")
     return sentences
 
 
@@ -77,15 +77,15 @@ def _find_unknown_words(trace: Trace) -> list[str]:
     known_ops = {op for ops in OPS.values() for op in ops}
     count_by_kind: Counter[str] = Counter()
     count_by_op: Counter[tuple[str, str]] = Counter()  # by kind and operation
-    for process in trace.source.parts:
-        columns = trace.source.columns(process, ("type", "kind", "op"))
+    for process in trace.source.part_by_process:
+        columns = trace.source.read_columns(process, ("type", "kind", "op"))
         kind_column, op_column = columns.word_column("kind"), columns.word_column("op")
         is_span = columns.is_span
-        for unknown_word in {*kind_column.known} - {*KINDS}:
+        for unknown_word in {*kind_column.vocabulary} - {*KINDS}:
             count_by_kind[unknown_word] += _count(is_span & kind_column.is_in((unknown_word,)))
-        for unknown_word in {*op_column.known} - known_ops:
+        for unknown_word in {*op_column.vocabulary} - known_ops:
             is_word = is_span & op_column.is_in((unknown_word,))
-            for owning_kind in OPS.keys() & kind_column.known:
+            for owning_kind in OPS.keys() & kind_column.vocabulary:
                 is_of_kind = kind_column.is_in((owning_kind,))
                 count_by_op[owning_kind, unknown_word] += _count(is_word & is_of_kind)
     kind_sentences = (
@@ -107,10 +107,14 @@ def _count(rows: Flags) -> int:
 
 def _find_unmatched(trace: Trace) -> list[str]:
     """Count collectives that carry no number, and those that an expected rank never joined."""
-    outlines = outlined(trace)
-    numberless_count = sum(outlines[process].numberless for process in trace.workers["process"])
-    never_joined = [grid.take(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls]
-    arrivals = arrivals_of(never_joined)
+    outlines = list_outlines(trace)
+    numberless_count = sum(
+        outlines[process].unnumbered_call_count for process in trace.workers["process"]
+    )
+    never_joined = [
+        grid.take_calls(np.flatnonzero(grid.last_arrival_ns == NEVER)) for grid in trace.calls
+    ]
+    arrivals = list_arrivals(never_joined)
     calls = arrivals.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
     sentences = []
     if numberless_count:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.containment import out_of_memory
+from tracelens.containment import end_out_of_memory
 from tracelens.errors import NotATrace
 from tracelens.readers.links import check_inside
 from tracelens.schema import gate
@@ -18,68 +18,62 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["MAGIC", "Database", "open_database"]
-
 MAGIC: Final = b"SQLite format 3\x00"
 _PLAIN: Final = "create table"
-_BETWEEN_CHECKS: Final = 10_000  # instructions of SQLite's machine
+_INSTRUCTIONS_BETWEEN_CHECKS: Final = 10_000  # of SQLite's machine
 _LEAST_ALLOWED_INSTRUCTIONS: Final = 1 << 24
 _INSTRUCTIONS_PER_BYTE: Final = 64  # of the file
 
 
 @dataclass(frozen=True)
 class Database:
-    """An open file; `columns` lists those of each plain table.
-
-    A query that takes more than `max_instructions` of SQLite's machine is interrupted.
-    """
+    """An open file; a query that takes more than `max_instructions` of SQLite is interrupted."""
 
     connection: sqlite3.Connection
-    columns: Mapping[str, tuple[str, ...]]
+    columns_by_table: Mapping[str, tuple[str, ...]]
     max_instructions: int
 
-    def table(self, name: str, /, **schema: pl.DataType) -> pl.DataFrame:
-        """Read columns of a table; what it lacks, and cells of another type, are null.
+    def read_columns(self, name: str, /, **schema: pl.DataType) -> pl.DataFrame:
+        """Read the columns of `schema` of a table; what it lacks, and cells of another type, are null.
 
         Raises:
             sqlite3.Error: the file is damaged there.
         """
-        table_columns = self.columns.get(name, ())
+        table_columns = self.columns_by_table.get(name, ())
         present_names = [column for column in schema if column in table_columns]
         if not present_names:
             return pl.DataFrame(schema=schema)
         quoted_names = ", ".join(f'"{column}"' for column in present_names)
         rows = self._fetch(f'select {quoted_names} from "{name}"')  # noqa: S608 - names are constants of ours
-        cells = zip(*rows, strict=True) if rows else [()] * len(present_names)
-        series_by_name = {
-            column: pl.Series(column, _null_other_types(values, schema[column]), schema[column])
-            for column, values in zip(present_names, cells, strict=True)
-        }
-        row_count = len(rows)
+        cells_of_columns = zip(*rows, strict=True) if rows else [()] * len(present_names)
+        cells_by_name = dict(zip(present_names, cells_of_columns, strict=True))
+        absent_cells = (None,) * len(rows)
         return pl.DataFrame(
             [
-                series_by_name.get(column, pl.Series(column, [None] * row_count, kind))
-                for column, kind in schema.items()
+                pl.Series(
+                    name, _null_other_types(cells_by_name.get(name, absent_cells), kind), kind
+                )
+                for name, kind in schema.items()
             ]
         )
 
-    def count(self, name: str) -> int:
+    def count_rows(self, name: str) -> int:
         """Count the rows of a table; 0 without a table of that name."""
-        if name not in self.columns:
+        if name not in self.columns_by_table:
             return 0
         ((count,),) = self._fetch(f'select count(*) from "{name}"')  # noqa: S608 - as above
         return int(count)
 
     def _fetch(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query that may take up to `max_instructions`; return its rows."""
-        checks_left = self.max_instructions // _BETWEEN_CHECKS
+        checks_left = self.max_instructions // _INSTRUCTIONS_BETWEEN_CHECKS
 
-        def check() -> int:
+        def must_interrupt() -> int:
             nonlocal checks_left
             checks_left -= 1
             return int(checks_left < 0)
 
-        self.connection.set_progress_handler(check, _BETWEEN_CHECKS)
+        self.connection.set_progress_handler(must_interrupt, _INSTRUCTIONS_BETWEEN_CHECKS)
         return self.connection.execute(query).fetchall()
 
 
@@ -100,7 +94,7 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
     """
     try:
         check_inside(path, trace or path)
-        real_path = gate.passed(path).resolve()
+        real_path = gate.check_path(path).resolve()
     except NotATrace as error:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
     address = f"{real_path.as_uri()}?mode=ro&immutable=1"
@@ -113,18 +107,20 @@ def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.execute("pragma trusted_schema = off")
         connection.execute("pragma cell_size_check = on")
-        instructions = _LEAST_ALLOWED_INSTRUCTIONS + _INSTRUCTIONS_PER_BYTE * path.stat().st_size
-        yield Database(connection, _plain_tables(connection), max_instructions=instructions)
+        max_instructions = (
+            _LEAST_ALLOWED_INSTRUCTIONS + _INSTRUCTIONS_PER_BYTE * path.stat().st_size
+        )
+        yield Database(connection, _list_plain_tables(connection), max_instructions)
     except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         if isinstance(error, MemoryError):
-            out_of_memory()
+            end_out_of_memory()
         raise _damaged(path, error) from error
     finally:
         connection.close()
 
 
-def _plain_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the tables that are plain; views and virtual tables may run anything."""
+def _list_plain_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each plain table; views and virtual tables may run anything."""
     query = "select name, sql from sqlite_master where type = 'table'"
     table_names = [
         name

@@ -23,15 +23,15 @@ from tracelens.readers.files import (
 from tracelens.readers.links import inside
 from tracelens.readers.nsight.database import MAGIC, open_database
 from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, read_profile
-from tracelens.readers.processes import UNOWNED, ask_for_ranks, given_by_process
+from tracelens.readers.processes import UNOWNED, rank_question, select_given_ranks
 from tracelens.readers.soundness import (
     drop_repeated_files,
-    gaps_of_records,
+    find_record_gaps,
     keep_common_steps,
-    notes_of_records,
+    note_dropped_records,
 )
 from tracelens.readers.spans import Origin
-from tracelens.schema.gate import beginning
+from tracelens.schema.gate import read_beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
     from tracelens.readers.soundness import LostKernels
-
-__all__ = ["SUFFIXES", "NsightReader"]
 
 SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 _MARKS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
@@ -60,13 +58,7 @@ class NsightReader:
         return any(map(_is_profile, inside(list_files(path, SUFFIXES), path)[:1]))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            NotATrace: no file is whole.
-            EmptyTrace: nothing that lasts is in them.
-            UnusableInput: of a process it is not known which rank it is, or two are the same one.
-        """
+        """Read all files, as `Reader.read` says."""
         profiles, notes = _read_profiles(path, options)
         profiles, repeat_notes = drop_repeated_files(profiles)
         notes += repeat_notes
@@ -83,16 +75,16 @@ class NsightReader:
                 f"'{path}' holds no kernel, no range of NVTX and no call of MPI of a rank: trace them "
                 "with 'nsys profile --trace=cuda,nvtx,mpi'."
             )
-        unusable_count = sum(profile.unusable for profile in profiles.values())
+        unusable_count = sum(profile.unusable_count for profile in profiles.values())
         if unusable_count:
             sentence = f"{fmt.count(unusable_count, 'row')} without a begin or an end are left out."
             notes.append(Note("", sentence, "dropped"))
         origin = Origin(
-            f"'{path.name}'",
-            path.name,
-            dates=all(profile.begin_ns for profile in profiles.values()),
-            once=True,
-            unusable={"no begin or no end": unusable_count},
+            name=f"'{path.name}'",
+            file=path.name,
+            has_dates=all(profile.time_origin_ns for profile in profiles.values()),
+            has_no_repeats=True,
+            unusable_by_reason={"no begin or no end": unusable_count},
             notes=notes,
             recognition=_recognize(
                 profiles,
@@ -108,11 +100,11 @@ class NsightReader:
 def _select_lost_kernels(
     profiles: Mapping[str, Profile], ranks: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], LostKernels]:
-    """Return launches without a kernel of each process that is a rank; keys are file and process."""
+    """Return the lost kernels of each process that is a rank; keys are file and process."""
     return {
         (file, process): lost
         for file, profile in profiles.items()
-        for process, lost in profile.lost_kernels.items()
+        for process, lost in profile.lost_kernels_by_process.items()
         if (file, process) in ranks
     }
 
@@ -123,12 +115,17 @@ def _keep_sound_steps(
     ranks: Mapping[tuple[str, int], int],
     lost_kernels: Mapping[tuple[str, int], LostKernels],
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out steps that lost their kernels; note that, and records that cannot be."""
+    """Leave out steps that lost their kernels; note that, and records that cannot be.
+
+    `profiles` are by file, `ranks` and `lost_kernels` by file and process.
+    """
     notes = []
     for file, profile in profiles.items():
         lost_in_file = [lost for (name, _), lost in lost_kernels.items() if name == file]
-        notes += notes_of_records(file, profile.impossible, lost_in_file)
-    lossy_steps = [(ranks[key], step) for key, lost in lost_kernels.items() for step in lost.steps]
+        notes += note_dropped_records(file, profile.impossible_phrases, lost_in_file)
+    lossy_steps = [
+        (ranks[key], step) for key, lost in lost_kernels.items() for step in lost.lossy_steps
+    ]
     if not lossy_steps:
         return spans_of_run, notes
     spans_of_run, step_notes = keep_common_steps(spans_of_run, lossy_steps)
@@ -137,11 +134,11 @@ def _keep_sound_steps(
 
 def _is_profile(file: Path) -> bool:
     """Return True if a file is an SQLite database with tables of Nsight, or damaged."""
-    if beginning(file, len(MAGIC)) != MAGIC:
+    if read_beginning(file, len(MAGIC)) != MAGIC:
         return False
     try:
         with open_database(file) as database:
-            return sum(name in database.columns for name in _MARKS) >= _FEWEST_MARKS
+            return sum(name in database.columns_by_table for name in _MARKS) >= _FEWEST_MARKS
     except NotATrace:
         return True  # which reading says, in a sentence
 
@@ -168,19 +165,20 @@ def _read_profiles(path: Path, options: Reading) -> tuple[dict[str, Profile], li
 def _find_ranks(
     profiles: Mapping[str, Profile], given_ranks: Mapping[str, int], notes: list[Note]
 ) -> dict[tuple[str, int], int]:
-    """Return the rank of each process that recorded something, by file and number; note what is assumed.
+    """Return the rank of each process that recorded something, by file and number.
 
-    Raises:
-        UnusableInput: it is not known, or not one of a kind.
+    `profiles` are by file. What is assumed is added to `notes`.
     """
-    alone = len(profiles) == 1
+    is_only_file = len(profiles) == 1
     ranks: dict[tuple[str, int], int] = {}
     for file, profile in profiles.items():
-        ranks_in_file = _ranks_in_file(file, profile, given_ranks, notes, alone=alone)
-        ranks |= {(file, process): rank for process, rank in ranks_in_file.items()}
-    file_of_rank: dict[int, str] = {}
+        rank_by_process = _find_ranks_in_file(
+            file, profile, given_ranks, notes, is_only_file=is_only_file
+        )
+        ranks |= {(file, process): rank for process, rank in rank_by_process.items()}
+    file_by_rank: dict[int, str] = {}
     for (file, _), rank in ranks.items():
-        earlier_file = file_of_rank.setdefault(rank, file)
+        earlier_file = file_by_rank.setdefault(rank, file)
         if earlier_file != file:
             raise UnusableInput(
                 f"'{earlier_file}' and '{file}' both hold rank {rank}: leave one out, or say of which "
@@ -189,42 +187,48 @@ def _find_ranks(
     return ranks
 
 
-def _ranks_in_file(
-    file: str, profile: Profile, given_ranks: Mapping[str, int], notes: list[Note], *, alone: bool
+def _find_ranks_in_file(
+    file: str,
+    profile: Profile,
+    given_ranks: Mapping[str, int],
+    notes: list[Note],
+    *,
+    is_only_file: bool,
 ) -> dict[int, int]:
-    """Return the rank of each process of a file: as it says, the user, or its devices do.
+    """Return the rank of each process of a file: as the user says, or the file, or its devices do.
 
-    `alone`: it is the only file, whose only process may be rank 0.
+    The only process of the only file may be rank 0. What is assumed is added to `notes`.
 
     Raises:
         UnusableInput: none of them says it.
     """
     processes = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
-    process_by_pid = {str(_pid(process)): process for process in processes}
-    rank_by_pid = given_by_process(file, list(process_by_pid), given_ranks)
-    if file in given_ranks and not rank_by_pid:
+    process_by_pid = {str(_to_pid(process)): process for process in processes}
+    given_rank_by_pid = select_given_ranks(file, list(process_by_pid), given_ranks)
+    if file in given_ranks and not given_rank_by_pid:
         return dict.fromkeys(processes, given_ranks[file])
-    ranks = {process: profile.ranks[process] for process in processes if process in profile.ranks}
-    ranks |= {process_by_pid[pid]: rank for pid, rank in rank_by_pid.items()}
+    stated_ranks = profile.rank_by_process
+    ranks = {process: stated_ranks[process] for process in processes if process in stated_ranks}
+    ranks |= {process_by_pid[pid]: rank for pid, rank in given_rank_by_pid.items()}
     if ranks or not processes:
         return ranks
-    if len(processes) == 1 and alone:
+    if len(processes) == 1 and is_only_file:
         notes.append(note_assumed_rank(file, "no MPI rank is in it"))
         return {processes[0]: 0}
-    devices = _devices_of_processes(profile.rows)
-    if len(devices) > 1:
-        notes.append(note_ranks_of_devices(file, str(_pid(min(devices)))))
-        return devices
-    names = {pid: profile.processes.get(process, "") for pid, process in process_by_pid.items()}
-    raise _ask_rank(file, names)
+    device_by_process = _find_devices(profile.rows)
+    if len(device_by_process) > 1:
+        notes.append(note_ranks_of_devices(file, str(_to_pid(min(device_by_process)))))
+        return device_by_process
+    names = profile.name_by_process
+    raise _rank_question(file, {pid: names.get(p, "") for pid, p in process_by_pid.items()})
 
 
-def _pid(process: Number) -> Number:
+def _to_pid(process: Number) -> Number:
     """Return the number that the system gave a process, which Nsight's own number holds."""
     return process // (1 << 24) % (1 << 24)
 
 
-def _devices_of_processes(spans_of_file: pl.DataFrame) -> dict[int, int]:
+def _find_devices(spans_of_file: pl.DataFrame) -> dict[int, int]:
     """Return the device of each process that used one, where no two used the same; else none."""
     device = pl.col("stream") // STREAMS_OF_A_DEVICE
     device_spans = spans_of_file.drop_nulls(["process", "stream"])
@@ -234,10 +238,10 @@ def _devices_of_processes(spans_of_file: pl.DataFrame) -> dict[int, int]:
     return device_by_process if is_one_to_one else {}
 
 
-def _ask_rank(file: str, names: Mapping[str, str]) -> UnusableInput:
+def _rank_question(file: str, names: Mapping[str, str]) -> UnusableInput:
     """Return the question which ranks processes are; `names` are by the system's number."""
     if len(names) > 1:
-        return ask_for_ranks(file, names)
+        return rank_question(file, names)
     (name,) = names.values()
     return UnusableInput(
         f"'{file}' does not say of which rank it is (no MPI rank is in it): say so with "
@@ -248,15 +252,20 @@ def _ask_rank(file: str, names: Mapping[str, str]) -> UnusableInput:
 def _join_spans(
     profiles: Mapping[str, Profile], ranks: Mapping[tuple[str, int], int]
 ) -> pl.DataFrame:
-    """Join the spans of all files, each process with its rank or null, each file with a clock."""
+    """Join the spans of all files, each process with its rank or null, each file with a clock.
+
+    `ranks` are by file and process. Times become ns since 1970, where the file says when it began.
+    """
     tables = []
     for file, profile in profiles.items():
-        own_ranks = {process: rank for (name, process), rank in ranks.items() if name == file}
-        rank = pl.col("process").replace_strict(own_ranks, default=None, return_dtype=pl.Int32)
+        rank_by_process = {p: rank for (name, p), rank in ranks.items() if name == file}
+        rank = pl.col("process").replace_strict(
+            rank_by_process, default=None, return_dtype=pl.Int32
+        )
         table = profile.rows.with_columns(
-            pl.col("start_ns", "end_ns") + (profile.begin_ns or 0),
+            pl.col("start_ns", "end_ns") + (profile.time_origin_ns or 0),
             rank=rank,
-            pid=_pid(pl.col("process")),
+            pid=_to_pid(pl.col("process")),
             host=pl.lit(profile.host or None, pl.String),
             clock=pl.lit(file),
             file=pl.lit(file),
@@ -273,31 +282,31 @@ def _recognize(
     *,
     is_assumed: bool,
 ) -> Recognition:
-    """Summarize what was recognized; `unowned_count` events are of processes that are no rank."""
-    counts, left_out = Counter[str](), Counter[str]()
+    """Summarize what was recognized; `unowned_count` events are of processes that are no rank.
+
+    `is_assumed`: nothing says the rank of the only process.
+    """
+    event_counts, left_out_counts = Counter[str](), Counter[str]()
     if unowned_count:
-        left_out[UNOWNED] = unowned_count
+        left_out_counts[UNOWNED] = unowned_count
     for profile in profiles.values():
-        counts.update(profile.counts)
-        left_out.update(profile.left_out)
-    listed = ", ".join(f"{count:,} {sort}" for sort, count in counts.items())
+        event_counts.update(profile.event_counts)
+        left_out_counts.update(profile.left_out_counts)
+    listed = ", ".join(f"{count:,} {sort}" for sort, count in event_counts.items())
+    impossible_phrases = [p for profile in profiles.values() for p in profile.impossible_phrases]
     return Recognition(
         format="profile by Nsight Systems",
-        found=(("events", listed),),
-        left_out=tuple(left_out.items()),
+        facts=(("events", listed),),
+        left_out=tuple(left_out_counts.items()),
         gaps=(
             *([RANK_UNKNOWN] if is_assumed else []),
-            *gaps_of_records(
-                (sentence for profile in profiles.values() for sentence in profile.impossible),
-                lost_kernels,
-                "Nsight Systems",
-            ),
-            *_gaps(spans_of_run),
+            *find_record_gaps(impossible_phrases, lost_kernels, profiler="Nsight Systems"),
+            *_list_gaps(spans_of_run),
         ),
     )
 
 
-def _gaps(spans_of_run: pl.DataFrame) -> Iterator[Gap]:
+def _list_gaps(spans_of_run: pl.DataFrame) -> Iterator[Gap]:
     """Yield what ranges and collectives do not tell."""
     kinds = set(spans_of_run["kind"].unique())
     if "step" not in kinds:
@@ -305,19 +314,19 @@ def _gaps(spans_of_run: pl.DataFrame) -> Iterator[Gap]:
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             "Put each step into a range of NVTX called 'step N'.",
-            decisive=spans_of_run["rank"].n_unique() > 1,
+            is_decisive=spans_of_run["rank"].n_unique() > 1,
         )
     if not kinds & {"forward", "backprop", "update"}:
         yield Gap(
             "no range says a phase of training",
             "which phase ranks compute in",
             "Put phases into ranges of NVTX called forward, backward and optimizer.",
-            decisive=False,
+            is_decisive=False,
         )
     if "reduction" in kinds:
         yield Gap(
             "Nsight Systems does not say which calls of a collective belong to each other",
             "which rank others wait for, where their number of calls differs",
             "Profile the same steps on all ranks.",
-            decisive=False,
+            is_decisive=False,
         )

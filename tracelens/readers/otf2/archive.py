@@ -17,7 +17,7 @@ from tracelens.containment import BYTES_A_SECOND
 from tracelens.errors import MissingExtra, NotATrace
 from tracelens.readers.links import check_inside
 from tracelens.readers.otf2.unpack import NO_LIBRARY, OPERATIONS, SPANS
-from tracelens.schema.gate import limit, passed
+from tracelens.schema.gate import check_path, limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,14 +34,13 @@ MAX_CHARACTERS_OF_REASON: Final = 200  # characters of an error of OTF2's librar
 class Archive:
     """An archive: its definitions (`unpack.describe_definitions`) and the columns that `unpack` lists.
 
-    Times are ticks since the archive's first; absent numbers are null. `missing` are the locations that
-    recorded events and have no file.
+    Times are ticks since the archive's first; absent numbers are null.
     """
 
-    facts: dict[str, Any]
+    definitions: dict[str, Any]
     spans: pl.DataFrame
     operations: pl.DataFrame
-    missing: tuple[int, ...]
+    missing_locations: tuple[int, ...]  # those that recorded events and have no file
 
 
 def read_archive(anchor: Path) -> Archive:
@@ -54,7 +53,7 @@ def read_archive(anchor: Path) -> Archive:
     no_library = MissingExtra.naming(f"Reading '{anchor.name}', a trace in OTF2,", "otf2")
     if find_spec("otf2") is None:
         raise no_library
-    archive_bytes = sum(file.stat().st_size for file in _admitted(anchor))
+    archive_bytes = sum(file.stat().st_size for file in _admit_files(anchor))
     cpu_seconds = int(limit("cpu") + archive_bytes / BYTES_A_SECOND)
     arguments = [str(anchor.absolute()), *map(str, (limit("memory"), cpu_seconds, limit("rows")))]
     try:
@@ -80,12 +79,8 @@ def read_archive(anchor: Path) -> Archive:
     return Archive(facts, spans, operations, missing_locations)
 
 
-def _admitted(anchor: Path) -> Iterator[Path]:
-    """Yield the files of an archive, each through the gate.
-
-    Raises:
-        NotATrace: one is a link to elsewhere, no regular file, or beyond the limit of a file.
-    """
+def _admit_files(anchor: Path) -> Iterator[Path]:
+    """Yield the files of an archive, each through the gate."""
     folder = anchor.with_suffix("")
     paths = [anchor, *(anchor.with_suffix(suffix) for suffix in _SUFFIXES), folder]
     if folder.is_dir():
@@ -96,7 +91,7 @@ def _admitted(anchor: Path) -> Iterator[Path]:
         try:
             check_inside(path, anchor if path == anchor else anchor.parent)
             if path != folder:
-                yield passed(path)
+                yield check_path(path)
         except (NotATrace, OSError) as error:
             raise NotATrace(f"'{path.name}' of the trace is not read: {error}.") from error
 
@@ -116,15 +111,16 @@ def _damaged(anchor: Path, reason: str) -> NotATrace:
 
 def _parse_output(output: bytes) -> tuple[dict[str, Any], pl.DataFrame, pl.DataFrame]:
     """Return the definitions, the spans and the operations that `unpack` printed."""
-    facts_line, _, content = output.partition(b"\n")
-    facts: dict[str, Any] = json.loads(facts_line)
-    numbers = np.frombuffer(content, np.int64)
-    span_numbers = numbers[: facts["spans"] * len(SPANS)]
+    definitions_line, _, content = output.partition(b"\n")
+    definitions: dict[str, Any] = json.loads(definitions_line)
+    numbers = np.frombuffer(content, np.int64)  # column by column
+    span_numbers = numbers[: definitions["span_count"] * len(SPANS)]
     operation_numbers = numbers[len(span_numbers) :]
     spans = pl.DataFrame(dict(zip(SPANS, np.split(span_numbers, len(SPANS)), strict=True)))
     operation_columns = np.split(operation_numbers, len(OPERATIONS))
     operations = pl.DataFrame(dict(zip(OPERATIONS, operation_columns, strict=True)))
     end = pl.when(pl.col("end") != _ABSENT).then("end")
-    cells = (pl.when(pl.col(name) != _ABSENT).then(name) for name in OPERATIONS if name != "time")
     spans = spans.with_columns(end=end).with_row_index("span")
-    return facts, spans, operations.with_columns(cells)
+    nullable_names = [name for name in OPERATIONS if name != "time"]
+    nulled = [pl.when(pl.col(name) != _ABSENT).then(name) for name in nullable_names]
+    return definitions, spans, operations.with_columns(nulled)

@@ -35,19 +35,19 @@ _NAMES_OF_SYNCHRONIZATION: Final = ("synchronize", "finish", "waitforevents")
 Meaning = tuple[str, str | None, int | None]  # kind, operation, number of the step
 
 
-def region_table(regions: Iterable[tuple[int, str, str, str]]) -> pl.DataFrame:
+def build_region_table(regions: Iterable[tuple[int, str, str, str]]) -> pl.DataFrame:
     """Return the meaning of each region: columns region, name, kind, op, step.
 
     Args:
         regions: Number, name, paradigm and role of each, in OTF2's words.
     """
-    rows = [(number, name, *_meaning(name, *facts)) for number, name, *facts in regions]
+    rows = [(number, name, *_translate_region(name, *facts)) for number, name, *facts in regions]
     schema = {"region": pl.Int64, "name": pl.String, "kind": pl.String, "op": pl.String}
     table = pl.DataFrame(rows, schema=schema | {"step": pl.Int32}, orient="row")
     return table.unique("region", keep="first")
 
 
-def kernel_table(regions: pl.DataFrame) -> pl.DataFrame:
+def build_kernel_table(regions: pl.DataFrame) -> pl.DataFrame:
     """Return the meaning of the same regions where a device ran them: kernels."""
     names = regions["name"].unique()
     rows = [(name, *(kernel_meaning(name) or ("device", None))) for name in names]
@@ -56,10 +56,10 @@ def kernel_table(regions: pl.DataFrame) -> pl.DataFrame:
     return regions.select("region", "name").join(kernels, on="name", how="left")
 
 
-def _meaning(name: str, paradigm: str, role: str) -> Meaning:
+def _translate_region(name: str, paradigm: str, role: str) -> Meaning:
     """Return kind, operation and step of a region; `paradigm` and `role` are words of OTF2."""
     if paradigm == "MPI":
-        return _meaning_of_call(name, role)
+        return _translate_mpi_call(name, role)
     synchronizes = normal(name).endswith(_NAMES_OF_SYNCHRONIZATION)
     if role in _ROLES_OF_WAITING or (paradigm in _PARADIGMS_OF_DEVICES and synchronizes):
         return "wait", None, None
@@ -70,7 +70,7 @@ def _meaning(name: str, paradigm: str, role: str) -> Meaning:
     return kind if kind in _PHASES and op is None else "user", None, None
 
 
-def _meaning_of_call(name: str, role: str) -> Meaning:
+def _translate_mpi_call(name: str, role: str) -> Meaning:
     """Return the meaning of a call of MPI: waiting, if it is unknown, as that is no rank's own work."""
     call_name = normal(name)
     if call_name in _CALLS_OF_MPI:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.readers.otf2.regions import COLLECTIVES, kernel_table, region_table
+from tracelens.readers.otf2.regions import COLLECTIVES, build_kernel_table, build_region_table
 from tracelens.readers.otf2.unpack import CODES
 from tracelens.schema.vocabulary import MOST_RANKS
 
@@ -21,58 +21,77 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _MOST_NS: Final = 1 << 62
-DATES_NS: Final = range(
-    946_684_800_000_000_000, 4_102_444_800_000_000_000
-)  # the years 2000 to 2100
-_NUMBER: Final = re.compile(r"(\d{1,7})\D*$")
+# The years 2000 to 2100.
+DATES_NS: Final = range(946_684_800_000_000_000, 4_102_444_800_000_000_000)
+_NUMBER_AT_END: Final = re.compile(r"(\d{1,7})\D*$")
 _SEND, _RECV, _ISEND, _ISENT, _IRECV_REQUEST, _IRECV, _COLLECTIVE, _REQUESTED, _COMPLETED = range(
     len(CODES)
 )
-_DEVICES: Final = ("ACCELERATOR_STREAM", "GPU")
+_TYPES_OF_STREAMS: Final = ("ACCELERATOR_STREAM", "GPU")
 _INT: Final = pl.Int64()
 _ROW: Final = (
     "rank", "start_ns", "end_ns", "kind", "op", "name", "thread", "stream", "step", "host",
     "communicator", "seq", "bytes", "peer", "key",
 )  # fmt: skip
-Groups = dict[int, tuple[str, list[int]]]  # name and ranks of communicators by number, -1 = unknown
+# Label, and ranks by position in the communicator (-1 = unknown), by the communicator's number.
+Communicators = dict[int, tuple[str, list[int]]]
 
 
-def process_ranks(facts: dict[str, Any]) -> dict[int, int]:
-    """Return the rank of each location group: as MPI numbers them, else as their names end."""
-    group_of = {location: group for location, _, _, group, _ in facts["locations"]}
-    mpi_locations = enumerate(facts["ranks"][:MOST_RANKS])
-    ranks = {group_of[location]: rank for rank, location in mpi_locations if location in group_of}
-    if not ranks:
-        names = {group: str(name) for group, name, sort, *_ in facts["groups"] if sort == "PROCESS"}
-        matches = {group: _NUMBER.search(name) for group, name in names.items()}
-        numbers = {group: int(match[1]) for group, match in matches.items() if match}
-        if len(names) > 1 and len({*numbers.values()}) == len(names):
-            ranks = numbers
-    for number, _, _, _, maker in facts["groups"]:  # devices are of the process that made them
-        if maker in ranks:
-            ranks.setdefault(number, ranks[maker])
-    return ranks
+def find_ranks(definitions: dict[str, Any]) -> dict[int, int]:
+    """Return the rank of each location group, by its number: as MPI numbers them, else as names end.
+
+    Devices are of the rank whose process made them.
+    """
+    location_groups = definitions["location_groups"]
+    group_by_location = _find_groups(definitions)
+    rank_by_group = {
+        group_by_location[location]: rank
+        for rank, location in enumerate(definitions["mpi_locations"][:MOST_RANKS])
+        if location in group_by_location
+    }
+    if not rank_by_group:
+        names = {group: str(name) for group, name, sort, *_ in location_groups if sort == "PROCESS"}
+        matches = {group: _NUMBER_AT_END.search(name) for group, name in names.items()}
+        number_by_group = {group: int(match[1]) for group, match in matches.items() if match}
+        if len(names) > 1 and len({*number_by_group.values()}) == len(names):
+            rank_by_group = number_by_group
+    for group, _, _, _, maker in location_groups:
+        if maker in rank_by_group:
+            rank_by_group.setdefault(group, rank_by_group[maker])
+    return rank_by_group
 
 
-def communicators(facts: dict[str, Any], ranks: dict[int, int]) -> Groups:
+def _find_groups(definitions: dict[str, Any]) -> dict[int, int]:
+    """Return the number of each location's group, by that of the location."""
+    return {location: group for location, _, _, group, _ in definitions["locations"]}
+
+
+def describe_communicators(
+    definitions: dict[str, Any], rank_by_group: dict[int, int]
+) -> Communicators:
     """Return label and ranks (-1 = unknown) of each communicator, by number; labels are unique."""
-    group_of = {location: group for location, _, _, group, _ in facts["locations"]}
-    names = [str(name) for _, name, _ in facts["comms"]]
-    groups = {}
-    for number, name, members in facts["comms"]:
+    group_by_location = _find_groups(definitions)
+    names = [str(name) for _, name, _ in definitions["communicators"]]
+    communicators = {}
+    for number, name, locations in definitions["communicators"]:
         is_unique = bool(name) and names.count(str(name)) == 1
         label = str(name) if is_unique else f"{name or 'communicator'} #{number}"
-        member_ranks = [ranks.get(group_of.get(location, -1), -1) for location in members]
-        groups[number] = (label, member_ranks)
-    return groups
+        groups = (group_by_location.get(location, -1) for location in locations)
+        communicators[number] = (label, [rank_by_group.get(group, -1) for group in groups])
+    return communicators
 
 
-def build_spans(archive: Archive, ranks: dict[int, int], groups: Groups) -> pl.DataFrame:
-    """Return the rows of all locations; rank is null where it is not known of a location."""
-    locations = _location_table(archive.facts, ranks)
-    regions = region_table(archive.facts["regions"])
+def build_spans(
+    archive: Archive, rank_by_group: dict[int, int], communicators: Communicators
+) -> pl.DataFrame:
+    """Return the spans of all locations, in `_ROW`; rank is null where it is not known of a location.
+
+    Regions are spans; messages and requests that are not those of their call are in flight beside them.
+    """
+    locations = _build_location_table(archive.definitions, rank_by_group)
+    regions = build_region_table(archive.definitions["regions"])
     spans = _add_meanings(archive.spans, regions, locations)
-    operations = _add_ranks(archive.operations, groups)
+    operations = _add_ranks(archive.operations, communicators)
     calls, messages = _split_calls(operations, spans)
     spans = spans.join(calls, on="span", how="left", maintain_order="left")
     is_call = pl.col("op_of_call").is_not_null()
@@ -86,25 +105,28 @@ def build_spans(archive: Archive, ranks: dict[int, int], groups: Groups) -> pl.D
         thread=pl.format("{} messages", "thread"),
         stream=pl.lit(None, _INT),
     )
-    spans_of_run = _to_ns(pl.concat([spans, in_flight], how="diagonal"), archive.facts)
-    return _number_collectives(spans_of_run, groups).select(_ROW)
+    spans_of_run = _to_ns(pl.concat([spans, in_flight], how="diagonal"), archive.definitions)
+    return _number_collectives(spans_of_run, communicators).select(_ROW)
 
 
-def _location_table(facts: dict[str, Any], ranks: dict[int, int]) -> pl.DataFrame:
-    """Return rank, thread or stream, and host of each location."""
-    host_by_group = {group: str(host) for group, _, _, host, _ in facts["groups"]}
-    rows, used_names = [], set()
+def _build_location_table(
+    definitions: dict[str, Any], rank_by_group: dict[int, int]
+) -> pl.DataFrame:
+    """Return one row per location: rank, host, thread, and stream (null on the host)."""
+    host_by_group = {group: str(host) for group, _, _, host, _ in definitions["location_groups"]}
+    rows, used_threads = [], set()  # used names of threads, each with its group
     stream_counts: Counter[int] = Counter()  # by location group
-    for number, name, location_type, group, _ in facts["locations"]:
+    for location, name, location_type, group, _ in definitions["locations"]:
         stream = None
-        if location_type in _DEVICES:
+        if location_type in _TYPES_OF_STREAMS:
             stream = stream_counts[group]
             stream_counts[group] += 1
         thread = str(name)
-        if (group, thread) in used_names:
-            thread = f"{thread} #{number}"
-        used_names.add((group, thread))
-        rows.append((number, ranks.get(group), host_by_group.get(group) or None, thread, stream))
+        if (group, thread) in used_threads:
+            thread = f"{thread} #{location}"
+        used_threads.add((group, thread))
+        host = host_by_group.get(group) or None
+        rows.append((location, rank_by_group.get(group), host, thread, stream))
     schema = {"location": pl.Int64, "rank": pl.Int32, "host": pl.String, "thread": pl.String}
     return pl.DataFrame(rows, schema=schema | {"stream": pl.Int64}, orient="row")
 
@@ -112,33 +134,37 @@ def _location_table(facts: dict[str, Any], ranks: dict[int, int]) -> pl.DataFram
 def _add_meanings(
     spans: pl.DataFrame, regions: pl.DataFrame, locations: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add the meaning of regions, and where they ran."""
+    """Add the meaning of each span's region (name, kind, op, step), and where it ran.
+
+    A region that ran on a device is a kernel.
+    """
     spans = spans.join(locations, on="location", how="left", maintain_order="left")
-    on_device = pl.col("stream").is_not_null()
-    tables = [
+    is_on_device = pl.col("stream").is_not_null()
+    kernels = build_kernel_table(regions)
+    host_spans, device_spans = (
         spans.filter(is_there).join(meanings, on="region", how="left", maintain_order="left")
-        for is_there, meanings in ((~on_device, regions), (on_device, kernel_table(regions)))
-    ]
-    spans = pl.concat(tables, how="diagonal")
-    return spans.with_columns(pl.col("kind").fill_null("user"), pl.col("name").fill_null("?"))
+        for is_there, meanings in ((~is_on_device, regions), (is_on_device, kernels))
+    )
+    all_spans = pl.concat([host_spans, device_spans], how="diagonal")
+    return all_spans.with_columns(pl.col("kind").fill_null("user"), pl.col("name").fill_null("?"))
 
 
-def _add_ranks(operations: pl.DataFrame, groups: Groups) -> pl.DataFrame:
-    """Replace communicators by their names, and peers within them by ranks."""
-    communicator_names = pl.DataFrame(
-        [(number, name) for number, (name, _) in groups.items()],
+def _add_ranks(operations: pl.DataFrame, communicators: Communicators) -> pl.DataFrame:
+    """Add the label of each operation's communicator (`comm`), and the rank of its peer (`root`)."""
+    communicator_labels = pl.DataFrame(
+        [(number, label) for number, (label, _) in communicators.items()],
         schema={"comm": pl.Int64, "communicator": pl.String}, orient="row",
     )  # fmt: skip
     peer_ranks = pl.DataFrame(
         [
             (number, position, rank)
-            for number, (_, members) in groups.items()
-            for position, rank in enumerate(members)
+            for number, (_, ranks) in communicators.items()
+            for position, rank in enumerate(ranks)
             if rank >= 0
         ],
         schema={"comm": pl.Int64, "root": pl.Int64, "peer": pl.Int32}, orient="row",
     )  # fmt: skip
-    operations = operations.join(communicator_names, on="comm", how="left", maintain_order="left")
+    operations = operations.join(communicator_labels, on="comm", how="left", maintain_order="left")
     return operations.join(peer_ranks, on=["comm", "root"], how="left", maintain_order="left")
 
 
@@ -147,7 +173,8 @@ def _split_calls(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the operations of spans, and the messages that are not those of their call itself.
 
-    A call of MPI_Sendrecv is the receive, as that is what it waits for; its send has a row of its own.
+    Operations have a `code`, the `time` at which they happened and the `span` in which they did. A call
+    of MPI_Sendrecv is the receive, as that is what it waits for; its send has a row of its own.
     """
     op_by_code = {_SEND: "send", _RECV: "recv"}
     op = pl.col("code").replace_strict(op_by_code, default=None, return_dtype=pl.String)
@@ -184,24 +211,24 @@ def _split_calls(
 
 def _requests_in_flight(operations: pl.DataFrame) -> list[pl.DataFrame]:
     """Return the operations of requests: sends, receives and collectives, from begin to completion."""
-    collective = pl.col("op").replace_strict(COLLECTIVES, default=None, return_dtype=pl.String)
-    requests = _join_requests(operations, _REQUESTED, _COMPLETED, "end", collective)
+    op = pl.col("op").replace_strict(COLLECTIVES, default=None, return_dtype=pl.String)
+    collectives = _join_requests(operations, _REQUESTED, _COMPLETED, described_by="end", op=op)
     return [
-        _join_requests(operations, _ISEND, _ISENT, "begin", pl.lit("send")),
-        _join_requests(operations, _IRECV_REQUEST, _IRECV, "end", pl.lit("recv")),
-        requests.with_columns(peer=pl.lit(None, pl.Int32)),
+        _join_requests(operations, _ISEND, _ISENT, described_by="begin", op=pl.lit("send")),
+        _join_requests(operations, _IRECV_REQUEST, _IRECV, described_by="end", op=pl.lit("recv")),
+        collectives.with_columns(peer=pl.lit(None, pl.Int32)),
     ]
 
 
 def _join_requests(
-    operations: pl.DataFrame, begin_code: int, end_code: int, described_by: str, op: pl.Expr
+    operations: pl.DataFrame, begin_code: int, end_code: int, *, described_by: str, op: pl.Expr
 ) -> pl.DataFrame:
-    """Join begins and ends of requests; one of them, "begin" or "end", describes the operation."""
+    """Join begins and ends of requests; one of them, "begin" or "end", describes the operation `op`."""
     key = ["location", "request", "turn"]
     begins, ends = (_number_turns(operations, code) for code in (begin_code, end_code))
-    described, other_events = (begins, ends) if described_by == "begin" else (ends, begins)
+    descriptions, other_events = (begins, ends) if described_by == "begin" else (ends, begins)
     other_time = "end" if described_by == "begin" else "begin"
-    joined = described.rename({"time": described_by}).join(
+    joined = descriptions.rename({"time": described_by}).join(
         other_events.select(*key, pl.col("time").alias(other_time)),
         on=key, how="left", maintain_order="left",
     )  # fmt: skip
@@ -218,10 +245,10 @@ def _number_turns(operations: pl.DataFrame, code: int) -> pl.DataFrame:
     return operations_of_code.with_columns(turn=pl.int_range(pl.len()).over("location", "request"))
 
 
-def _to_ns(spans: pl.DataFrame, facts: dict[str, Any]) -> pl.DataFrame:
+def _to_ns(spans: pl.DataFrame, definitions: dict[str, Any]) -> pl.DataFrame:
     """Turn ticks into nanoseconds: since 1970, where the archive says when it began."""
-    ticks_per_second = max(int(facts["resolution"] or 0), 1)
-    realtime_ns = facts["realtime"] or 0
+    ticks_per_second = max(int(definitions["resolution"] or 0), 1)
+    realtime_ns = definitions["realtime"] or 0
     origin_ns = realtime_ns if realtime_ns in DATES_NS else 0
     return spans.with_columns(
         start_ns=_ticks_as_ns(pl.col("begin"), ticks_per_second) + origin_ns,
@@ -234,22 +261,25 @@ def _ticks_as_ns(ticks: pl.Expr, ticks_per_second: int) -> pl.Expr:
     if ticks_per_second >= 1 << 62:
         return pl.lit(None, _INT)
     tick_ns = _NS / ticks_per_second
-    seconds, rest = ticks // ticks_per_second, ticks % ticks_per_second
-    rest_ns = (rest.cast(pl.Float64) * tick_ns).round().cast(_INT)
+    seconds, rest_ticks = ticks // ticks_per_second, ticks % ticks_per_second
+    rest_ns = (rest_ticks.cast(pl.Float64) * tick_ns).round().cast(_INT)
     approximate_ns = ticks.cast(pl.Float64) * tick_ns
     return pl.when(approximate_ns.abs() < _MOST_NS).then(seconds * _NS + rest_ns)
 
 
-def _number_collectives(spans: pl.DataFrame, groups: Groups) -> pl.DataFrame:
-    """Number collectives, which all members call in the same order, where they call equally many."""
-    size_by_name = {name: len({*members}) for name, members in groups.values()}
+def _number_collectives(spans: pl.DataFrame, communicators: Communicators) -> pl.DataFrame:
+    """Add `seq` to collectives: their turn in the communicator, as all members call them in one order.
+
+    It is null where not all members call equally many.
+    """
+    size_by_label = {label: len({*ranks}) for label, ranks in communicators.values()}
     member_columns = ["communicator", "rank"]
     is_collective = pl.col("op").is_in([*{*COLLECTIVES.values()}])
     calls = spans.with_row_index("row").filter(is_collective, pl.col("communicator").is_not_null())
     calls = calls.sort("start_ns").with_columns(
         turn=pl.int_range(pl.len()).over(member_columns), call_count=pl.len().over(member_columns)
     )
-    group_size = pl.col("communicator").replace_strict(size_by_name, default=0, return_dtype=_INT)
+    group_size = pl.col("communicator").replace_strict(size_by_label, default=0, return_dtype=_INT)
     is_even = pl.col("call_count").n_unique() == 1
     is_even &= pl.col("rank").n_unique() == group_size.first()
     calls = calls.filter(is_even.over("communicator"))

@@ -1,7 +1,6 @@
 """Prints the events of an OTF2 archive as columns; a process of its own, which imports no package.
 
-OTF2's library is in C and was not written for files of strangers: what ends this process, or has it use
-too much memory or time, ends nothing else.
+What ends OTF2's library, or has it use too much memory or time, ends only this process.
 
 Usage: unpack.py ANCHOR BYTES SECONDS EVENTS. On standard output: a line of JSON (`definitions`, below),
 then the columns of `SPANS`, then those of `OPERATIONS`, each as 64-bit integers. With exit code 1 it is
@@ -45,16 +44,16 @@ class TooMany(Exception):
 
 
 class Events:
-    """Notes of events; times are ticks since `offset`."""
+    """Notes of events; times are ticks since `first_tick`."""
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, first_tick: int) -> None:
         """Begin with nothing."""
-        self.offset = offset
+        self.first_tick = first_tick
         self.counts: Counter[str] = Counter()
         self.spans = {name: array("q") for name in SPANS}
         self.operations = {name: array("q") for name in OPERATIONS}
-        self.unpaired = 0
-        self._open: dict[int, list[int]] = {}
+        self.unpaired_count = 0
+        self._open_rows_by_location: dict[int, list[int]] = {}
 
     def callbacks(self, names: list[str]) -> dict[str, Any]:
         """Return the callback for each type of event."""
@@ -69,44 +68,44 @@ class Events:
         return count
 
     def _ticks(self, time: int) -> int:
-        return min(max(int(time) - self.offset, -_MASK), _MASK)
+        return min(max(int(time) - self.first_tick, -_MASK), _MASK)
 
     def _enter(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
-        """Open a span at a location; its end is -1 until then."""
+        """Open a span at a location; its end is -1 until it ends."""
         row = len(self.spans["begin"])
         cells = {"location": location, "region": region, "begin": self._ticks(time), "end": -1}
         for name, column in self.spans.items():
             column.append(cells[name])
-        self._open.setdefault(location, []).append(row)
+        self._open_rows_by_location.setdefault(location, []).append(row)
         self.counts["Enter"] += 1
 
     def _leave(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
         """Close the innermost open span of a region, and with it those that it encloses."""
         self.counts["Leave"] += 1
-        open_rows, regions = self._open.get(location, []), self.spans["region"]
+        open_rows, regions = self._open_rows_by_location.get(location, []), self.spans["region"]
         if all(regions[row] != region for row in reversed(open_rows)):
-            self.unpaired += 1
+            self.unpaired_count += 1
             return
         while regions[open_rows[-1]] != region:  # what it encloses ends no later
             self.spans["end"][open_rows.pop()] = self._ticks(time)
-            self.unpaired += 1
+            self.unpaired_count += 1
         self.spans["end"][open_rows.pop()] = self._ticks(time)
 
     def _make_recorder(self, code: str) -> Any:
-        """Return the callback that notes a message, a request or a collective."""
-        field_names, code_number = CODES[code], [*CODES].index(code)
+        """Return the callback that notes a message, a request or a collective; -1: no number."""
+        field_names, code_index = CODES[code], [*CODES].index(code)
 
-        def note(location: int, time: int, _user: Any, _more: Any, *values: Any) -> None:
+        def note_operation(location: int, time: int, _user: Any, _more: Any, *values: Any) -> None:
             self.counts[code] += 1
-            open_rows = self._open.get(location)
-            facts = dict(zip(field_names, map(_number, values), strict=True))
-            facts["bytes"] = max(facts.get("bytes", -1), facts.pop("sent", -1))
-            facts |= {"location": location, "code": code_number, "time": self._ticks(time)}
-            facts["span"] = open_rows[-1] if open_rows else -1
+            open_rows = self._open_rows_by_location.get(location)
+            cells = dict(zip(field_names, map(_number, values), strict=True))
+            cells["bytes"] = max(cells.get("bytes", -1), cells.pop("sent", -1))
+            cells |= {"location": location, "code": code_index, "time": self._ticks(time)}
+            cells["span"] = open_rows[-1] if open_rows else -1
             for name, column in self.operations.items():
-                column.append(min(facts.get(name, -1), _MASK))
+                column.append(min(cells.get(name, -1), _MASK))
 
-        return note
+        return note_operation
 
 
 def _number(value: Any) -> int:
@@ -178,7 +177,7 @@ def describe_definitions(definitions: Any) -> dict[str, Any]:
             [place._ref, place.name, _text(place.type), place.group._ref, place.number_of_events]  # noqa: SLF001
             for place in definitions.locations
         ],
-        "groups": [
+        "location_groups": [
             [group._ref, group.name, _text(group.location_group_type), _host(group), _maker(group)]  # noqa: SLF001
             for group in definitions.location_groups
         ],
@@ -186,8 +185,8 @@ def describe_definitions(definitions: Any) -> dict[str, Any]:
             [region._ref, region.name, _text(region.paradigm), _text(region.region_role)]  # noqa: SLF001
             for region in definitions.regions
         ],
-        "comms": [[comm._ref, comm.name, _members(comm)] for comm in definitions.comms],  # noqa: SLF001
-        "ranks": _ranks(definitions),
+        "communicators": [[comm._ref, comm.name, _members(comm)] for comm in definitions.comms],  # noqa: SLF001
+        "mpi_locations": _find_mpi_locations(definitions),
     }
 
 
@@ -219,7 +218,7 @@ def _members(comm: Any) -> list[int]:
     return [getattr(member, "_ref", -1) for member in members]
 
 
-def _ranks(definitions: Any) -> list[int]:
+def _find_mpi_locations(definitions: Any) -> list[int]:
     """Return the locations of MPI's ranks, in order; empty where there is no MPI."""
     for group in definitions.groups:
         if _text(group.group_type) == "COMM_LOCATIONS" and _text(group.paradigm) == "MPI":
@@ -250,11 +249,11 @@ def main(anchor: str, memory: str, seconds: str, max_events: str) -> int:
             definitions = describe_definitions(reader.definitions)
             events, event_count = read_events(reader, anchor, int(max_events))
             facts = {
-                "counts": dict(events.counts),
-                "unpaired": events.unpaired,
-                "total": event_count,
-                "spans": len(events.spans["begin"]),
-                "operations": len(events.operations["time"]),
+                "count_by_event_type": dict(events.counts),
+                "unpaired_count": events.unpaired_count,
+                "event_count": event_count,
+                "span_count": len(events.spans["begin"]),
+                "operation_count": len(events.operations["time"]),
             }
             facts_line = json.dumps(definitions | facts)
     except TooMany:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelens.model.recognition import Gap
-from tracelens.readers.exported import as_recorded
+from tracelens.readers.exported import add_run_facts
 from tracelens.readers.files import FileSet, FilesReader
 from tracelens.readers.otlp.requests import is_otlp, read_requests
 from tracelens.readers.otlp.rows import SpanFile, SpanRows
@@ -40,20 +40,22 @@ class OtlpReader(FilesReader[SpanFile]):
     def read_file(self, file: Path) -> SpanFile:
         """Read one file, as `FilesReader.read_file` says."""
         rows = SpanRows(SpanFile())
-        for scope_spans in read_requests(file, rows.file):
+        for scope_spans in read_requests(file, rows.span_file):
             rows.add_scope(scope_spans)
             refuse_beyond("rows", len(rows))
         return rows.complete()
 
     def complete(self, trace: Trace, run: FileSet[SpanFile]) -> Trace:
         """Add what our own export says of the run, if all spans are from one."""
-        is_foreign = any(file.foreign for file in run.contents.values())
-        return trace if is_foreign else as_recorded(trace, run.contents.values())
+        is_foreign = any(file.foreign_row_count for file in run.file_by_name.values())
+        return trace if is_foreign else add_run_facts(trace, run.file_by_name.values())
 
     def gaps(self, run: FileSet[SpanFile]) -> Iterator[Gap]:
         """Yield what spans are not called, or do not say."""
-        count_by_kind = sum((file.sorts for file in run.contents.values()), Counter[str]())
-        if not any(_has_operations(file.rows) for file in run.contents.values()):
+        count_by_kind = sum(
+            (file.event_counts for file in run.file_by_name.values()), Counter[str]()
+        )
+        if not any(_has_operations(file.rows) for file in run.file_by_name.values()):
             missing = "spans of communication do not say which call they are"
             yield Gap(
                 missing if count_by_kind["reduction"] else "no span is called as communication is",
@@ -80,7 +82,7 @@ class OtlpReader(FilesReader[SpanFile]):
                 "which phase ranks compute in",
                 "Call spans forward, backward and optimizer (Megatron-LM: "
                 "MEGATRON_OTEL_SPAN_GROUPS=all).",
-                decisive=False,
+                is_decisive=False,
             )
 
 

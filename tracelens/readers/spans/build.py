@@ -31,12 +31,12 @@ import polars as pl
 from tracelens.model.trace import EVENT_COLUMNS, Note, Trace
 from tracelens.readers.spans import inferred
 from tracelens.readers.spans.rows import (
+    build_wall_clocks,
     describe_processes,
     drop_repeated_spans,
     drop_unusable_spans,
-    fitted,
+    fit_columns,
     number_processes,
-    wall_clocks,
 )
 
 if TYPE_CHECKING:
@@ -47,23 +47,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of rows, and what else their reader knows.
+    """The source of rows, and what else their reader knows."""
 
-    `name` names it in sentences, `file` in the process table; empty if it is no file.
-    `members` are the ranks of communicators, those that did not record included. `unusable` rows, by
-    reason, were left out by the reader, which says so in its notes. `dates`: times are moments since
-    1970, and good to a millisecond. `once`: no row comes twice, so repeated rows are not looked for
-    another.
-    """
-
-    name: str
-    file: str = ""
-    one_clock: bool = False
-    dates: bool = False
-    once: bool = False
-    unusable: Mapping[str, int] = field(default_factory=dict)
+    name: str  # in sentences
+    file: str = ""  # in the process table; empty if it is no file
+    has_one_clock: bool = False  # all times are of one
+    has_dates: bool = False  # times are moments since 1970, and good to a millisecond
+    has_no_repeats: bool = False  # no row comes twice, so repeated rows are not looked for
+    # Rows that the reader left out, which it says in its notes.
+    unusable_by_reason: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[Note] = ()
-    members: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    # Including ranks that did not record.
+    ranks_by_communicator: Mapping[str, Sequence[int]] = field(default_factory=dict)
     recognition: Recognition | None = None
 
 
@@ -77,22 +72,22 @@ def build(rows: pl.DataFrame, origin: Origin) -> Trace:
         rows = rows.with_columns(role=pl.lit("worker", pl.Categorical()))
     if "op" not in rows.columns:
         rows = rows.with_columns(op=pl.lit(None, pl.Categorical()))
-    rows, rejected = drop_unusable_spans(rows, origin.unusable, origin.name)
+    rows, rejected = drop_unusable_spans(rows, origin.unusable_by_reason, origin.name)
     rows = number_processes(rows)
-    rows, repeat_notes = drop_repeated_spans(rows, once=origin.once)
+    rows, repeat_notes = drop_repeated_spans(rows, has_no_repeats=origin.has_no_repeats)
     rows, threads, thread_notes = inferred.lay_out_threads(rows)
     rows, call_notes = inferred.match_collectives(inferred.number_steps(rows))
     rows = inferred.number_messages(rows)
     processes = describe_processes(
-        rows, threads, rejected, origin.name, origin.file, one_clock=origin.one_clock
+        rows, threads, rejected, origin.name, origin.file, has_one_clock=origin.has_one_clock
     )
     return Trace(
-        events=fitted(rows, EVENT_COLUMNS).sort("process", "start_ns", "depth").lazy(),
+        events=fit_columns(rows, EVENT_COLUMNS).sort("process", "start_ns", "depth").lazy(),
         processes=processes,
-        communicators=inferred.communicator_table(rows, origin.members),
+        communicators=inferred.build_communicator_table(rows, origin.ranks_by_communicator),
         threads=threads,
-        clocks=wall_clocks(processes, dates=origin.dates),
+        clocks=build_wall_clocks(processes, has_dates=origin.has_dates),
         notes=(*origin.notes, *repeat_notes, *thread_notes, *call_notes, *rejected.notes),
-        dropped=rejected.counts,
+        dropped=rejected.count_by_reason,
         recognition=origin.recognition,
     )

@@ -1,17 +1,11 @@
 """Infers what rows of spans seldom hold: threads in flight, step numbers, matching collectives.
 
 Communication on a thread of its own is in flight, and so is what runs on a device's stream. So is
-communication that crosses other work of its thread, since no thread does two things at the same time,
-and where a table names no threads also what lies within other work, as gradient buckets do: it is moved
-to a track of its own.
+communication that crosses other work of its thread, since no thread does two things at the same time:
+it is moved to a track of its own.
 
-Steps without a number are counted by step rows.
-
-Messages without a number are counted between each two ranks, if both record equally many.
-Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
-step and number together are the number. Without numbers, calls are put together by their order
-within communicator, name and step, and only if all ranks make equally many of each: such calls have
-the status ``estimated``. Anything else stays unmatched.
+Calls of different ranks are matched by number (`seq`). Without numbers, they are put together by their
+order, with the status ``estimated``, and only if all ranks make equally many of each.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ import polars as pl
 from tracelens.conversion.columns import count_depths
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
 from tracelens.readers.base import quoted
-from tracelens.readers.spans.rows import fitted
+from tracelens.readers.spans.rows import fit_columns
 from tracelens.readers.spans.streams import find_streams, level_of_thread
 from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 
@@ -90,14 +84,14 @@ def _number_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     if "thread" not in spans.columns:
         name_schema = {"process": pl.Int32, "thread": pl.Int64, "thread_name": pl.String}
         return spans.with_columns(thread=pl.lit(0, pl.Int64)), pl.DataFrame(schema=name_schema)
-    threads = spans.group_by("process", label=pl.col("thread"), maintain_order=True).agg(
+    labels = spans.group_by("process", label=pl.col("thread"), maintain_order=True).agg(
         first_ns=pl.col("start_ns").min()
     )
     label_number = pl.col("label").cast(pl.String).cast(pl.Int64, strict=False)
     are_small_numbers = label_number.is_between(0, _MOST_THREADS - 1).fill_null(value=False).all()
     turn = pl.int_range(pl.len()).over("process")
     number = pl.when(are_small_numbers).then(label_number).otherwise(turn)
-    threads = threads.sort("process", "first_ns").select("process", "label", thread=number)
+    threads = labels.sort("process", "first_ns").select("process", "label", thread=number)
     numbered_spans = spans.rename({"thread": "label"}).join(
         threads, on=["process", "label"], how="left", nulls_equal=True, maintain_order="left"
     )
@@ -108,7 +102,8 @@ def _number_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _crosses_work(spans: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
     """Return True if operations of `kind` overlap earlier or later `_WORK` of their worker's thread.
 
-    Without threads, being within other work is enough.
+    A nested operation lies within the work around it, and crosses none. Without threads, being within
+    other work is enough.
     """
     is_operation, start_ns, end_ns = pl.col("is_operation"), pl.col("start_ns"), pl.col("end_ns")
     is_work = ~is_operation
@@ -137,7 +132,8 @@ def _crosses_work(spans: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
 def _describe_threads(spans: pl.DataFrame, thread_names: pl.DataFrame) -> pl.DataFrame:
     """Return the thread table: one row per process and thread, with its name and `in_flight`.
 
-    A worker's streams, and its threads that only communicate, are in flight.
+    A worker's streams, and its threads that only communicate, are in flight: their `level` is above the
+    lowest of their process.
     """
     communicates = pl.col("kind").cast(pl.String).is_in(_COMMUNICATION)
     communicates &= pl.col("role") == "worker"
@@ -147,7 +143,7 @@ def _describe_threads(spans: pl.DataFrame, thread_names: pl.DataFrame) -> pl.Dat
         in_flight=pl.col("level") > pl.col("level").min().over("process"),
         name=pl.coalesce("thread_name", pl.format("thread {}", "thread")),
     )
-    return fitted(threads, THREAD_COLUMNS)
+    return fit_columns(threads, THREAD_COLUMNS)
 
 
 def _count_depths(spans: pl.DataFrame) -> pl.Series:
@@ -234,30 +230,33 @@ def match_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     spans = _complete_communicators(spans, is_call)
     is_call &= pl.col("seq").is_not_null() | (pl.col("status") != "estimated")
     calls = spans.with_row_index("row").filter(is_call)
-    tables = []
+    number_tables = []
     communicators_by_problem: dict[str, list[str]] = {}
-    for (communicator,), group in calls.group_by("communicator", maintain_order=True):
-        numbers, problem = _number_calls(group)
-        tables.append(numbers)
+    for (communicator,), calls_of_communicator in calls.group_by(
+        "communicator", maintain_order=True
+    ):
+        numbers, problem = _number_calls(calls_of_communicator)
+        number_tables.append(numbers)
         communicators_by_problem.setdefault(problem, []).append(quoted(str(communicator)))
     communicators_by_problem.pop("", None)  # these match
     notes = [_note_collectives(*entry) for entry in communicators_by_problem.items()]
-    if not tables:
+    if not number_tables:
         return spans, notes
     spans = spans.with_row_index("row")
-    spans = spans.join(pl.concat(tables), on="row", how="left", maintain_order="left")
-    is_estimated = pl.col("estimated") & (pl.col("status") == "closed")
+    spans = spans.join(pl.concat(number_tables), on="row", how="left", maintain_order="left")
+    is_estimated = pl.col("is_estimated") & (pl.col("status") == "closed")
     status = pl.when(is_estimated).then(pl.lit("estimated"))
     return spans.with_columns(
         seq=pl.when(is_call).then("number").otherwise("seq"),
         status=status.otherwise(pl.col("status").cast(pl.String)),
-    ).drop("row", "number", "estimated"), notes
+    ).drop("row", "number", "is_estimated"), notes
 
 
 def number_messages(spans: pl.DataFrame) -> pl.DataFrame:
     """Fill `seq` of messages between two ranks by their order, as they do not overtake each other.
 
-    Only where a pair has no numbers, and as many sends as receives; others stay null, unmatched.
+    Only where a pair of ranks has no numbers, and as many sends as receives; others stay null,
+    unmatched. A `key`, where there is one, tells kinds of messages of a pair apart.
     """
     if "peer" not in spans.columns or "seq" not in spans.columns:
         return spans
@@ -270,20 +269,22 @@ def number_messages(spans: pl.DataFrame) -> pl.DataFrame:
     )
     if not spans.select((is_message & pl.col("seq").is_null()).any()).item():
         return spans
-    pair = ["communicator", *(["key"] if "key" in spans.columns else []), "from", "to"]
+    pair_key = ["communicator", *(["key"] if "key" in spans.columns else []), "sender", "receiver"]
     is_send = op == "send"
     spans = spans.with_row_index("row")
     message_numbers = (
         spans.filter(is_message)
         .with_columns(
-            pl.when(is_send).then("rank").otherwise("peer").cast(pl.Int64).alias("from"),
-            pl.when(is_send).then("peer").otherwise("rank").cast(pl.Int64).alias("to"),
-            sends=is_send,
+            sender=pl.when(is_send).then("rank").otherwise("peer").cast(pl.Int64),
+            receiver=pl.when(is_send).then("peer").otherwise("rank").cast(pl.Int64),
+            is_send=is_send,
         )
         .with_columns(
-            number=pl.int_range(pl.len()).over(*pair, "sends", order_by="start_ns").cast(pl.Int64),
-            is_even=(pl.col("sends").sum() * 2 == pl.len()).over(pair),
-            has_no_numbers=pl.col("seq").is_null().all().over(pair),
+            number=pl.int_range(pl.len())
+            .over(*pair_key, "is_send", order_by="start_ns")
+            .cast(pl.Int64),
+            is_even=(pl.col("is_send").sum() * 2 == pl.len()).over(pair_key),
+            has_no_numbers=pl.col("seq").is_null().all().over(pair_key),
         )
         .filter("is_even", "has_no_numbers")
         .select("row", "number")
@@ -292,13 +293,18 @@ def number_messages(spans: pl.DataFrame) -> pl.DataFrame:
     return spans.with_columns(seq=pl.coalesce("seq", "number")).drop("row", "number")
 
 
-def communicator_table(spans: pl.DataFrame, members: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+def build_communicator_table(
+    spans: pl.DataFrame, ranks_by_communicator: Mapping[str, Sequence[int]]
+) -> pl.DataFrame:
     """Return one row per communicator that collectives name: its name and ranks.
 
-    The ranks are those that call it, and those that `members` lists for its name.
+    The ranks are those that call it, and those that `ranks_by_communicator` lists for its name.
     """
     member_table = pl.DataFrame(
-        {"name": list(members), "ranks": [list(ranks) for ranks in members.values()]},
+        {
+            "name": list(ranks_by_communicator),
+            "ranks": [list(ranks) for ranks in ranks_by_communicator.values()],
+        },
         schema={"name": pl.String(), "ranks": pl.List(pl.Int32())},
     )
     callers = (
@@ -309,7 +315,7 @@ def communicator_table(spans: pl.DataFrame, members: Mapping[str, Sequence[int]]
     )
     known_ranks = pl.col("callers").list.set_union(pl.col("ranks").fill_null([])).list.sort()
     table = callers.join(member_table, on="name", how="left").with_columns(ranks=known_ranks)
-    return fitted(table.sort("name"), COMMUNICATOR_COLUMNS)
+    return fit_columns(table.sort("name"), COMMUNICATOR_COLUMNS)
 
 
 def _complete_communicators(spans: pl.DataFrame, is_call: pl.Expr) -> pl.DataFrame:
@@ -327,23 +333,25 @@ def _complete_communicators(spans: pl.DataFrame, is_call: pl.Expr) -> pl.DataFra
 def _number_calls(calls: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """Number the calls of one communicator so that calls of different ranks match.
 
-    Returns a table `row`, `number` (null: not matched) and `estimated`; and the problem in words,
-    or "".
+    Returns a table `row`, `number` (null: not matched) and `is_estimated` (by their order alone); and
+    the problem in words, or "".
     """
     calls_with_seq = calls.filter(pl.col("seq").is_not_null())
     if calls_with_seq.is_empty():
         uneven_call = _describe_uneven_call(calls)
         if uneven_call:
-            return _number_table(calls, pl.lit(None)), _UNEVEN.format(uneven=uneven_call)
+            return _build_number_table(calls, pl.lit(None)), _UNEVEN.format(uneven=uneven_call)
         turn_in_step = pl.int_range(pl.len()).over("process", "name", "step")
         numbers = _number_by_key(calls.with_columns(turn=turn_in_step), "step", "name", "turn")
-        return numbers.with_columns(estimated=pl.lit(value=True)), _ORDERED
+        return numbers.with_columns(is_estimated=pl.lit(value=True)), _ORDERED
     if not _has_repeated_key(calls_with_seq, "seq"):
-        is_large = calls_with_seq.select((pl.col("seq") >= _MOST_CALLS).any()).item()
-        return _number_by_key(calls, "seq") if is_large else _number_table(calls, pl.col("seq")), ""
-    if not _has_repeated_key(calls_with_seq, "step", "seq"):
+        is_too_large = calls_with_seq.select((pl.col("seq") >= _MOST_CALLS).any()).item()
+        if is_too_large:
+            return _number_by_key(calls, "seq"), ""
+        return _build_number_table(calls, pl.col("seq")), ""
+    if not _has_repeated_key(calls_with_seq, "step", "seq"):  # numbers restart in each step
         return _number_by_key(calls, "step", "seq"), ""
-    return _number_table(calls, pl.lit(None)), _TWICE
+    return _build_number_table(calls, pl.lit(None)), _TWICE
 
 
 def _has_repeated_key(calls: pl.DataFrame, *key_columns: str) -> bool:
@@ -354,23 +362,23 @@ def _has_repeated_key(calls: pl.DataFrame, *key_columns: str) -> bool:
 def _describe_uneven_call(calls: pl.DataFrame) -> str:
     """Describe the first call that processes make different numbers of in a step; "" without one."""
     process_count = calls["process"].n_unique()
-    uneven_counts = (
+    uneven_calls = (
         calls.group_by("name", "step", "process", maintain_order=True)
         .len()
         .group_by("name", "step", maintain_order=True)
-        .agg(least=pl.col("len").min(), most=pl.col("len").max(), ranks=pl.len())
-        .filter((pl.col("least") < pl.col("most")) | (pl.col("ranks") < process_count))
+        .agg(min_count=pl.col("len").min(), max_count=pl.col("len").max(), callers=pl.len())
+        .filter((pl.col("min_count") < pl.col("max_count")) | (pl.col("callers") < process_count))
     )
-    if uneven_counts.is_empty():
+    if uneven_calls.is_empty():
         return ""
-    first_uneven = uneven_counts.row(0, named=True)
-    least_count = 0 if first_uneven["ranks"] < process_count else first_uneven["least"]
-    step_text = f" in step {first_uneven['step']}" if first_uneven["step"] >= 0 else ""
-    return f"{least_count} to {first_uneven['most']} of {quoted(first_uneven['name'])}{step_text}"
+    name, step, min_count, max_count, caller_count = uneven_calls.row(0)
+    least_count = 0 if caller_count < process_count else min_count
+    step_text = f" in step {step}" if step >= 0 else ""
+    return f"{least_count} to {max_count} of {quoted(name)}{step_text}"
 
 
 def _number_by_key(calls: pl.DataFrame, *key_columns: str) -> pl.DataFrame:
-    """Return `row` and `number` of calls: equal keys share a number, in the order of the first rank.
+    """Return the number table of calls: equal keys share a number, in the order of the first rank.
 
     Calls without `seq` get no number if it is a key column.
     """
@@ -384,12 +392,12 @@ def _number_by_key(calls: pl.DataFrame, *key_columns: str) -> pl.DataFrame:
         first_calls.select(*key_columns, "number"), on=key_columns, how="left", nulls_equal=True
     )
     has_key = pl.col("seq").is_not_null() if "seq" in key_columns else pl.lit(value=True)
-    return _number_table(numbered_calls, pl.when(has_key).then("number"))
+    return _build_number_table(numbered_calls, pl.when(has_key).then("number"))
 
 
-def _number_table(calls: pl.DataFrame, number: pl.Expr) -> pl.DataFrame:
-    """Return `row`, `number` and `estimated` (False) of calls."""
-    return calls.select("row", number=number.cast(pl.Int64), estimated=pl.lit(value=False))
+def _build_number_table(calls: pl.DataFrame, number: pl.Expr) -> pl.DataFrame:
+    """Return `row`, `number` and `is_estimated` (False) of calls."""
+    return calls.select("row", number=number.cast(pl.Int64), is_estimated=pl.lit(value=False))
 
 
 def _note_collectives(problem: str, communicators: list[str]) -> Note:

@@ -13,7 +13,7 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, PROCESS_COLUMNS, Note
 from tracelens.readers.base import quoted
-from tracelens.readers.rules import count_reasons, held_to_range, reason_left_out
+from tracelens.readers.rules import count_reasons, find_reason_left_out, hold_to_range
 from tracelens.schema.rules import LONGEST_NS, add_counts
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Columns that every row has; the others are filled in afterwards.
-_JUDGED: Final = ("start_ns", "duration_ns", "type", "status")
+_JUDGED_COLUMNS: Final = ("start_ns", "duration_ns", "type", "status")
 _REASON: Final = "why it is left out"
-_PROCESS: Final = ("role", "rank")
+_PROCESS_KEY: Final = ("role", "rank")
 _DATES_NS: Final = range(946_684_800 * 10**9, 4_102_444_800 * 10**9)  # the years 2000 to 2100
 _WINDOW_NS: Final = 1_000
 _OPTIONAL: Final = ("host", "clock", "world", "shard", "pid", "file")
@@ -32,14 +32,14 @@ _ONE_CLOCK: Final = "table"
 
 @dataclass(frozen=True, eq=False)
 class Rejected:
-    """Rows left out: `counts` by reason, `rows` by role and rank where these are known."""
+    """Rows that were left out."""
 
-    counts: dict[str, int]
-    rows: pl.DataFrame
+    count_by_reason: dict[str, int]
+    dropped_by_process: pl.DataFrame  # their number (`dropped`) by role and rank, where known
     notes: tuple[Note, ...] = ()
 
 
-def fitted(table: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def fit_columns(table: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Return exactly `columns`, in order and typed; what the frame does not have is null."""
     return table.select(
         pl.col(name).cast(dtype) if name in table.columns else pl.lit(None, dtype).alias(name)
@@ -60,29 +60,33 @@ def drop_unusable_spans(
     spans = _fill_types_and_status(_shift_times(spans)).with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns")
     )
-    judged_spans = spans.with_columns(reason_left_out(_JUDGED, _PROCESS).alias(_REASON))
+    reason = find_reason_left_out(_JUDGED_COLUMNS, process_columns=_PROCESS_KEY)
+    judged_spans = spans.with_columns(reason.alias(_REASON))
     usable_spans = judged_spans.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
-    usable_spans = usable_spans.with_columns(**held_to_range(usable_spans.schema))
+    usable_spans = usable_spans.with_columns(**hold_to_range(usable_spans.schema))
     if usable_spans.is_empty():
-        problem = "not one has an end after its begin"
-        raise UnusableInput(f"In {source_name} no row is usable: {problem}.")
+        raise UnusableInput(
+            f"In {source_name} no row is usable: not one has an end after its begin."
+        )
     count_by_reason = add_counts(earlier_counts, count_reasons(judged_spans[_REASON]))
     count_by_reason = {reason: count for reason, count in count_by_reason.items() if count}
     role = pl.col("role").cast(pl.String)
     rejected_spans = judged_spans.filter(pl.col(_REASON).is_not_null()).with_columns(role)
-    dropped_by_process = rejected_spans.group_by(_PROCESS).agg(dropped=pl.len().cast(pl.Int64))
-    notes = _rejection_notes(count_by_reason, source_name)
+    dropped_by_process = rejected_spans.group_by(_PROCESS_KEY).agg(dropped=pl.len().cast(pl.Int64))
+    notes = _note_rejections(count_by_reason, source_name)
     return usable_spans, Rejected(count_by_reason, dropped_by_process, notes)
 
 
-def drop_repeated_spans(spans: pl.DataFrame, *, once: bool) -> tuple[pl.DataFrame, list[Note]]:
+def drop_repeated_spans(
+    spans: pl.DataFrame, *, has_no_repeats: bool
+) -> tuple[pl.DataFrame, list[Note]]:
     """Sort spans by process and time, and drop those that repeat another in every column.
 
-    `once`: none does, so they are only sorted. Returns the spans, and a note if some were dropped.
+    `has_no_repeats`: none does, so they are only sorted. Returns the spans, and a note on those dropped.
     """
     order_columns = ("process", "start_ns", "end_ns")
     spans = spans.sort(order_columns, descending=[False, False, True])
-    if once:
+    if has_no_repeats:
         return spans, []
     cells = [pl.col(name) for name in order_columns]
     is_same_time = pl.all_horizontal(cell.eq_missing(cell.shift(1)) for cell in cells)
@@ -129,7 +133,7 @@ def _shift_times(spans: pl.DataFrame) -> pl.DataFrame:
     return spans.with_columns(pl.col(time_columns) - first_ns)
 
 
-def _rejection_notes(count_by_reason: dict[str, int], source_name: str) -> tuple[Note, ...]:
+def _note_rejections(count_by_reason: dict[str, int], source_name: str) -> tuple[Note, ...]:
     if not count_by_reason:
         return ()
     listed = ", ".join(f"{count:,} for {reason}" for reason, count in count_by_reason.items())
@@ -139,9 +143,9 @@ def _rejection_notes(count_by_reason: dict[str, int], source_name: str) -> tuple
 
 def number_processes(spans: pl.DataFrame) -> pl.DataFrame:
     """Number the processes: workers by rank, then servers."""
-    processes = spans.select(_PROCESS).unique().sort(pl.col("role") == "ps", "rank")
+    processes = spans.select(_PROCESS_KEY).unique().sort(pl.col("role") == "ps", "rank")
     numbered_processes = processes.with_row_index("process").cast({"process": pl.Int32})
-    return spans.join(numbered_processes, on=_PROCESS, how="left", maintain_order="left")
+    return spans.join(numbered_processes, on=_PROCESS_KEY, how="left", maintain_order="left")
 
 
 def describe_processes(
@@ -151,11 +155,12 @@ def describe_processes(
     source_name: str,
     file_name: str,
     *,
-    one_clock: bool,
+    has_one_clock: bool,
 ) -> pl.DataFrame:
-    """Return the process table; processes share a clock by column, by `one_clock`, or by host.
+    """Return the process table; processes share a clock by column, by `has_one_clock`, or by host.
 
-    A process with an open span on a thread that is not in flight did not end by itself.
+    `threads` is the thread table. A process with an open span on a thread that is not in flight did not
+    end by itself.
 
     Raises:
         UnusableInput: spans of one rank come from several hosts.
@@ -168,8 +173,12 @@ def describe_processes(
     _refuse_local_ranks(processes, source_name)
     role_word = pl.when(pl.col("role") == "ps").then(pl.lit("ps")).otherwise(pl.lit("rank"))
     process_label = pl.format("{} {}", role_word, "rank")
-    clock_domain = pl.lit(_ONE_CLOCK) if one_clock else pl.coalesce("clock", "host", process_label)
-    processes = processes.join(rejected.rows, on=_PROCESS, how="left", maintain_order="left")
+    clock_domain = (
+        pl.lit(_ONE_CLOCK) if has_one_clock else pl.coalesce("clock", "host", process_label)
+    )
+    processes = processes.join(
+        rejected.dropped_by_process, on=_PROCESS_KEY, how="left", maintain_order="left"
+    )
     processes = processes.with_columns(
         clock_domain=clock_domain,
         host=pl.coalesce("host", process_label),
@@ -180,23 +189,24 @@ def describe_processes(
         dropped=pl.col("dropped").fill_null(0),
         file=pl.coalesce("file", pl.lit(file_name)),
     )
-    return fitted(processes, PROCESS_COLUMNS)
+    return fit_columns(processes, PROCESS_COLUMNS)
 
 
-def wall_clocks(processes: pl.DataFrame, *, dates: bool) -> pl.DataFrame:
+def build_wall_clocks(processes: pl.DataFrame, *, has_dates: bool) -> pl.DataFrame:
     """Return clock readings at the first and last event of each process, if times are ns since 1970.
 
-    The reader knows that they are (`dates`), or they look so; else the table is empty.
+    The reader knows that they are (`has_dates`), or they look so; else the table is empty. A reading
+    says that the process's clock showed `monotonic_ns` at the date `wall_ns`, to within `window_ns`.
     """
     first_ns = processes["first_ns"].min()
     looks_like_date = isinstance(first_ns, int) and first_ns in _DATES_NS
-    if not (dates or looks_like_date):
+    if not (has_dates or looks_like_date):
         return pl.DataFrame(schema=CLOCK_COLUMNS)
     wall_ns = pl.concat_list("first_ns", "last_ns").alias("wall_ns")
     readings = processes.select("process", wall_ns).explode("wall_ns")
     method, window_ns = pl.lit("local"), pl.lit(_WINDOW_NS)
     readings = readings.with_columns(method=method, monotonic_ns="wall_ns", window_ns=window_ns)
-    return fitted(readings, CLOCK_COLUMNS)
+    return fit_columns(readings, CLOCK_COLUMNS)
 
 
 def _group_processes(spans: pl.DataFrame) -> pl.DataFrame:
@@ -206,7 +216,7 @@ def _group_processes(spans: pl.DataFrame) -> pl.DataFrame:
         spans.lazy()
         .with_columns(pl.lit(None, pl.Int32).alias(column) for column in absent_columns)
         .with_columns(pl.col("role", "host", "clock", "file").cast(pl.String))
-        .group_by("process", *_PROCESS)
+        .group_by("process", *_PROCESS_KEY)
         .agg(
             *(pl.col(column).drop_nulls().first() for column in _OPTIONAL),
             hosts=pl.col("host").drop_nulls().unique().sort(),

@@ -1,13 +1,8 @@
 """Finds the rows of a table that ran on a device: kernels and copies, each on a stream.
 
-A row of kind ``device`` says that a device worked, or that a thread waited for one. It is the first,
-if it has a `stream`; if its thread is a stream, which is called so, or where at least every second row
-is of that kind and none is a phase of training; or if the table names neither threads nor streams. Such
-rows, and phases of training and communication on the same streams, get their own times as device times:
-in the partition of time they are work of the rank, of a phase that is not known where the row does not
-tell it, or communication in flight. Each stream gets a track in addition to the threads.
-
-Rows that have device times are left alone: their own times say when a thread queued the work.
+A row of kind ``device`` says that a device worked, or that a thread waited for one. Rows on streams get
+their own times as device times, and each stream a track in addition to the threads. Rows that have
+device times are left alone: their own times say when a thread queued the work.
 """
 
 from __future__ import annotations

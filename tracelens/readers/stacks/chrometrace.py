@@ -23,10 +23,10 @@ _MARK: Final = re.compile(rb'"cat"\s*:\s*"py-spy"')
 
 @dataclass(eq=False)
 class _OpenFrames:
-    """A thread's frames that are open, since when, and its runs so far."""
+    """A thread's frames that are open, and its runs so far."""
 
-    frames: list[Frame] = field(default_factory=list)
-    since_ns: int = 0
+    frames: list[Frame] = field(default_factory=list)  # the outermost first
+    run_start_ns: int = 0  # since when these frames are open
     runs: list[Run] = field(default_factory=list)
 
 
@@ -36,12 +36,7 @@ def is_py_spy(path: Path) -> bool:
 
 
 def read_stacks(path: Path) -> Stacks:
-    """Read one file.
-
-    Raises:
-        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
-        OSError: it cannot be read.
-    """
+    """Read one file, as `FilesReader.read_file` says."""
     stacks = Stacks()
     threads: dict[tuple[int, int], _OpenFrames] = defaultdict(_OpenFrames)  # by pid and tid
 
@@ -52,37 +47,39 @@ def read_stacks(path: Path) -> Stacks:
         _take_event(event, stacks, threads)
     open_count = sum(len(thread.frames) for thread in threads.values())
     if open_count:
-        stacks.left_out["frames that do not end"] = open_count
+        stacks.left_out_counts["frames that do not end"] = open_count
     for (pid, tid), thread in threads.items():
         if thread.runs:
-            stacks.runs[Thread(pid, f"thread {tid}")] = thread.runs
+            stacks.runs_by_thread[Thread(pid, f"thread {tid}")] = thread.runs
     return stacks.set_rows()
 
 
 def _take_event(
     event: dict[str, Any], stacks: Stacks, threads: dict[tuple[int, int], _OpenFrames]
 ) -> None:
-    """Open or close a frame of a thread; the time since its last event becomes a run."""
+    """Open (B) or close (E) a frame of a thread; the time since its last event becomes a run."""
     phase, name = event.get("ph"), event.get("name")
     pid, tid, time_us = (as_number(event.get(key), MOST_US) for key in ("pid", "tid", "ts"))
     if phase not in ("B", "E"):
-        stacks.left_out["events that neither begin nor end a frame"] += 1
+        stacks.left_out_counts["events that neither begin nor end a frame"] += 1
         return
     if not isinstance(name, str) or not name or pid is None or tid is None or time_us is None:
-        stacks.unusable += 1
+        stacks.unusable_count += 1
         return
-    stacks.sorts["begins and ends of frames"] += 1
+    stacks.event_counts["begins and ends of frames"] += 1
     thread = threads[pid, tid]
     now_ns = time_us * 1_000
-    if thread.frames and now_ns > thread.since_ns:
+    if thread.frames and now_ns > thread.run_start_ns:
         stack_number = stacks.number_stack(tuple(thread.frames))
-        thread.runs.append(Run(thread.since_ns, now_ns, stack_number))
-    thread.since_ns = max(thread.since_ns, now_ns)
+        thread.runs.append(Run(thread.run_start_ns, now_ns, stack_number))
+    thread.run_start_ns = max(thread.run_start_ns, now_ns)
     if phase == "B" and len(thread.frames) < MAX_FRAMES:
         args = as_object(event.get("args"))
         file, line = args.get("filename"), as_number(args.get("line"), MOST_US)
-        thread.frames.append(Frame(name, file if isinstance(file, str) else "", line or 0))
+        thread.frames.append(
+            Frame(name, file=file if isinstance(file, str) else "", line=line or 0)
+        )
     elif phase == "E" and thread.frames and thread.frames[-1].name == name:
         thread.frames.pop()
     else:
-        stacks.unusable += 1
+        stacks.unusable_count += 1

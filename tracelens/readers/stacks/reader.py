@@ -8,8 +8,8 @@ import polars as pl
 
 from tracelens.model.recognition import Gap
 from tracelens.model.trace import SAMPLE_COLUMNS
-from tracelens.readers.files import FileSet, FilesReader, gaps_of_python_calls
-from tracelens.readers.spans.rows import fitted
+from tracelens.readers.files import FileSet, FilesReader, find_gaps_of_python_calls
+from tracelens.readers.spans.rows import fit_columns
 from tracelens.readers.stacks import chrometrace, speedscope
 from tracelens.readers.stacks.runs import Stacks
 
@@ -43,8 +43,8 @@ class StacksReader(FilesReader[Stacks]):
     def complete(self, trace: Trace, run: FileSet[Stacks]) -> Trace:
         """Add the stacks themselves, each with its process and its thread of the trace."""
         samples = pl.concat(
-            file.samples(run.ranks.get(name, 0)).with_columns(file=pl.lit(name))
-            for name, file in run.contents.items()
+            file.build_samples(run.rank_by_file.get(name, 0)).with_columns(file=pl.lit(name))
+            for name, file in run.file_by_name.items()
         )
         processes = trace.processes.select("process", "rank", "file")
         threads = trace.threads.select("process", "thread", thread_name="name")
@@ -52,11 +52,11 @@ class StacksReader(FilesReader[Stacks]):
         samples_of_threads = samples_of_processes.join(
             threads, on=["process", "thread_name"], how="left", maintain_order="left"
         )
-        return trace.with_(samples=fitted(samples_of_threads, SAMPLE_COLUMNS))
+        return trace.with_(samples=fit_columns(samples_of_threads, SAMPLE_COLUMNS))
 
     def gaps(self, run: FileSet[Stacks]) -> Iterator[Gap]:
         """Yield what samples do not say."""
-        if any(file.leaves_out_idle for file in run.contents.values()):
+        if any(file.leaves_out_idle for file in run.file_by_name.values()):
             yield Gap(
                 "samples of threads that were idle may be left out, and the others stand end to end",
                 "when something ran, and for how long ranks waited",
@@ -67,10 +67,10 @@ class StacksReader(FilesReader[Stacks]):
             "how steps differ",
             "Record with 'tracelens record --sample', which has both steps and stacks.",
         )
-        yield from gaps_of_python_calls(run.kinds)
+        yield from find_gaps_of_python_calls(run.kinds)
         yield Gap(
             "spans are runs of samples",
             "what took less time than lies between two samples",
             "Sample more often, or record with 'tracelens record'.",
-            decisive=False,
+            is_decisive=False,
         )

@@ -1,8 +1,7 @@
 """Rows of Arrow and Parquet files as a lazy frame, decoded and checked by Arrow's own library.
 
-polars decodes both faster, but ends a damaged file by a panic, which prints where in polars it happened.
-Arrow's library returns an error, and `validate` finds lengths, offsets and indexes that lead outside of
-the file before anything follows them. What polars gets are columns of simple types under names that
+polars ends a damaged file by a panic. Arrow's library returns an error, and `validate` finds lengths,
+offsets and indexes that lead outside of the file. polars gets columns of simple types under names that
 are text; of any other type there are nulls, as nothing would be read from it.
 """
 
@@ -19,7 +18,7 @@ from polars.io.plugins import register_io_source
 
 from tracelens.errors import NotATrace
 from tracelens.readers.base import quoted
-from tracelens.schema.arrow import mapped
+from tracelens.schema.arrow import map_file
 from tracelens.schema.gate import limit, refuse_beyond
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, TypeAlias
 
-    _Batches: TypeAlias = Callable[[list[str]], Iterator[pa.RecordBatch]]
-
-__all__ = ["scan_arrow", "scan_parquet"]
+    _ReadBatches: TypeAlias = Callable[[list[str]], Iterator[pa.RecordBatch]]
 
 _BATCH_ROWS: Final = 1 << 16
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -49,16 +46,16 @@ def scan_arrow(path: Path) -> pl.LazyFrame:
         ValueError, OSError, pyarrow.ArrowException: it is damaged.
     """
 
-    def batches(names: list[str]) -> Iterator[pa.RecordBatch]:
+    def read_batches(names: list[str]) -> Iterator[pa.RecordBatch]:
         column_indices = sorted(schema.get_field_index(name) for name in names)
         options = pa.ipc.IpcReadOptions(included_fields=column_indices, use_threads=False)
-        with pa.ipc.open_file(mapped(path), options=options) as reader:
+        with pa.ipc.open_file(map_file(path), options=options) as reader:
             for index in range(reader.num_record_batches):
                 yield reader.get_batch(index)
 
-    with pa.ipc.open_file(mapped(path)) as reader:
+    with pa.ipc.open_file(map_file(path)) as reader:
         schema = reader.schema
-    return _scan(schema, batches)
+    return _scan(schema, read_batches)
 
 
 def scan_parquet(path: Path) -> pl.LazyFrame:
@@ -68,29 +65,31 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
         NotATrace, ValueError, OSError, pyarrow.ArrowException: as `scan_arrow` does.
     """
 
-    def batches(names: list[str]) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(pa.BufferReader(mapped(path))) as file:
+    def read_batches(names: list[str]) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(pa.BufferReader(map_file(path))) as file:
             yield from file.iter_batches(_BATCH_ROWS, columns=names, use_threads=False)
 
-    with pq.ParquetFile(pa.BufferReader(mapped(path))) as file:
+    with pq.ParquetFile(pa.BufferReader(map_file(path))) as file:
         schema = file.schema_arrow
-    return _scan(schema, batches)
+    return _scan(schema, read_batches)
 
 
-def _scan(schema: pa.Schema, batches: _Batches) -> pl.LazyFrame:
-    """Return a lazy frame of `schema`, whose rows are those of `batches`, called with column names."""
+def _scan(schema: pa.Schema, read_batches: _ReadBatches) -> pl.LazyFrame:
+    """Return a lazy frame of `schema`, whose rows `read_batches` reads; it takes names of columns."""
     schema.to_string()  # a name that is no text is a ValueError here, and a panic in polars
     names = schema.names
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise NotATrace(f"it has several columns {quoted(repeated[0])}, expected each name once")
+    repeated_names = [name for name, count in Counter(names).items() if count > 1]
+    if repeated_names:
+        raise NotATrace(
+            f"it has several columns {quoted(repeated_names[0])}, expected each name once"
+        )
 
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted_names, rows_left = names if columns is None else columns, n_rows
-        for batch in batches(wanted_names):
-            table = _to_frame(batch).select(wanted_names)
+        column_names, rows_left = names if columns is None else columns, n_rows
+        for batch in read_batches(column_names):
+            table = _to_frame(batch).select(column_names)
             if rows_left is not None:
                 table = table.head(rows_left)
                 rows_left -= table.height

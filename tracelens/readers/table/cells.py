@@ -17,16 +17,16 @@ from tracelens.readers.base import quoted
 from tracelens.readers.rules import count_reasons
 from tracelens.readers.table.columns import (
     NEEDED,
-    describe,
+    describe_column,
     distinct_words,
     is_absent,
     is_moment,
     is_opaque,
     is_text,
-    mapped,
+    replace_words,
 )
 from tracelens.readers.table.naming import TIMES, map_option
-from tracelens.schema.rules import missing_reason, unreadable
+from tracelens.schema.rules import missing_reason, unreadable_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,18 +40,15 @@ _REASON: Final = "why it is left out"
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """`frame` has our columns, those that the table has, and `start_ns` and `end_ns`.
+    """The usable rows of a table, and what was left out."""
 
-    `wall` says that times are dates rather than numbers; `unusable` counts rows left out, by reason.
-    """
-
-    frame: pl.DataFrame
-    wall: bool
-    unusable: dict[str, int]
+    rows: pl.DataFrame  # those of our columns that the table has, and `start_ns` and `end_ns`
+    has_dates: bool  # times are dates rather than numbers
+    unusable_by_reason: dict[str, int]  # numbers of rows
     notes: tuple[Note, ...]
 
 
-def gather(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
+def read_cells(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
     """Read the columns of `plan`, one row per usable row of the table.
 
     Raises:
@@ -59,16 +56,16 @@ def gather(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
         UnusableInput: no row is usable, or a time's unit is unknown.
     """
     schema = table.collect_schema()
-    date_columns = [
+    iso_columns = [
         source.column
-        for our_name, source in plan.sources.items()
-        if our_name in TIMES and _is_iso(table, schema, source)
+        for our_name, source in plan.source_by_our_name.items()
+        if our_name in TIMES and _holds_iso_dates(table, schema, source)
     ]
-    sources, notes = _decide_units(table, schema, plan.sources, date_columns, table_name)
-    columns = [
-        describe(our_name, source, schema[source.column], iso=source.column in date_columns)
-        for our_name, source in sources.items()
-    ]
+    sources, notes = _decide_units(table, schema, plan.source_by_our_name, iso_columns, table_name)
+    columns = []
+    for our_name, source in sources.items():
+        dtype, is_iso_text = schema[source.column], source.column in iso_columns
+        columns.append(describe_column(our_name, source, dtype, is_iso_text=is_iso_text))
     rows = table.select(
         *(column.value.alias(column.our_name) for column in columns),
         *(_unread_text(column, schema[column.their_name]) for column in columns),
@@ -78,16 +75,16 @@ def gather(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
     for column in columns:
         rows, column_notes = _read_texts(rows, column)
         notes += column_notes
-    usable_rows, unusable_counts = _drop_unusable(rows)
+    usable_rows, unusable_by_reason = _drop_unusable(rows)
     if usable_rows.is_empty():
         reasons = [note.sentence for note in notes if note.kind == "unreadable"]
         reason = reasons[0] if reasons else "required cells are empty."
         raise UnusableInput(f"In {table_name} no row is usable: {reason}")
-    has_dates = any(column.moment for column in columns if column.our_name == "start")
-    return Cells(usable_rows, has_dates, unusable_counts, tuple(notes))
+    has_dates = any(column.has_moments for column in columns if column.our_name == "start")
+    return Cells(usable_rows, has_dates, unusable_by_reason, tuple(notes))
 
 
-def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
+def _holds_iso_dates(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
     """Return True if a text column's first cell that holds anything is a date."""
     if schema[source.column] != pl.String:
         return False
@@ -100,24 +97,30 @@ def _decide_units(
     table: pl.LazyFrame,
     schema: pl.Schema,
     sources: Mapping[str, Source],
-    date_columns: list[str],
+    iso_columns: list[str],
     table_name: str,
 ) -> tuple[dict[str, Source], list[Note]]:
-    """Take times whose column names no unit as nanoseconds, and note it; refuse if that is doubtful."""
+    """Take times whose column names no unit as nanoseconds, and note it; refuse if that is doubtful.
+
+    `sources` are the columns of the table by our names. It is doubtful if another column names a larger
+    unit, or times have fractions.
+    """
     time_sources = {our_name: source for our_name, source in sources.items() if our_name in TIMES}
     unitless = {
         our_name: source
         for our_name, source in time_sources.items()
         if source.unit_ns is None
         and (schema[source.column].is_numeric() or is_text(schema[source.column]))
-        and source.column not in date_columns
+        and source.column not in iso_columns
     }
     if not unitless:
         return dict(sources), []
-    with_unit = [source.column for source in time_sources.values() if (source.unit_ns or 1) != 1]
+    columns_with_unit = [s.column for s in time_sources.values() if (s.unit_ns or 1) != 1]
     for our_name, source in unitless.items():
-        if with_unit or _has_fractions(table, schema, source.column):
-            doubt = f"while {quoted(with_unit[0])} does" if with_unit else "and holds fractions"
+        if columns_with_unit or _has_fractions(table, schema, source.column):
+            doubt = "and holds fractions"
+            if columns_with_unit:
+                doubt = f"while {quoted(columns_with_unit[0])} does"
             raise UnusableInput(
                 f"In {table_name} the column {quoted(source.column)} names no unit of time, "
                 f"{doubt}: say it with {map_option(source.column, f'{our_name}_s')} "
@@ -157,28 +160,28 @@ def _read_texts(rows: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[
         return rows.drop(unread_name), []
     text = pl.col(unread_name).str.strip_chars()
     is_empty = (is_absent(text) | column.is_nothing(text)).fill_null(value=False)
-    cells = (
+    unread_cells = (
         rows.lazy()
         .select(unread_name)
         .with_row_index("row")
         .filter(pl.col(unread_name).is_not_null())
         .with_columns(is_empty=is_empty)
         .with_columns(value=pl.when(~pl.col("is_empty")).then(column.parse_text(text)))
-        .with_columns(unusable=pl.col("value").is_null() & ~pl.col("is_empty"))
+        .with_columns(is_unusable=pl.col("value").is_null() & ~pl.col("is_empty"))
         .collect()
     )
-    values = rows[column.our_name].scatter(cells["row"], cells["value"])
-    unusable_cells = cells.filter("unusable")
-    texts = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
-    texts = texts.scatter(unusable_cells["row"], unusable_cells[unread_name])
-    rows = rows.with_columns(values, texts.alias(unread_name))
+    values = rows[column.our_name].scatter(unread_cells["row"], unread_cells["value"])
+    unusable_cells = unread_cells.filter("is_unusable")
+    unusable_texts = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
+    unusable_texts = unusable_texts.scatter(unusable_cells["row"], unusable_cells[unread_name])
+    rows = rows.with_columns(values, unusable_texts.alias(unread_name))
     if unusable_cells.is_empty():
         return rows.drop(unread_name), []
     treatment = "such rows are left out" if column.our_name in NEEDED else "taken as not applicable"
     count = unusable_cells.height
-    cells_hold = "1 cell holds" if count == 1 else f"{count:,} cells hold"
+    count_text = "1 cell holds" if count == 1 else f"{count:,} cells hold"
     sentence = (
-        f"In column {quoted(column.their_name)} {cells_hold} something else than {column.expected}, "
+        f"In column {quoted(column.their_name)} {count_text} something else than {column.expected}, "
         f"first {quoted(unusable_cells[unread_name][0])} in row {unusable_cells['row'][0] + 1}: "
         f"{treatment}."
     )
@@ -187,31 +190,33 @@ def _read_texts(rows: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[
 
 def _trim_words(column: pl.Series) -> pl.Series:
     """Drop words that mean "not applicable", and blanks around others."""
-    spellings = distinct_words(column)
-    words = pl.Series(spellings, dtype=pl.String)
-    are_absent = words.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))
-    trimmed = {
+    words = distinct_words(column)
+    word = pl.col("word")
+    word_table = pl.DataFrame({"word": words}, schema={"word": pl.String})
+    are_absent = word_table.select(is_absent(word) | (word == "-1")).to_series()
+    trimmed_by_word = {
         spelling: None if is_nothing else spelling.strip()
-        for spelling, is_nothing in zip(spellings, are_absent.to_series(), strict=True)
+        for spelling, is_nothing in zip(words, are_absent, strict=True)
     }
-    is_unchanged = all(spelling == result for spelling, result in trimmed.items())
-    return column if is_unchanged else mapped(column, trimmed)
+    is_unchanged = all(spelling == trimmed for spelling, trimmed in trimmed_by_word.items())
+    return column if is_unchanged else replace_words(column, trimmed_by_word)
 
 
 def _drop_unusable(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return rows with rank, `start_ns` and a sound `end_ns`, and the counts of others by reason."""
     end_ns = pl.col("end") if "end" in rows.columns else pl.col("start") + pl.col("duration")
+    unread_names = {name: _UNREAD.format(name) for name in NEEDED}
     reasons = [
-        pl.when(pl.col(_UNREAD.format(name)).is_not_null()).then(pl.lit(unreadable(name)))
-        for name in NEEDED
-        if _UNREAD.format(name) in rows.columns
+        pl.when(pl.col(unread_name).is_not_null()).then(pl.lit(unreadable_reason(name)))
+        for name, unread_name in unread_names.items()
+        if unread_name in rows.columns
     ]
     reasons += [
         pl.when(pl.col(name).is_null()).then(pl.lit(missing_reason(name)))
         for name in ("rank", "start")
     ]
-    reason = pl.coalesce(reasons).alias(_REASON)
-    judged_rows = rows.with_columns(reason, start_ns="start", end_ns=end_ns)
-    used_columns = [name for name in rows.columns if name.endswith("!") or name in TIMES]
-    usable_rows = judged_rows.filter(pl.col(_REASON).is_null()).drop(_REASON, *used_columns)
+    first_reason = pl.coalesce(reasons).alias(_REASON)
+    judged_rows = rows.with_columns(first_reason, start_ns="start", end_ns=end_ns)
+    consumed_columns = [name for name in rows.columns if name.endswith("!") or name in TIMES]
+    usable_rows = judged_rows.filter(pl.col(_REASON).is_null()).drop(_REASON, *consumed_columns)
     return usable_rows, count_reasons(judged_rows[_REASON])

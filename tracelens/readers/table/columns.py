@@ -51,17 +51,17 @@ def distinct_words(column: pl.Series) -> list[str]:
     return words
 
 
-def mapped(column: pl.Series, translations: Mapping[str, str | None]) -> pl.Series:
+def replace_words(column: pl.Series, new_word_by_word: Mapping[str, str | None]) -> pl.Series:
     """Replace every word of a categorical column by another, or by null."""
-    distinct = column.drop_nulls().unique()
-    target_words = [translations.get(word) for word in distinct.cast(pl.String)]
-    codes = distinct.to_physical().to_numpy()
-    no_word = len(target_words)
-    index_of_code = np.full(int(codes.max(initial=0)) + 2, no_word, np.int64)
-    index_of_code[codes] = np.arange(len(target_words))
+    words = column.drop_nulls().unique()
+    new_words = [new_word_by_word.get(word) for word in words.cast(pl.String)]
+    codes = words.to_physical().to_numpy()
+    # By code, the index of a new word; the last code, that of rows without a word, has that of null.
+    index_by_code = np.full(int(codes.max(initial=0)) + 2, len(new_words), np.int64)
+    index_by_code[codes] = np.arange(len(new_words))
     code_of_row = column.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    words_by_index = pl.Series(column.name, [*target_words, None], dtype=pl.Categorical)
-    return words_by_index.gather(index_of_code[code_of_row])
+    new_column = pl.Series(column.name, [*new_words, None], dtype=pl.Categorical)
+    return new_column.gather(index_by_code[code_of_row])
 
 
 def is_text(dtype: pl.DataType) -> bool:
@@ -85,20 +85,20 @@ def whole_number(cell: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         return cell.cast(pl.Int64, strict=False)
     if dtype.is_float() or dtype.is_decimal():
         number = cell.cast(pl.Float64)
-        return pl.when(number == number.round()).then(_from_float(number, 1))
+        return pl.when(number == number.round()).then(_scale_float(number, factor=1))
     return pl.lit(None, pl.Int64)
 
 
 def nanoseconds(cell: pl.Expr, dtype: pl.DataType, unit_ns: int) -> pl.Expr:
     """Return a cell as nanoseconds: numbers are in `unit_ns`, moments since 1970."""
     if isinstance(dtype, (pl.Datetime, pl.Duration)):
-        return _scaled(cell.to_physical(), _UNITS_NS[dtype.time_unit])
+        return _scale(cell.to_physical(), _UNITS_NS[dtype.time_unit])
     if dtype.is_integer():
-        return _scaled(cell.cast(pl.Int64, strict=False), unit_ns)
+        return _scale(cell.cast(pl.Int64, strict=False), unit_ns)
     if dtype.is_float():
-        return _from_float(cell.cast(pl.Float64), unit_ns)
+        return _scale_float(cell.cast(pl.Float64), factor=unit_ns)
     if is_text(dtype) or dtype.is_decimal():
-        return _scaled(cell.cast(_DECIMAL, strict=False), unit_ns).cast(pl.Int64, strict=False)
+        return _scale(cell.cast(_DECIMAL, strict=False), unit_ns).cast(pl.Int64, strict=False)
     return pl.lit(None, pl.Int64)
 
 
@@ -119,38 +119,38 @@ def is_moment(text: str) -> bool:
     return pl.select(moment(pl.lit(text.strip()))).item() is not None
 
 
-def _scaled(number: pl.Expr, unit_ns: int) -> pl.Expr:
+def _scale(number: pl.Expr, factor: int) -> pl.Expr:
     """Multiply, where 64 bits hold the product."""
-    limit = MAX_NS // unit_ns
-    return pl.when(number.is_between(-limit, limit)).then(number) * unit_ns
+    limit = MAX_NS // factor
+    return pl.when(number.is_between(-limit, limit)).then(number) * factor
 
 
-def _from_float(number: pl.Expr, unit_ns: int) -> pl.Expr:
-    scaled = (number * unit_ns).round()
+def _scale_float(number: pl.Expr, *, factor: int) -> pl.Expr:
+    scaled = (number * factor).round()
     return pl.when(scaled.abs() < MAX_NS).then(scaled).cast(pl.Int64, strict=False)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table.
-
-    `value` reads its cells, null where it cannot; `parse_text` reads the text of the others, and
-    `is_nothing` is true for such texts that do not apply. `expected` is for sentences.
-    """
+    """One column of the table, and how its cells are read."""
 
     our_name: str
     their_name: str
-    expected: str
-    value: pl.Expr
-    parse_text: Reading
-    is_nothing: Reading = field(default=lambda _: pl.lit(value=False))
-    moment: bool = False
+    expected: str  # what its cells hold, in sentences
+    value: pl.Expr  # of its cells, null where it cannot be read
+    parse_text: Reading  # of the text of such cells
+    is_nothing: Reading = field(
+        default=lambda _: pl.lit(value=False)
+    )  # True: the text does not apply
+    has_moments: bool = False  # its times are dates
 
 
-def describe(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Column:
-    """Return the readings of one column of a type; `iso`: its text is dates."""
+def describe_column(
+    our_name: str, source: Source, dtype: pl.DataType, *, is_iso_text: bool
+) -> Column:
+    """Return the readings of one column of a type; `is_iso_text`: its text is dates."""
     if our_name in TIMES:
-        return _time_column(our_name, source, dtype, iso=iso)
+        return _time_column(our_name, source, dtype, is_iso_text=is_iso_text)
     if our_name in _WORDS:
         return _word_column(our_name, source, dtype)
     if our_name == "value":
@@ -158,17 +158,20 @@ def describe(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) ->
     return _count_column(our_name, source, dtype)
 
 
-def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Column:
-    """Describe a column of times; a begin may be -1, an end or a duration of -1 does not apply."""
+def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_text: bool) -> Column:
+    """Describe a column of times, in ns; a begin may be -1, an end or a duration of -1 does not apply.
+
+    `is_iso_text`: its cells are dates as text (ISO 8601).
+    """
     cell, unit_ns = pl.col(source.column), source.unit_ns or 1
-    value = moment(cell) if iso else nanoseconds(cell, dtype, unit_ns)
-    are_dates = iso or isinstance(dtype, pl.Datetime)
+    value = moment(cell) if is_iso_text else nanoseconds(cell, dtype, unit_ns)
+    has_moments = is_iso_text or isinstance(dtype, pl.Datetime)
 
     def parse_text(text: pl.Expr) -> pl.Expr:
-        return moment(text) if iso else nanoseconds(text, _TEXT, unit_ns)
+        return moment(text) if is_iso_text else nanoseconds(text, _TEXT, unit_ns)
 
     if our_name == "start":
-        return Column(our_name, source.column, "a time", value, parse_text, moment=are_dates)
+        return Column(our_name, source.column, "a time", value, parse_text, has_moments=has_moments)
     if dtype.is_numeric() or is_text(dtype):
         value = pl.when(value.ne_missing(-unit_ns)).then(value)
     return Column(
@@ -178,7 +181,7 @@ def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool
         value,
         parse_text,
         is_nothing=lambda text: text.cast(_FLOAT, strict=False) == -1,
-        moment=are_dates,
+        has_moments=has_moments,
     )
 
 

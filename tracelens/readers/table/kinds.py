@@ -1,8 +1,7 @@
 """Translates kind, operation and name of every row of a table into TraceLens' words.
 
-The kind is taken from the word for it, else from the operation, else from the name; only a kernel that
-communicates says so in its name alone. An unknown word
-loses nothing: its rows are kept as kind ``user`` under their name, and a note lists it.
+The kind is taken from the word for it, else from the operation, else from the name. Rows of an unknown
+word are kept as kind ``user`` under their name, and a note lists it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import Note
 from tracelens.readers.base import quoted
-from tracelens.readers.table.columns import distinct_words, mapped
+from tracelens.readers.table.columns import distinct_words, replace_words
 from tracelens.readers.table.naming import map_option
 from tracelens.readers.words import kernel_meaning, meaning, normal, role
 from tracelens.schema.vocabulary import OPS
@@ -37,16 +36,20 @@ def translate(rows: pl.DataFrame, renaming: Renaming) -> tuple[pl.DataFrame, lis
     missing_names = [name for name in _SOURCES if name not in rows.columns]
     rows = rows.with_columns(pl.lit(None, _WORD).alias(name) for name in missing_names)
     combinations = rows.group_by(_SOURCES, maintain_order=True).agg(count=pl.len())
-    translated = _translate_words(combinations, renaming)
-    meanings = translated.select(*_SOURCES, *_MEANT.values())
+    translations = _translate_words(combinations, renaming)
+    meanings = translations.select(*_SOURCES, *_MEANT.values())
     joined = rows.join(meanings, on=_SOURCES, how="left", nulls_equal=True, maintain_order="left")
-    named_rows = joined.drop(_SOURCES).rename({meant: name for name, meant in _MEANT.items()})
-    return named_rows, _notes_on_unknown(translated) + _notes_on_nameless(translated)
+    translated_rows = joined.drop(_SOURCES).rename({meant: name for name, meant in _MEANT.items()})
+    return translated_rows, _note_unknown_words(translations) + _note_nameless(translations)
 
 
 def _translate_words(combinations: pl.DataFrame, renaming: Renaming) -> pl.DataFrame:
-    """Return the meaning of each combination of words, and the unknown words in it."""
-    meanings = {name: _known_words(combinations, name, renaming) for name in _SOURCES}
+    """Return the meaning of each combination of kind, op and name, and the unknown word in it.
+
+    `combinations` has a row for each, and the `count` of rows that have it. `unknown` is null if the
+    kind is known, "" if there is no word for it.
+    """
+    meanings = {name: _find_meanings(combinations, name, renaming) for name in _SOURCES}
     kind_by_column = {
         name: _translate_column(name, {word: kind for word, (kind, _) in meanings[name].items()})
         for name in _SOURCES
@@ -77,7 +80,7 @@ def translate_roles(rows: pl.DataFrame, renaming: Renaming, table: str) -> pl.Da
     if "role" not in rows.columns:
         return rows.with_columns(role=guessed_role)
     words = distinct_words(rows["role"])
-    role_by_word = {word: renaming.roles.get(normal(word)) or role(word) for word in words}
+    role_by_word = {word: renaming.role_by_word.get(normal(word)) or role(word) for word in words}
     unknown_words = [word for word, known_role in role_by_word.items() if known_role is None]
     if unknown_words:
         unknown_word = min(unknown_words)
@@ -85,57 +88,62 @@ def translate_roles(rows: pl.DataFrame, renaming: Renaming, table: str) -> pl.Da
             f"In {table} the role {quoted(unknown_word)} is not known: expected worker or ps; say which "
             f"it is with {map_option('role:' + unknown_word, 'worker')} (or =ps)."
         )
-    given_role = mapped(rows["role"], role_by_word)
+    given_role = replace_words(rows["role"], role_by_word)
     return rows.with_columns(role=pl.coalesce(given_role, guessed_role))
 
 
-def _known_words(rows: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
+def _find_meanings(rows: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
+    """Return kind and operation of each known word of a column."""
     words = distinct_words(rows[column])
-    meanings = {word: renaming.kinds.get(normal(word)) or meaning(word) for word in words}
-    return {word: known for word, known in meanings.items() if known}
+    meanings = {word: renaming.meaning_by_word.get(normal(word)) or meaning(word) for word in words}
+    return {word: kind_and_op for word, kind_and_op in meanings.items() if kind_and_op}
 
 
-def _translate_column(column: str, known: Mapping[str, str | None]) -> pl.Expr:
-    """Replace every word of a column by its meaning, null where that is nothing."""
-    translations = {word: ours for word, ours in known.items() if ours}
+def _translate_column(column: str, our_word_by_word: Mapping[str, str | None]) -> pl.Expr:
+    """Return an expression of a column's words in ours, null where there is none."""
+    translations = {word: ours for word, ours in our_word_by_word.items() if ours}
     if not translations:
         return pl.lit(None, _WORD)
     return pl.col(column).cast(pl.String).replace_strict(translations, default=None).cast(_WORD)
 
 
 def _choose_operation(meanings: Mapping[str, Mapping[str, Meaning]], kind: pl.Expr) -> pl.Expr:
-    """Return the operation by the first word of the row's kind, else the given operation."""
+    """Return the operation by the first word of the row's kind, else the given operation.
+
+    `meanings` are those of words, by column; `kind` is that of the row.
+    """
     fitting_ops = []
-    for name in ("op", "kind", "name"):
-        op_of_word = {word: op for word, (_, op) in meanings[name].items()}
-        kind_of_word = {word: own for word, (own, op) in meanings[name].items() if op}
-        is_of_kind = _translate_column(name, kind_of_word) == kind
-        fitting_ops.append(pl.when(is_of_kind).then(_translate_column(name, op_of_word)))
+    for column in ("op", "kind", "name"):
+        op_by_word = {word: op for word, (_, op) in meanings[column].items()}
+        kind_by_word = {word: k for word, (k, op) in meanings[column].items() if op}
+        is_of_kind = _translate_column(column, kind_by_word) == kind
+        fitting_ops.append(pl.when(is_of_kind).then(_translate_column(column, op_by_word)))
     return pl.coalesce(*fitting_ops, "op")
 
 
-def _notes_on_unknown(combinations: pl.DataFrame) -> list[Note]:
+def _note_unknown_words(combinations: pl.DataFrame) -> list[Note]:
     """Note the words of no known kind; `combinations` has one row per kind, operation and name."""
-    counts = (
+    row_counts = (
         combinations.drop_nulls("unknown")
         .group_by(pl.col("unknown").cast(pl.String))
         .agg(pl.col("count").sum())
         .sort("count", "unknown", descending=[True, False])
     )
-    if counts.is_empty():
+    if row_counts.is_empty():
         return []
-    total, top_counts = int(counts["count"].sum()), counts.head(MAX_WORDS_LISTED).rows()
+    total_count, top_counts = row_counts["count"].sum(), row_counts.head(MAX_WORDS_LISTED).rows()
     listed = [f"{quoted(word) if word else 'none'} ({count:,})" for word, count in top_counts]
-    more_count = counts.height - len(top_counts)
-    more_words = f" and {more_count} more" if more_count else ""
+    unlisted_count = row_counts.height - len(top_counts)
+    unlisted_text = f" and {unlisted_count} more" if unlisted_count else ""
     sentence = (
-        f"{total:,} spans are of a kind that TraceLens does not know: {', '.join(listed)}{more_words}; "
+        f"{total_count:,} spans are of a kind that TraceLens does not know: "
+        f"{', '.join(listed)}{unlisted_text}; "
         "they are kept as 'user'. Say what one means with --map kind:WORD=KIND."
     )
     return [Note(file="", sentence=sentence, kind="table")]
 
 
-def _notes_on_nameless(combinations: pl.DataFrame) -> list[Note]:
+def _note_nameless(combinations: pl.DataFrame) -> list[Note]:
     """Note reductions without an operation, which cannot be matched."""
     without_op = (pl.col("kind_meant") == "reduction") & pl.col("op_meant").is_null()
     count = int(combinations.filter(without_op)["count"].sum())

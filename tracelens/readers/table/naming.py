@@ -60,7 +60,7 @@ MAX_COLUMNS_LISTED: Final = 20  # columns in a sentence: more are counted [polic
 _KINDS: Final = (*KINDS, *(op for ops in OPS.values() for op in ops))
 _WORD: Final = re.compile(r"[^\W_]+")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_OURS: Final[dict[str, str]] = {
+_OUR_NAMES: Final[dict[str, str]] = {
     normal(word): our_name
     for our_name, synonyms in (TIMES | OTHERS).items()
     for word in (our_name, *synonyms.split())
@@ -84,19 +84,20 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """`sources` by our names; `unused` are the table's columns that nothing is read from."""
+    """Which columns of a table are read as which of ours; nothing is read from `unused_columns`."""
 
-    sources: Mapping[str, Source]
-    unused: tuple[str, ...] = ()
+    source_by_our_name: Mapping[str, Source]
+    unused_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Renaming:
     """The user's names for columns and words; see `parse`."""
 
-    columns: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
-    kinds: Mapping[str, Meaning] = field(default_factory=dict)
-    roles: Mapping[str, str] = field(default_factory=dict)
+    # Our name of a column, and its unit in ns.
+    our_column_by_theirs: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    meaning_by_word: Mapping[str, Meaning] = field(default_factory=dict)  # by normalized word
+    role_by_word: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, theirs_to_ours: Mapping[str, str]) -> Renaming:
@@ -108,25 +109,25 @@ class Renaming:
         Raises:
             InvalidArgument: TraceLens has no such column or word.
         """
-        columns: dict[str, tuple[str, int | None]] = {}
-        kinds: dict[str, Meaning] = {}
-        roles: dict[str, str] = {}
+        our_column_by_theirs: dict[str, tuple[str, int | None]] = {}
+        meaning_by_word: dict[str, Meaning] = {}
+        role_by_word: dict[str, str] = {}
         for their_name, our_name in theirs_to_ours.items():
             column, colon, table_word = their_name.partition(":")
             if colon and column in {"kind", "op"}:
                 kind_meaning = meaning(our_name)
-                kinds[normal(table_word)] = _require(
+                meaning_by_word[normal(table_word)] = _require(
                     kind_meaning, their_name, our_name, "kind or operation", _KINDS
                 )
             elif colon and column == "role":
-                roles[normal(table_word)] = _require(
+                role_by_word[normal(table_word)] = _require(
                     role(our_name), their_name, our_name, "role", ROLES
                 )
             else:
-                columns[their_name] = _require(
+                our_column_by_theirs[their_name] = _require(
                     column_meaning(our_name), their_name, our_name, "column", COLUMNS
                 )
-        return cls(columns, kinds, roles)
+        return cls(our_column_by_theirs, meaning_by_word, role_by_word)
 
 
 def _require(
@@ -149,22 +150,27 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
         InvalidArgument: the user named a column that the table does not have.
     """
     names = [name for name in columns if not name.startswith("__")]
-    unknown_columns = [their_name for their_name in renaming.columns if their_name not in names]
+    unknown_columns = [
+        their_name for their_name in renaming.our_column_by_theirs if their_name not in names
+    ]
     if unknown_columns:
         unknown = quoted(unknown_columns[0])
         raise InvalidArgument(f"{table} has no column {unknown}; it has {_list_columns(names)}.")
-    sources = {
-        ours: Source(theirs, unit_ns) for theirs, (ours, unit_ns) in renaming.columns.items()
+    source_by_our_name = {
+        ours: Source(theirs, unit_ns)
+        for theirs, (ours, unit_ns) in renaming.our_column_by_theirs.items()
     }
     for our_name, candidates in _candidates(names, renaming).items():
-        if our_name not in sources:
-            sources[our_name] = _choose_source(our_name, candidates, table)
-    if "end" in sources:
-        sources.pop("duration", None)
-    if EVENT_TYPE in names and EVENT_TYPE not in {source.column for source in sources.values()}:
-        sources[EVENT_TYPE] = Source(EVENT_TYPE)
-    missing_names = [our_name for our_name in REQUIRED if our_name not in sources]
-    if "duration" in sources and "end" in missing_names:
+        if our_name not in source_by_our_name:
+            source_by_our_name[our_name] = _choose_source(our_name, candidates, table)
+    if "end" in source_by_our_name:
+        source_by_our_name.pop("duration", None)
+    if EVENT_TYPE in names and EVENT_TYPE not in {
+        source.column for source in source_by_our_name.values()
+    }:
+        source_by_our_name[EVENT_TYPE] = Source(EVENT_TYPE)
+    missing_names = [our_name for our_name in REQUIRED if our_name not in source_by_our_name]
+    if "duration" in source_by_our_name and "end" in missing_names:
         missing_names.remove("end")
     if missing_names:
         needed = " and ".join(f"'{our_name}'" for our_name in missing_names)
@@ -173,17 +179,17 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
             f"rank, start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
             f"so with --map COLUMN={missing_names[0]}."
         )
-    used_columns = {source.column for source in sources.values()}
-    return Plan(sources, tuple(name for name in names if name not in used_columns))
+    used_columns = {source.column for source in source_by_our_name.values()}
+    return Plan(source_by_our_name, tuple(name for name in names if name not in used_columns))
 
 
 def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]:
     """Return for each of our columns the table's columns that may be it, the closest first."""
     candidates: dict[str, list[Source]] = {}
     for name in names:
-        name_meaning = column_meaning(name) if name not in renaming.columns else None
-        if name_meaning:
-            our_name, unit_ns = name_meaning
+        name_and_unit = column_meaning(name) if name not in renaming.our_column_by_theirs else None
+        if name_and_unit:
+            our_name, unit_ns = name_and_unit
             candidates.setdefault(our_name, []).append(Source(name, unit_ns))
     for our_name, sources in candidates.items():
         sources.sort(key=partial(_source_distance, our_name))
@@ -208,17 +214,17 @@ def _split_words(name: str) -> list[str]:
 
 def column_meaning(name: str) -> tuple[str, int | None] | None:
     """Return our column and the unit, in ns, that a column's name means; None if it means nothing."""
-    name_words = _split_words(name)
-    joined_words, without_unit = "".join(name_words), "".join(name_words[:-1])
-    if joined_words in _OURS:
-        return _OURS[joined_words], None
-    if name_words and name_words[-1] in UNITS and _OURS.get(without_unit) in TIMES:
-        return _OURS[without_unit], UNITS[name_words[-1]]
+    words = _split_words(name)
+    joined_words, without_unit = "".join(words), "".join(words[:-1])
+    if joined_words in _OUR_NAMES:
+        return _OUR_NAMES[joined_words], None
+    if words and words[-1] in UNITS and _OUR_NAMES.get(without_unit) in TIMES:
+        return _OUR_NAMES[without_unit], UNITS[words[-1]]
     return None
 
 
 def _distance(our_name: str, name: str) -> int:
-    """Return how far a name is from ours: 0 equal, 1 but for unit or case, then synonyms."""
+    """Return the distance of a name from ours: 0 equal, 1 but for unit or case, then synonyms."""
     if name in {our_name, f"{our_name}_ns"}:
         return 0
     words = _split_words(name)

@@ -18,21 +18,28 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelens.conversion.layout import Growth, layout_of
-from tracelens.conversion.messages import BATCH, LEAD, messages
+from tracelens.conversion.layout import GrowthLimit, read_layout
+from tracelens.conversion.messages import BATCH, LEAD, iterate_messages
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import Note, Trace
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading, quoted
-from tracelens.readers.exported import common_clock
+from tracelens.readers.exported import build_common_clock
 from tracelens.readers.json_values import as_count, as_object
 from tracelens.readers.spans import Origin
 from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
-from tracelens.readers.table.cells import gather
+from tracelens.readers.table.cells import read_cells
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
-from tracelens.schema.arrow import mapped
-from tracelens.schema.gate import beginning, contents, limit, open_regular, passed, refuse_beyond
+from tracelens.schema.arrow import map_file
+from tracelens.schema.gate import (
+    check_path,
+    limit,
+    open_regular,
+    read_beginning,
+    read_contents,
+    refuse_beyond,
+)
 from tracelens.schema.json_text import loads
 from tracelens.schema.rules import LONGEST_NS
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
@@ -52,11 +59,8 @@ _BLOCK_BYTES: Final = 1 << 18  # bytes of text that are looked at together
 _DELIMITERS: Final = (",", ";", "\t", "|")
 # What a damaged file makes polars and Arrow's library raise.
 _DAMAGE: Final = (
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-    pa.ArrowException,
-    OSError,
-    ValueError,
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException),
+    *(OSError, ValueError),
 )
 
 
@@ -112,13 +116,15 @@ def _refuse_huge(path: Path, first_bytes: bytes) -> None:
         metadata = _footer(path)
         row_count, column_count = metadata.num_rows, metadata.num_columns
         row_groups = map(metadata.row_group, range(metadata.num_row_groups))
-        Growth(file_bytes).add_bytes(sum(max(0, group.total_byte_size) for group in row_groups))
+        GrowthLimit(file_bytes).count_bytes(
+            sum(max(0, group.total_byte_size) for group in row_groups)
+        )
     elif first_bytes.startswith(_ARROW):
-        content = mapped(path)
+        content = map_file(path)
         view = memoryview(content)
-        Growth(file_bytes).add_all(view)
-        batches = [message for message in messages(view) if message.kind == BATCH]
-        row_count = sum(layout_of(batch.header(view)).rows for batch in batches)
+        GrowthLimit(file_bytes).count_stream(view)
+        batches = [message for message in iterate_messages(view) if message.kind == BATCH]
+        row_count = sum(read_layout(batch.header(view)).rows for batch in batches)
         column_count = len(pa.ipc.read_schema(content.slice(len(LEAD))))
     else:
         row_count = _count_lines(path)
@@ -132,17 +138,17 @@ def _count_lines(path: Path) -> int:
     Raises:
         NotATrace: a line is longer than any that is read.
     """
-    line_count = line_bytes = 0
+    line_count = line_bytes = 0  # `line_bytes`: at least those of the line that has not ended
     is_quoted = False
     with open_regular(path) as file:
         for block in iter(partial(file.read, _BLOCK_BYTES), b""):
             line_bytes += len(block)
-            for part in block.split(b'"'):
-                if not is_quoted and b"\n" in part:
-                    line_count += part.count(b"\n")
+            for section in block.split(b'"'):
+                if not is_quoted and b"\n" in section:
+                    line_count += section.count(b"\n")
                     line_bytes = 0
                 is_quoted = not is_quoted
-            is_quoted = not is_quoted  # a block ends within a part
+            is_quoted = not is_quoted  # a block ends within a section
             refuse_beyond("text", line_bytes, "a line")
     return line_count
 
@@ -213,12 +219,12 @@ def _source(path: Path) -> Path | io.BytesIO:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        return io.BytesIO(contents(path))
-    return passed(path)
+        return io.BytesIO(read_contents(path))
+    return check_path(path)
 
 
 def _begin(path: Path) -> bytes:
-    return beginning(path, len(_ARROW))
+    return read_beginning(path, len(_ARROW))
 
 
 def _footer(path: Path) -> pq.FileMetaData:
@@ -227,13 +233,13 @@ def _footer(path: Path) -> pq.FileMetaData:
     Raises:
         NotATrace, OSError, ValueError, pyarrow.ArrowException: as `scan_parquet` does.
     """
-    return pq.read_metadata(pa.BufferReader(mapped(path)))
+    return pq.read_metadata(pa.BufferReader(map_file(path)))
 
 
 def _is_ours(path: Path) -> bool:
     """Return True if an Arrow file holds a process of a native trace, or is too damaged to tell."""
     try:
-        with pa.ipc.open_file(mapped(path)) as reader:
+        with pa.ipc.open_file(map_file(path)) as reader:
             return METADATA_KEY in (reader.schema.metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return True
@@ -247,24 +253,24 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     """
     name = f"'{file}'" if file else "the table"
     column_plan = plan(table.collect_schema().names(), renaming, name)
-    cells = gather(table, column_plan, name)
-    translated_rows, word_notes = translate(cells.frame, renaming)
+    cells = read_cells(table, column_plan, name)
+    translated_rows, word_notes = translate(cells.rows, renaming)
     origin = Origin(
-        name,
-        file,
-        one_clock=one_clock,
-        dates=cells.wall,
-        unusable=cells.unusable,
+        name=name,
+        file=file,
+        has_one_clock=one_clock,
+        has_dates=cells.has_dates,
+        unusable_by_reason=cells.unusable_by_reason,
         notes=(*_unused(column_plan), *cells.notes, *word_notes),
     )
     return spans.build(translate_roles(translated_rows, renaming, name), origin)
 
 
 def _unused(planned: Plan) -> list[Note]:
-    if not planned.unused:
+    if not planned.unused_columns:
         return []
-    listed = ", ".join(map(quoted, planned.unused))
-    plural = "s" if len(planned.unused) > 1 else ""
+    listed = ", ".join(map(quoted, planned.unused_columns))
+    plural = "s" if len(planned.unused_columns) > 1 else ""
     sentence = f"Nothing is read from the column{plural} {listed}."
     return [Note(file="", sentence=sentence, kind="table")]
 
@@ -304,13 +310,13 @@ def _add_conversion_facts(trace: Trace, path: Path) -> Trace:
         facts = as_object(loads((_footer(path).metadata or {}).get(CONVERSION_KEY, b"{}")))
     except (OSError, ValueError, pa.ArrowException):
         return trace
-    items = facts.get("notes")
-    sentences = [text for text in items if isinstance(text, str)] if isinstance(items, list) else []
-    notes = [Note("", " ".join(sentence.split()), "chosen") for sentence in sentences]
-    window_ns = as_count(facts.get("window_ns"), LONGEST_NS) or 0
-    summed_up_count = as_count(facts.get("summed_up"), LONGEST_NS) or 0
+    entries = facts.get("notes")
+    texts = [text for text in entries if isinstance(text, str)] if isinstance(entries, list) else []
+    notes = [Note("", " ".join(text.split()), "chosen") for text in texts]
+    window_ns = as_count(facts.get("window_ns"), limit=LONGEST_NS) or 0
+    summed_up_count = as_count(facts.get("summed_up"), limit=LONGEST_NS) or 0
     return trace.with_(
-        clocks=pl.concat([trace.clocks, common_clock(window_ns)]),
+        clocks=pl.concat([trace.clocks, build_common_clock(window_ns)]),
         notes=(*trace.notes, *notes),
         dropped=trace.dropped | ({SUMMED_UP: summed_up_count} if summed_up_count else {}),
     )

@@ -22,7 +22,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.placements import check_received, parse_size
-from tracelens.simulator.algorithms import ALGORITHMS, transfer
+from tracelens.simulator.algorithms import ALGORITHMS, count_messages_and_payloads
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
@@ -46,7 +46,7 @@ def carry_out_by(variant: Variant, algorithm: str) -> None:
     name = algorithm.replace("-", "_")
     if name not in ALGORITHMS:
         raise InvalidArgument(f"the algorithm is none of {', '.join(ALGORITHMS)}.")
-    _resize_allreduces(variant, name, None)
+    _resize_allreduces(variant, algorithm=name)
 
 
 def scale_ranks(variant: Variant, count: str) -> None:
@@ -59,14 +59,15 @@ def scale_ranks(variant: Variant, count: str) -> None:
     check_received(graph)
     is_served = graph.edges.shard >= 0  # [edge]
     if not is_served.any() or graph.calls:
-        _resize_allreduces(variant, None, rank_count)
+        _resize_allreduces(variant, rank_count=rank_count)
     _serve_workers(variant, is_served, rank_count)
     delay_ns = _measure_delay_of_slowest(graph, rank_count)
     is_from_rank = graph.edges.source < graph.threads.event_count
     for calls in graph.calls:
-        if len(calls.worker) == recorded_count and not calls.is_rooted:
+        if len(calls.workers) == recorded_count and not calls.is_rooted:
+            # The slowest rank is late for the last call of each step.
             last_of_step = np.append(np.flatnonzero(np.diff(calls.step)), calls.count - 1)
-            is_to_last = np.isin(graph.edges.target, calls.departures[last_of_step])
+            is_to_last = np.isin(graph.edges.target, calls.departure_events[last_of_step])
             variant.lag_ns[is_from_rank & is_to_last] += delay_ns
     warning = (
         f" More than {MAX_FACTOR_OF_RANKS_VALIDATED} times the ranks: not validated."
@@ -80,57 +81,64 @@ def scale_ranks(variant: Variant, count: str) -> None:
 
 
 def _serve_workers(variant: Variant, is_served: Flags, rank_count: int) -> None:
-    """Let servers serve more workers; edges (flags) without a resource take longer in proportion."""
+    """Let servers serve `rank_count` workers; edges without a resource take longer in proportion.
+
+    `is_served` flags edges of requests to servers and of services, [edge]. A joint update is made once,
+    however many workers there are.
+    """
     graph, edges = variant.graph, variant.graph.edges
     growth = rank_count / len(graph.ranks)
     variant.rank_count = rank_count
     has_no_resource = is_served.copy()
     has_no_resource[graph.tasks.edge] = False
     costs = Costs(edges)
-    has_line = np.isin(edges.cost_line, list(costs.models)) & (edges.nbytes > 0)
-    lag_factors = costs.factors(costs.models, edges.nbytes, pace=growth)
+    has_line = np.isin(edges.cost_line_index, list(costs.model_by_line)) & (edges.nbytes > 0)
+    lag_factors = costs.compute_lag_factors(costs.model_by_line, edges.nbytes, pace_ratio=growth)
     variant.lag_ns[has_no_resource] *= lag_factors[has_no_resource]
-    is_service = (edges.source >= graph.first_service_event) & (edges.cost_line >= 0)
+    is_service = (edges.source >= graph.first_service_event) & (edges.cost_line_index >= 0)
     grows_alike = has_no_resource & ~has_line & is_service
-    joint_updates = graph.service_edges[graph.requests.joint_updates]
+    joint_updates = graph.service_edges[graph.requests.joint_update_rows]
     grows_alike[joint_updates[joint_updates >= 0]] = False
     variant.lag_ns[grows_alike] *= growth
 
 
-def _resize_allreduces(variant: Variant, algorithm: str | None, rank_count: int | None) -> None:
+def _resize_allreduces(
+    variant: Variant, *, algorithm: str | None = None, rank_count: int | None = None
+) -> None:
     """Let allreduces take what they would by another algorithm, or of more ranks; None = as recorded."""
     graph, costs = variant.graph, Costs(variant.graph.edges)
-    factors = np.ones(len(variant.lag_ns))  # [edge]
+    lag_factors = np.ones(len(variant.lag_ns))  # [edge]
     is_assumed = has_allreduces = False
-    for index in costs.models:
+    for index in costs.model_by_line:
         line = graph.edges.cost_lines[index]
-        if line.operation != "allreduce" or line.ranks < MIN_RANKS_OF_ALLREDUCE:
+        if line.operation != "allreduce" or line.rank_count < MIN_RANKS_OF_ALLREDUCE:
             continue
-        recorded_names = graph.algorithms.get(line.ranks, frozenset())
-        recorded_algorithm = _choose_recorded(recorded_names, line.ranks)
+        recorded_names = graph.algorithms_by_rank_count.get(line.rank_count, frozenset())
+        recorded_algorithm = _choose_recorded(recorded_names, line.rank_count)
         is_assumed |= not recorded_names
-        is_of_all = line.ranks >= len(graph.ranks)
-        new_ranks = line.ranks if rank_count is None or not is_of_all else rank_count
-        messages, payloads = transfer(recorded_algorithm, line.ranks)
-        new_messages, new_payloads = transfer(algorithm or recorded_algorithm, new_ranks)
-        cost_ratios = new_messages / messages, new_payloads / payloads
-        factors *= costs.factors([index], graph.edges.nbytes, *cost_ratios)
+        is_of_all = line.rank_count >= len(graph.ranks)
+        new_count = line.rank_count if rank_count is None or not is_of_all else rank_count
+        messages, payloads = count_messages_and_payloads(recorded_algorithm, line.rank_count)
+        new_algorithm = algorithm or recorded_algorithm
+        new_messages, new_payloads = count_messages_and_payloads(new_algorithm, new_count)
+        ratios = new_messages / messages, new_payloads / payloads  # of latency, of pace
+        lag_factors *= costs.compute_lag_factors([index], graph.edges.nbytes, *ratios)
         has_allreduces = True
     if not has_allreduces:
-        raise InvalidArgument(costs.explain_lack(network=True))
-    variant.lag_ns = variant.lag_ns * factors
+        raise InvalidArgument(costs.explain_lack(is_network=True))
+    variant.lag_ns = variant.lag_ns * lag_factors
     if is_assumed:
         variant.notes.append(
             f"How allreduces were carried out was not recorded: taken for a {_ASSUMED}."
         )
 
 
-def _choose_recorded(algorithms: frozenset[str], ranks: int) -> str:
-    """Return the recorded algorithm of allreduces, or the assumed one."""
+def _choose_recorded(algorithms: frozenset[str], rank_count: int) -> str:
+    """Return the recorded algorithm of allreduces of so many ranks, or the assumed one without any."""
     if len(algorithms) > 1:
         raise InvalidArgument(
-            f"the allreduces of {ranks} ranks were carried out by {fmt.series(sorted(algorithms))}: "
-            "one line does not fit all of them."
+            f"the allreduces of {rank_count} ranks were carried out by "
+            f"{fmt.join_words(sorted(algorithms))}: one line does not fit all of them."
         )
     recorded = next(iter(algorithms), _ASSUMED)
     if recorded not in ALGORITHMS:
@@ -145,9 +153,10 @@ def _measure_delay_of_slowest(graph: EventGraph, rank_count: int) -> float:
 
     Each is the expected maximum of as many draws from what ranks differ by from their step's median.
     """
-    work_ns = graph.sum_by_step(graph.measure_work_ns(OWN_CATEGORIES))  # [step, rank]
+    work_ns = graph.sum_by_step_and_worker(graph.measure_work_ns(OWN_CATEGORIES))  # [step, rank]
     deviations_ns = np.sort((work_ns - np.median(work_ns, axis=1, keepdims=True)).ravel())
     share_below = np.arange(len(deviations_ns) + 1) / len(deviations_ns)
+    # A deviation is the greatest of N draws with the probability that all N are at most as great.
     new_maximum_ns, recorded_maximum_ns = (
         float((deviations_ns * np.diff(share_below**count)).sum())
         for count in (rank_count, len(graph.ranks))
@@ -160,7 +169,7 @@ def join_up_to(variant: Variant, size: str) -> None:
     max_bytes = parse_size(size.replace("MB", "000000").replace("KB", "000"))
     costs, joined_count, recorded_count, largest_ratio = Costs(variant.graph.edges), 0, 0, 0
     cost_lines = variant.graph.edges.cost_lines
-    line_costs = {cost_lines[index]: cost for index, cost in costs.models.items()}
+    line_costs = {cost_lines[index]: model for index, model in costs.model_by_line.items()}
     for calls in variant.graph.calls:
         sizes_bytes = calls.nbytes[calls.nbytes > 0]
         if len(sizes_bytes) < 2 or calls.is_rooted or calls.cost_line not in line_costs:
@@ -192,35 +201,35 @@ def join_up_to(variant: Variant, size: str) -> None:
 def join_calls(
     variant: Variant, cost: CostModel, calls: Calls, max_bytes: int, *, steps: Ints | None = None
 ) -> Ints:
-    """Join calls of one kind, in some steps (numbers) or all, up to `max_bytes`.
+    """Join calls of one kind, in some steps (numbers; None = all), up to `max_bytes`.
 
     Return the bytes of each joined call; one takes what the cost line says for them, times how much
     longer than usual its parts took.
     """
     edges, threads = variant.graph.edges, variant.graph.threads
-    ends_group = _find_needed_calls(variant.graph, calls)
+    ends_group = _find_needed_calls(variant.graph, calls)  # [call], as all but what is of a group
     if steps is not None:
         ends_group |= ~np.isin(calls.step, steps)
     group = _number_groups(calls.step, calls.nbytes, max_bytes, ends_group)
     joined_bytes = np.bincount(group, np.maximum(calls.nbytes, 0))
-    wire_edges = variant.graph.call_edges[calls.departures]
+    wire_edges = variant.graph.duration_edge_of_event[calls.departure_events]  # to completions
     recorded_ns = variant.lag_ns[wire_edges]
     parts_ns = np.bincount(group, _find_usual_times(cost, calls.nbytes, recorded_ns))
     joined_ns = cost.latency_ns + np.maximum(joined_bytes, 1) * cost.ns_per_byte
     time_ratio = joined_ns / np.maximum(parts_ns, 1e-9)
-    time_ratio[np.bincount(group) == 1] = 1.0
+    time_ratio[np.bincount(group) == 1] = 1.0  # calls that are not joined stay as they are
     is_last = np.append(np.diff(group) > 0, True)
     group_ns = np.bincount(group, recorded_ns) * time_ratio
     variant.lag_ns[wire_edges] = np.where(is_last, group_ns[group], 0.0)
     # Ranks meet, and leave, once in a joined call, and its stream continues at once within it.
-    is_within = np.isin(edges.source, calls.departures[~is_last] + 1)
+    is_within = np.isin(edges.source, calls.departure_events[~is_last] + 1)
     variant.lag_ns[is_within] = 0.0
     variant.drop_edges(np.flatnonzero(is_within & (edges.target < threads.event_count)))
     return joined_bytes.astype(np.int64)
 
 
 def _find_usual_times(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
-    """Return the usual time of calls, ns: the median of their size, or the line for a rare size."""
+    """Return the usual time of calls, ns, [call]: the median of their size; of rare ones the line's."""
     usual_ns = cost.latency_ns + np.maximum(nbytes, 1) * cost.ns_per_byte
     for size in np.unique(nbytes):
         calls_of_size = np.flatnonzero(nbytes == size)
@@ -242,7 +251,7 @@ def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
     is_known = (entering_edge >= 0) & (leaving_edge >= 0) & ~calls.is_blocking[:-1]
     next_begin = np.where(is_known, graph.edges.source[entering_edge], 0)  # event
     own_end = np.where(is_known, graph.edges.target[leaving_edge], 0)
-    computed_ns = np.cumsum(graph.threads.assign_to_ends(graph.measure_work_ns(phases)))
+    computed_ns = np.cumsum(graph.threads.assign_to_end_events(graph.measure_work_ns(phases)))
     computes = (own_end <= next_begin) & (computed_ns[next_begin] > computed_ns[own_end])
     return np.append((is_known & computes).any(axis=1), False)
 
@@ -257,5 +266,5 @@ def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) 
         if row and (begins or is_full):
             group, joined_bytes = group + 1, 0
         groups[row] = group
-        joined_bytes += max(size, 0)
+        joined_bytes += max(size, 0)  # -1 = unknown
     return groups

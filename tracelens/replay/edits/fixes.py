@@ -28,17 +28,17 @@ __all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix", "apply_fix"]
 
 @dataclass(frozen=True)
 class EditFix:
-    """Fix a finding by edits of `tracelens whatif`."""
+    """Fix a finding by edits (texts) of `tracelens whatif`."""
 
-    texts: tuple[str, ...]
+    edits: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class WorkFix:
     """Let workers work less in some phases of some steps.
 
-    `changes` are names of phases, and what is taken off them, ns, [step, worker]; `steps` are the
-    numbers of these steps, ascending.
+    Each of `changes` is the names of phases, and what is taken off them, ns, [step, worker]; `steps` are
+    the numbers of these steps, ascending.
     """
 
     steps: Ints
@@ -52,25 +52,25 @@ class WorkFix:
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Let transfers take so many times as long, by their carrier, [step]; `steps` are step numbers."""
+    """Let transfers take so many times as long, by carrier, [step], in steps of these numbers."""
 
     steps: Ints
-    time_ratios: Mapping[Carrier, Floats]
+    ratios_by_carrier: Mapping[Carrier, Floats]
 
     def apply(self, variant: Variant) -> None:
         """Shorten the transfers of a run."""
-        factors = variant.graph.measure_transfer_factors(self.time_ratios, self.steps)
-        variant.lag_ns = variant.lag_ns * factors
+        lag_factors = variant.graph.measure_transfer_factors(self.ratios_by_carrier, self.steps)
+        variant.lag_ns = variant.lag_ns * lag_factors
 
 
 @dataclass(frozen=True, eq=False)
 class JoinFix:
-    """Join calls of a communicator up to `nbytes`; in all steps if `steps` is None."""
+    """Join calls up to `max_bytes`, in `steps` (None = all); they then take what the model says."""
 
     communicator: str
     op: str
-    nbytes: int
-    cost: CostModel
+    max_bytes: int
+    cost_model: CostModel
     steps: Ints | None = None
 
     def apply(self, variant: Variant) -> None:
@@ -79,7 +79,7 @@ class JoinFix:
         for calls in variant.graph.calls:
             is_in_steps = self.steps is None or np.isin(calls.step, self.steps).any()
             if is_in_steps and calls.can_be_joined(self.communicator, self.op):
-                join_calls(variant, self.cost, calls, self.nbytes, steps=self.steps)
+                join_calls(variant, self.cost_model, calls, self.max_bytes, steps=self.steps)
                 has_joined = True
         if not has_joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")

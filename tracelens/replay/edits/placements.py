@@ -44,9 +44,9 @@ ROUNDS_OF_STALLS: Final = 4  # rounds: the pace without stalls is found as often
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes."""
+    """Return the bytes that a size, such as 25MB, means."""
     try:
-        return fmt.parsed_size(text)
+        return fmt.parse_size(text)
     except ValueError as error:
         raise InvalidArgument(f"{error}.") from None
 
@@ -56,41 +56,42 @@ def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
     names = (*STRATEGIES, f"chunked:{CHUNK_BYTES // 1024}KiB")
     if strategy not in STRATEGIES or (chunk is not None and strategy != "chunked"):
         raise InvalidArgument(f"the placement is none of {', '.join(names)}.")
-    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.variable_bytes
-    total_bytes, sizes_bytes = sum(shard_bytes.values()), list(variable_bytes.values())
+    bytes_by_shard = _measure_bytes_by_shard(variant.graph)
+    bytes_by_variable, shard_count = variant.graph.bytes_by_variable, len(bytes_by_shard)
+    total_bytes, sizes_bytes = sum(bytes_by_shard.values()), list(bytes_by_variable.values())
     if strategy == "chunked":
         chunk_bytes = CHUNK_BYTES if chunk is None else parse_size(chunk)
-        pieces = chunked(sizes_bytes or [int(total_bytes)], len(shard_bytes), chunk_bytes)
+        pieces = chunked(sizes_bytes or [int(total_bytes)], shard_count, chunk_bytes)
     elif not sizes_bytes:
         raise InvalidArgument(
             "this needs the bytes of each variable, by the key of its requests; only the bytes of "
             "shards are known, which placement=chunked can deal out."
         )
     else:
-        pieces = STRATEGIES[strategy](sizes_bytes, len(shard_bytes))
-    layout = _Layout.from_pieces(pieces, list(variable_bytes), len(shard_bytes))
-    _apply_layout(variant, layout, shard_bytes)
-    shares = layout.measure_loads(variable_bytes)  # [shard]
+        pieces = STRATEGIES[strategy](sizes_bytes, shard_count)
+    layout = _Layout.from_pieces(pieces, list(bytes_by_variable), shard_count)
+    _apply_layout(variant, layout, bytes_by_shard)
+    shares = layout.measure_byte_shares(bytes_by_variable)  # [shard]
     variant.notes.append(
         f"The fullest shard holds {fmt.percent(float(shares.max() / shares.sum()), 1)} of the bytes, "
-        f"before {fmt.percent(max(shard_bytes.values()) / total_bytes, 1)}."
+        f"before {fmt.percent(max(bytes_by_shard.values()) / total_bytes, 1)}."
     )
 
 
 def spread_bytes(variant: Variant, count: str) -> None:
     """Deal all bytes out evenly to `count` shards, a number as a text."""
-    shard_bytes, variable_bytes = _measure_loads(variant.graph), variant.graph.variable_bytes
-    shard_count = int(count)
+    bytes_by_shard, shard_count = _measure_bytes_by_shard(variant.graph), int(count)
+    bytes_by_variable = variant.graph.bytes_by_variable
     if not shard_count:
         raise InvalidArgument("expected at least one shard.")
-    even_shares = np.full((1, shard_count), 1 / shard_count)
-    layout = _Layout(np.zeros(0, np.int64), even_shares, np.ones((1, shard_count)))
-    if variable_bytes:
-        pieces = chunked([*variable_bytes.values()], shard_count)
-        layout = _Layout.from_pieces(pieces, [*variable_bytes], shard_count)
-    _apply_layout(variant, layout, shard_bytes)
+    ones = np.ones((1, shard_count))  # without known variables a single row is for all bytes
+    layout = _Layout(np.zeros(0, np.int64), byte_shares=ones / shard_count, piece_counts=ones)
+    if bytes_by_variable:
+        pieces = chunked([*bytes_by_variable.values()], shard_count)
+        layout = _Layout.from_pieces(pieces, [*bytes_by_variable], shard_count)
+    _apply_layout(variant, layout, bytes_by_shard)
     variant.notes.append(
-        f"Each shard holds {fmt.size(sum(shard_bytes.values()) / shard_count)} of what a worker "
+        f"Each shard holds {fmt.size(sum(bytes_by_shard.values()) / shard_count)} of what a worker "
         "exchanges in a step on average; what more messages cost the workers is not in it."
     )
 
@@ -106,7 +107,7 @@ def arrange(variant: Variant, form: str) -> None:
 
 
 def check_received(graph: EventGraph) -> None:
-    """Check that servers recorded when they received what workers pushed."""
+    """Raise `InvalidArgument` unless servers recorded when they received what workers pushed."""
     share = graph.requests.hidden_transfer_share
     if share > MAX_SHARE_OF_PUSHES_UNRECEIVED:
         raise InvalidArgument(
@@ -115,7 +116,7 @@ def check_received(graph: EventGraph) -> None:
         )
 
 
-def _measure_loads(graph: EventGraph) -> dict[int, float]:
+def _measure_bytes_by_shard(graph: EventGraph) -> dict[int, float]:
     """Return the bytes of a mean step's requests of all workers, by shard; 0 for idle ones."""
     check_received(graph)
     edges = graph.edges
@@ -125,24 +126,24 @@ def _measure_loads(graph: EventGraph) -> dict[int, float]:
             "this needs parameter servers, and bytes of their services; none are here."
         )
     # Every kind of service has the same: that with the most bytes knows it of all requests.
-    bytes_of_line = np.bincount(edges.cost_line[rows], edges.nbytes[rows])
-    rows = rows[edges.cost_line[rows] == bytes_of_line.argmax()]
+    bytes_of_line = np.bincount(edges.cost_line_index[rows], edges.nbytes[rows])
+    rows = rows[edges.cost_line_index[rows] == bytes_of_line.argmax()]
     step_bytes = np.bincount(edges.shard[rows], edges.nbytes[rows]) / len(graph.steps)
     busy_shards = np.unique(edges.shard[rows]).tolist()
-    idle_bytes = dict.fromkeys(graph.requests.servers.tolist(), 0.0)
+    idle_bytes = dict.fromkeys(graph.requests.server_numbers.tolist(), 0.0)
     return idle_bytes | {shard: float(step_bytes[shard]) for shard in busy_shards}
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """The share of each variable on each of some shards, and its pieces there, [variable, shard].
+    """The share of each variable's bytes on each shard, and its pieces there, [variable, shard].
 
-    `keys` are those of variables; a single row without key is for all variables.
+    `keys` are those of variables, [variable]; a single row without key is for all variables.
     """
 
     keys: Ints
-    shares: Floats
-    pieces: Floats
+    byte_shares: Floats
+    piece_counts: Floats
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shard_count: int) -> Self:
@@ -155,63 +156,62 @@ class _Layout:
         shares = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
         return cls(np.array(keys, np.int64), shares, piece_counts)
 
-    def measure_loads(self, variables: dict[int, int]) -> Floats:
-        """Return the share of all bytes on each shard."""
-        sizes = np.array([variables[key] for key in self.keys.tolist()] or [1], np.float64)
-        return np.asarray(sizes @ self.shares / max(float(sizes.sum()), 1.0))
+    def measure_byte_shares(self, bytes_by_key: dict[int, int]) -> Floats:
+        """Return the share of all variables' bytes on each shard, [shard]."""
+        sizes_bytes = np.array([bytes_by_key[key] for key in self.keys.tolist()] or [1], np.float64)
+        return np.asarray(sizes_bytes @ self.byte_shares / max(float(sizes_bytes.sum()), 1.0))
 
 
-def _apply_layout(variant: Variant, layout: _Layout, held_bytes: dict[int, float]) -> None:
-    """Let servers hold variables by another layout than the recorded one (`held_bytes`, by shard)."""
-    graph, edges, costs = variant.graph, variant.graph.edges, Costs(variant.graph.edges)
-    loads, shards, variables = (
-        layout.measure_loads(graph.requests.variables),
-        len(held_bytes),
-        graph.variable_bytes,
-    )
-    total_bytes = sum(held_bytes.values())
-    can_move = shards != len(loads) or (shards > 1 and bool(variables))
+def _apply_layout(variant: Variant, layout: _Layout, bytes_by_shard: dict[int, float]) -> None:
+    """Let servers hold variables by another layout than the recorded one, `bytes_by_shard`."""
+    graph = variant.graph
+    new_shares = layout.measure_byte_shares(graph.requests.pushed_bytes_by_key)  # [shard]
+    shard_count, held_bytes = len(bytes_by_shard), np.array([*bytes_by_shard.values()])  # [shard]
+    total_bytes = sum(bytes_by_shard.values())
+    can_move = shard_count != len(new_shares) or (shard_count > 1 and bool(graph.bytes_by_variable))
     if not can_move:
-        difference = np.abs(loads - np.array([*held_bytes.values()]) / total_bytes)
-        if difference.max() <= MAX_DIFFERENCE_OF_EQUAL_LOADS:
+        differences = np.abs(new_shares - held_bytes / total_bytes)
+        if differences.max() <= MAX_DIFFERENCE_OF_EQUAL_LOADS:
             return
-    unknown_needs = graph.requests.unknown_needs
-    if unknown_needs > MAX_SHARE_OF_NEEDS_UNKNOWN:
+    unknown_share = graph.requests.unknown_needs_share
+    if unknown_share > MAX_SHARE_OF_NEEDS_UNKNOWN:
         raise InvalidArgument(
-            f"not recorded: the variables (key) of requests, so that of {fmt.percent(unknown_needs)} of "
+            f"not recorded: the variables (key) of requests, so that of {fmt.percent(unknown_share)} of "
             "the pulls it is not known when workers need them."
         )
-    lines = [line for line in costs.models if (edges.shard[edges.cost_line == line] >= 0).all()]
-    if not lines:
-        raise InvalidArgument(costs.explain_lack(network=False))
-    if not variables and len(loads) != shards:
-        loads = np.full(shards, 1 / len(loads))
-    ratio_of_shard = np.ones(max(held_bytes) + 2)
-    new_bytes = np.pad(loads, (0, shards))[:shards] * total_bytes
-    ratio_of_shard[[*held_bytes]] = new_bytes / np.maximum([*held_bytes.values()], 1.0)
-    is_of_shard = (edges.shard >= 0) & (edges.shard <= max(held_bytes))
-    ratio = ratio_of_shard[np.where(is_of_shard, edges.shard, -1)]
+    if not graph.bytes_by_variable and len(new_shares) != shard_count:
+        new_shares = np.full(shard_count, 1 / len(new_shares))
+    byte_ratio_of_shard = np.ones(max(bytes_by_shard) + 2)  # the last one is for no shard, -1
+    new_bytes = np.pad(new_shares, (0, shard_count))[:shard_count] * total_bytes
+    byte_ratio_of_shard[[*bytes_by_shard]] = new_bytes / np.maximum(held_bytes, 1.0)
+    _resize_services(variant, layout, byte_ratio_of_shard)
+
+
+def _resize_services(variant: Variant, layout: _Layout, byte_ratio_of_shard: Floats) -> None:
+    """Let services take as long as so many times the bytes say, [shard number]; the last for none."""
+    graph, edges, costs = variant.graph, variant.graph.edges, Costs(variant.graph.edges)
+    lines = edges.cost_line_index
+    shard_lines = [line for line in costs.model_by_line if (edges.shard[lines == line] >= 0).all()]
+    if not shard_lines:
+        raise InvalidArgument(costs.explain_lack(is_network=False))
+    is_of_shard = (edges.shard >= 0) & (edges.shard < len(byte_ratio_of_shard) - 1)
+    byte_ratio = byte_ratio_of_shard[np.where(is_of_shard, edges.shard, -1)]  # [edge]
     # What has no resource takes as long as its server's bytes say; so do updates of all variables.
-    lag_ns = costs.load(variant.lag_ns, lines, edges.nbytes * ratio)
+    lag_ns = costs.compute_lags_ns(variant.lag_ns, shard_lines, edges.nbytes * byte_ratio)
     tasks = graph.tasks
     service = (edges.source[tasks.edge] - graph.first_service_event) // 2
     is_moved = (graph.requests.worker_of_services[service] >= 0) & (edges.nbytes[tasks.edge] > 0)
-    rows = np.flatnonzero(is_moved)
-    moved_tasks = tasks.take(rows)
+    moved_tasks = tasks.take(np.flatnonzero(is_moved))
     lag_ns[moved_tasks.edge] = variant.lag_ns[moved_tasks.edge]
     variant.lag_ns = lag_ns
-    if variables:
+    if graph.bytes_by_variable:
         row, new_tasks, nbytes = _cut_tasks(graph, layout, moved_tasks)
         _update_after_all(variant)
     else:
-        row, new_tasks, nbytes = (
-            np.arange(len(rows)),
-            moved_tasks,
-            edges.nbytes[moved_tasks.edge] * ratio[moved_tasks.edge],
-        )
+        row, new_tasks = np.arange(len(moved_tasks.edge)), moved_tasks
+        nbytes = (edges.nbytes * byte_ratio)[moved_tasks.edge]
     new_tasks = _move_tasks(variant, moved_tasks, row, new_tasks, nbytes, costs=costs)
-    others = tasks.take(np.flatnonzero(~is_moved))
-    variant.tasks = Tasks.concatenate([others, new_tasks])
+    variant.tasks = Tasks.concatenate([tasks.take(np.flatnonzero(~is_moved)), new_tasks])
 
 
 def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indices, Tasks, Floats]:
@@ -220,13 +220,14 @@ def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indice
     Return the row of each new one in `tasks`, the new tasks, and their bytes.
     """
     service = (graph.edges.source[tasks.edge] - graph.first_service_event) // 2
-    variable = np.searchsorted(layout.keys, graph.requests.variable_keys[service])  # [task]
-    row, server = np.nonzero(layout.shares[variable] > 0)
+    variable = np.searchsorted(layout.keys, graph.requests.key_of_services[service])  # [task]
+    row, server = np.nonzero(layout.byte_shares[variable] > 0)  # [new task]
     new_tasks, cell = tasks.take(row), (variable[row], server)
-    nbytes = graph.edges.nbytes[new_tasks.edge] * layout.shares[cell]
-    piece_count = np.where(new_tasks.stream < 0, layout.pieces[cell], 1.0)
-    new_tasks = replace(new_tasks, server=server, messages=new_tasks.messages * piece_count)
-    return row, new_tasks, nbytes
+    nbytes = graph.edges.nbytes[new_tasks.edge] * layout.byte_shares[cell]
+    # Pieces of a stream go one after the other, so that they are one message at a time.
+    message_counts = np.where(new_tasks.stream < 0, layout.piece_counts[cell], 1.0)
+    message_counts = new_tasks.message_counts * message_counts
+    return row, replace(new_tasks, server_index=server, message_counts=message_counts), nbytes
 
 
 def _move_tasks(
@@ -234,20 +235,22 @@ def _move_tasks(
 ) -> Tasks:
     """Return the new tasks with the share of the recorded time that each takes on its server.
 
-    `row` is the row in `tasks` of each new one, which has `nbytes`. What a recorded task took beyond
-    what is usual for its bytes is a stall, by which its service comes later instead.
+    `row` is the row in `tasks` of each new one, which has `nbytes`, both [new task]. What a recorded
+    task took beyond what is usual for its bytes is a stall, by which its service comes later instead.
+    A pace is how many times as long as `costs` predict tasks take.
     """
     graph, edges = variant.graph, variant.graph.edges
-    line, lag_ns = edges.cost_line[tasks.edge], variant.lag_ns[tasks.edge]
-    task_ns = costs.predict(line, edges.nbytes[tasks.edge])  # by its bytes
-    new_task_ns = costs.predict(line[row], nbytes)
+    line, lag_ns = edges.cost_line_index[tasks.edge], variant.lag_ns[tasks.edge]
+    task_ns = costs.predict_lags_ns(line, edges.nbytes[tasks.edge])  # by its bytes
+    new_task_ns = costs.predict_lags_ns(line[row], nbytes)
     step = np.searchsorted(graph.steps, edges.step[tasks.edge])
-    cells = tasks.kind, step, tasks.server
-    new_cells = new_tasks.kind, step[row], new_tasks.server
-    indices = zip(cells, new_cells, strict=True)
-    shape = [1 + int(np.append(*old_and_new).max(initial=0)) for old_and_new in indices]
+    cells = tasks.kind, step, tasks.server_index
+    new_cells = new_tasks.kind, step[row], new_tasks.server_index
+    old_and_new_indices = zip(cells, new_cells, strict=True)
+    shape = [1 + int(np.append(*indices).max(initial=0)) for indices in old_and_new_indices]
     predicted_ns = _sum_cells(shape, cells, task_ns)  # [kind, step, server], as all sums and paces
-    is_shared, usual_ns = ~np.isnan(tasks.crowding)[tasks.kind], np.full(len(lag_ns), np.inf)
+    is_shared = ~np.isnan(tasks.crowding_of_kind)[tasks.kind]
+    usual_ns = np.full(len(lag_ns), np.inf)
     for _ in range(ROUNDS_OF_STALLS):
         is_stalled = is_shared & (lag_ns > MIN_RATIO_OF_STALLED_MESSAGE * usual_ns)
         stall_ns = np.where(is_stalled, lag_ns - usual_ns, 0.0)
@@ -261,16 +264,16 @@ def _move_tasks(
     new_predicted_ns = _sum_cells(shape, new_cells, new_task_ns)
     growth = np.divide(new_predicted_ns, predicted_ns, out=np.ones(shape), where=predicted_ns > 0)
     new_work_ns = usual_pace * new_predicted_ns + queued_ns * np.minimum(growth, 1.0)
-    has_new = new_predicted_ns > 0
-    new_pace = np.divide(new_work_ns, new_predicted_ns, out=usual_pace, where=has_new)
-    share = new_tasks.share * new_task_ns / task_ns[row]
-    share = share * new_pace[new_cells] / pace[cells][row]
-    share = share * (1 - stall_ns / np.maximum(lag_ns, 1.0))[row]
-    return replace(new_tasks, share=share)
+    has_work = new_predicted_ns > 0
+    new_pace = np.divide(new_work_ns, new_predicted_ns, out=usual_pace, where=has_work)
+    work_share = new_tasks.work_share * new_task_ns / task_ns[row]
+    work_share = work_share * new_pace[new_cells] / pace[cells][row]
+    work_share = work_share * (1 - stall_ns / np.maximum(lag_ns, 1.0))[row]
+    return replace(new_tasks, work_share=work_share)
 
 
 def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) -> Floats:
-    """Return sums of values by cell of a table."""
+    """Return sums of values by cell (an index for each axis) of a table of some shape."""
     sums = np.zeros(shape)
     np.add.at(sums, cells, values)
     return sums
@@ -279,7 +282,7 @@ def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) ->
 def _delay_services(variant: Variant, begins: Ints, stall_ns: Floats) -> None:
     """Let services (begin events) come to their link later by what each stalled: it was idle then."""
     edges = variant.graph.edges
-    delay_ns = np.zeros(len(variant.graph.recorded_ns))
+    delay_ns = np.zeros(len(variant.graph.recorded_times_ns))  # [event]
     np.maximum.at(delay_ns, begins, stall_ns)
     variant.lag_ns += np.where(edges.reason == EdgeReason.QUEUE, 0.0, delay_ns[edges.target])
 
@@ -309,7 +312,7 @@ def _update_after_all(variant: Variant) -> None:
     graph = variant.graph
     services = graph.requests.services.select("op", "step", "key").with_row_index("update")
     gradients = services.filter(pl.col("op") == "aggregate").select("step", gradient="update")
-    updates_of_all = services[graph.requests.joint_updates].filter(pl.col("key").is_null())
+    updates_of_all = services[graph.requests.joint_update_rows].filter(pl.col("key").is_null())
     pairs = updates_of_all.join(gradients, on="step", nulls_equal=True)
     rows = pairs.select("update", "gradient").to_numpy().astype(np.int64).T
     update_begin, gradient_begin = graph.first_service_event + 2 * rows

@@ -59,7 +59,7 @@ def apply_edits(
 
 @dataclass(frozen=True)
 class _Change:
-    """What an edit does; `balanced_rank` is the rank whose work becomes like that of others."""
+    """A change by an edit, of ranks' own work or not; `balanced_rank` gets the work of other ranks."""
 
     text: str
     apply: Callable[[Variant], None]
@@ -71,9 +71,9 @@ def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
     """Yield the changes of an edit (its text); the fix of a finding, from `fixes`, may be several."""
     fix = _find_fix(edit, fixes)
     if fix is not None and not isinstance(fix, EditFix):
-        yield _Change(edit, fix.apply, isinstance(fix, WorkFix))
+        yield _Change(edit, fix.apply, is_work=isinstance(fix, WorkFix))
         return
-    for text in (edit,) if fix is None else fix.texts:
+    for text in (edit,) if fix is None else fix.edits:
         apply, arguments = _parse(text)
         is_work = apply is change_work
         is_balanced = is_work and arguments["target"] == "=median" and arguments["rank"] is not None
@@ -106,10 +106,10 @@ def _find_fix(edit: str, fixes: Sequence[Fix | None]) -> Fix | None:
 
 
 def _parse(text: str) -> tuple[Callable[..., None], dict[str, str]]:
-    """Return the function that applies an edit, and its arguments."""
-    for pattern, change in _EDITS:
+    """Return the function that applies an edit (a text) to a variant, and its keyword arguments."""
+    for pattern, apply in _EDITS:
         if match := pattern.fullmatch(text.strip()):
-            return change, match.groupdict()
+            return apply, match.groupdict()
     raise InvalidArgument(f"'{text}' is no edit that is known; there are {FORMS}.")
 
 
@@ -125,7 +125,7 @@ def list_edits(graph: EventGraph) -> list[str]:
     message_edits = ["bandwidth*2", "latency/2", "message_cost/2", *bucket_edits]
     message_edits += ["overlap=off", "overlap=on", *(f"algorithm={name}" for name in ALGORITHMS)]
     server_edits = ["placement=chunked"] if bool((graph.edges.shard >= 0).any()) else []
-    if server_edits and graph.requests.variables:
+    if server_edits and graph.requests.pushed_bytes_by_key:
         server_edits = ["placement=greedy", "placement=largest_first", *server_edits]
     if graph.requests.services.height:
         server_edits.append("async=on")
@@ -141,11 +141,11 @@ def _scale_costs(variant: Variant, cost: str, sign: str, number: str) -> None:
     if is_of_network:
         check_received(variant.graph)
     factor = parse_factor(sign, number)
-    latency, pace = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
-    factors = Costs(variant.graph.edges).scale_factors(
-        network=is_of_network, latency=latency, pace=pace
+    latency_ratio, pace_ratio = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
+    lag_factors = Costs(variant.graph.edges).compute_scale_factors(
+        is_network=is_of_network, latency_ratio=latency_ratio, pace_ratio=pace_ratio
     )
-    variant.lag_ns = variant.lag_ns * variant.graph.extend_to_departures(factors)
+    variant.lag_ns = variant.lag_ns * variant.graph.extend_to_departures(lag_factors)
 
 
 _FIX: Final = re.compile(r"fix:(?P<number>\d{1,9})")

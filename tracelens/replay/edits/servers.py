@@ -35,7 +35,8 @@ MIN_SHARE_OF_PULLS_IN_TURN: Final = 0.5
 def speed_up(variant: Variant, shard: str | None, resource: str, target: str) -> None:
     """Let the processor or the link of a server, or of all, be faster, or as fast as the others'.
 
-    `shard` is the server's number, None = all; `target` is a factor such as ``*2``, or ``=median``.
+    `shard` is the server's number (a text), None = all; `resource` is processor or link; `target` is a
+    factor such as ``*2``, or ``=median``.
     """
     graph = variant.graph
     if resource == LINK:
@@ -43,7 +44,7 @@ def speed_up(variant: Variant, shard: str | None, resource: str, target: str) ->
     is_of_resource = _uses_resource(graph, resource)  # [service]
     if not is_of_resource.any():
         raise InvalidArgument(f"this needs services of a {resource} of servers; none are here.")
-    shards = graph.requests.servers
+    shards = graph.requests.server_numbers
     if shard is not None and int(shard) not in shards:
         raise InvalidArgument(f"shard {shard} is none of {fmt.listing('shard', shards.tolist())}.")
     if shard is not None:
@@ -58,24 +59,24 @@ def speed_up(variant: Variant, shard: str | None, resource: str, target: str) ->
         server = int(np.searchsorted(shards, int(shard)))
         paces = _measure_paces(graph, _uses_resource(graph, resource))
         step_ratios = _find_ratios_to_others(paces, server)
-        variant.lag_ns[edges] *= step_ratios[graph.requests.step_of_services[rows]]
+        variant.lag_ns[edges] *= step_ratios[graph.requests.step_index_of_services[rows]]
 
 
 def _uses_resource(graph: EventGraph, resource: str) -> Flags:
-    """Return True for services that occupy links, or processors; those of links have bytes."""
-    edges, rows = graph.edges, graph.service_edges
-    lines: Flags = np.array([*(line.network for line in edges.cost_lines), False])
-    is_on_network = lines[edges.cost_line[rows]]
-    is_of_link = is_on_network & (edges.nbytes[rows] > 0)
-    return np.asarray((rows >= 0) & (is_of_link if resource == LINK else ~is_on_network))
+    """Return True for services that occupy a link, or a processor, [service]; a link's have bytes."""
+    edges, service_edges = graph.edges, graph.service_edges
+    is_network_line: Flags = np.array([*(line.is_network for line in edges.cost_lines), False])
+    is_on_network = is_network_line[edges.cost_line_index[service_edges]]
+    is_of_link = is_on_network & (edges.nbytes[service_edges] > 0)
+    return np.asarray((service_edges >= 0) & (is_of_link if resource == LINK else ~is_on_network))
 
 
 def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
-    """Return the pace of services of a resource (flags), ns per byte, [step, server]; else nan."""
+    """Return the pace of a resource's services (flags), ns per byte of all, [step, server]; else nan."""
     requests, edges, edge = graph.requests, graph.edges, graph.service_edges  # -1 = no edge
-    server = np.searchsorted(requests.servers, requests.services["server"].to_numpy())
-    cells = requests.step_of_services, server
-    shape = int(requests.step_of_services.max()) + 1, len(requests.servers)
+    server = np.searchsorted(requests.server_numbers, requests.services["server"].to_numpy())
+    cells = requests.step_index_of_services, server
+    shape = int(requests.step_index_of_services.max()) + 1, len(requests.server_numbers)
     work_ns, moved_bytes, paces = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
     np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[edge], 0.0))
     np.add.at(moved_bytes, cells, np.where(edge >= 0, np.maximum(edges.nbytes[edge], 0.0), 0.0))
@@ -84,7 +85,7 @@ def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
 
 
 def _find_ratios_to_others(paces: Floats, server: int) -> Floats:
-    """Return the others' pace over a server's, [step], from ns per byte, [step, server]; else 1."""
+    """Return other servers' pace over that of one (an index), [step], from [step, server]; else 1."""
     other_paces = np.delete(paces, server, axis=1)
     other_paces = other_paces[:, ~np.isnan(other_paces).all(axis=0)]
     rows = np.flatnonzero((paces[:, server] > 0) & ~np.isnan(other_paces).any(axis=1))
@@ -99,12 +100,12 @@ def remove_incast(variant: Variant) -> None:
     """Let links of servers have the same capacity for many messages as for few."""
     check_received(variant.graph)
     tasks = variant.graph.tasks if variant.tasks is None else variant.tasks
-    if not (tasks.crowding > 0).any():
+    if not (tasks.crowding_of_kind > 0).any():
         raise InvalidArgument(
             "this needs links that get less through the more messages share them; where as many do at "
             "all times, or none does, nothing tells that."
         )
-    variant.tasks = replace(tasks, crowding=np.minimum(tasks.crowding, 0.0))
+    variant.tasks = replace(tasks, crowding_of_kind=np.minimum(tasks.crowding_of_kind, 0.0))
 
 
 def send_fewer(variant: Variant, sign: str, number: str) -> None:
@@ -117,11 +118,11 @@ def send_fewer(variant: Variant, sign: str, number: str) -> None:
     costs = Costs(graph.edges)
     link_edges = graph.service_edges[_uses_resource(graph, LINK)]
     latency_ns = np.zeros(len(variant.lag_ns))  # [edge]
-    for line_index, cost in costs.models.items():
-        is_of_line = graph.edges.cost_line[link_edges] == line_index
-        latency_ns[link_edges[is_of_line]] = cost.latency_ns
+    for line_index, model in costs.model_by_line.items():
+        is_of_line = graph.edges.cost_line_index[link_edges] == line_index
+        latency_ns[link_edges[is_of_line]] = model.latency_ns
     if not latency_ns.any():
-        raise InvalidArgument(costs.explain_lack(network=True))
+        raise InvalidArgument(costs.explain_lack(is_network=True))
     saved_share = 1 - parse_factor(sign, number)
     variant.lag_ns -= np.minimum(variant.lag_ns, latency_ns) * saved_share
 
@@ -130,22 +131,22 @@ def apply_at_once(variant: Variant) -> None:
     """Let servers apply each gradient when it comes, and answer when they are asked."""
     graph, edges = variant.graph, variant.graph.edges
     resumption_events = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
-    rank_steps = len(graph.steps) * len(graph.ranks)
-    in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * rank_steps
-    if len(graph.ranks) < 2 or not (len(graph.requests.joint_updates) or in_turn):
+    pull_count = len(graph.steps) * len(graph.ranks)  # each rank pulls in each step
+    is_in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * pull_count
+    if len(graph.ranks) < 2 or not (len(graph.requests.joint_update_rows) or is_in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
             "there are none."
         )
     _apply_each(variant)
     is_data = edges.reason == EdgeReason.DATA
-    has_source = np.bincount(edges.target[is_data], minlength=len(graph.recorded_ns)) > 0
+    has_source = np.bincount(edges.target[is_data], minlength=len(graph.recorded_times_ns)) > 0
     begin_event = graph.first_service_event + 2 * np.arange(graph.requests.services.height)
     worker = graph.requests.worker_of_services
     # Without barriers, workers come to the servers when they waited for an update.
-    resumed_worker = graph.threads.find_owners(resumption_events)
+    resumed_worker = graph.threads.find_workers(resumption_events)
     resumptions = _list_events(graph, resumed_worker, resumption_events)
-    if in_turn:
+    if is_in_turn:
         # What a server began by itself follows when its worker waits.
         is_alone = ~has_source[begin_event] & (worker >= 0)
         lone_begins = _list_events(graph, worker[is_alone], begin_event[is_alone])
@@ -163,9 +164,12 @@ def apply_at_once(variant: Variant) -> None:
 
 
 def _apply_each(variant: Variant) -> None:
-    """Make updates that joined all workers' gradients once after each of these, as long each time."""
+    """Make updates that joined all workers' gradients once after each of these, as long each time.
+
+    An update of one variable joins gradients of its key, one of all variables (-1) those of any key.
+    """
     requests, service_edges = variant.graph.requests, variant.graph.service_edges
-    joint_updates = requests.joint_updates
+    joint_updates = requests.joint_update_rows
     services = requests.services.select("server", "step", "op", pl.col("key").fill_null(-1))
     services = services.with_row_index("row").with_columns(
         ns=pl.Series(variant.lag_ns[service_edges]), worker=pl.Series(requests.worker_of_services)
@@ -183,14 +187,14 @@ def _apply_each(variant: Variant) -> None:
 
 
 def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
-    """Return events with their worker and recorded time (`at`), by time."""
-    rows = {"worker": worker, "at": graph.recorded_ns[event], "event": event}
-    return pl.DataFrame(rows).sort("at", "event")
+    """Return a row per event, with its worker and recorded time, by time."""
+    columns = {"worker": worker, "recorded_ns": graph.recorded_times_ns[event], "event": event}
+    return pl.DataFrame(columns).sort("recorded_ns", "event")
 
 
 def _match_latest(events: pl.DataFrame, candidates: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return the latest candidate of the same worker before each event, and the event."""
+    """Return each event's latest earlier candidate of the same worker, and the event, if it has one."""
     pairs = events.join_asof(
-        candidates, on="at", by="worker", suffix="_before", check_sortedness=False
+        candidates, on="recorded_ns", by="worker", suffix="_before", check_sortedness=False
     ).drop_nulls()
     return pairs["event_before"].to_numpy(), pairs["event"].to_numpy()

@@ -25,6 +25,8 @@ class Variant:
 
     `balanced_ranks` get the work of other ranks by some edit: they are no model for each other. `tasks`
     occupy servers, None = as recorded; these serve `rank_count` ranks, None = the recorded ones.
+    `_is_kept` flags recorded edges that still hold, [edge]; `_work_ns` is what is left of work by phase,
+    [interval].
     """
 
     graph: EventGraph
@@ -44,12 +46,12 @@ class Variant:
 
     @property
     def explained_lag_ns(self) -> Floats:
-        """The part of each edge's lag that has a known reason."""
+        """The part of each edge's lag that has a known reason, [edge]."""
         unexplained_ns = self.graph.edges.lag_ns - self.graph.explained_lag_ns
         return np.maximum(self.lag_ns - unexplained_ns, 0.0)
 
     def measure_work_ns(self, phases: Sequence[str]) -> Floats:
-        """Return the time that threads still are in some phases, [interval]."""
+        """Return the time that threads still are in some phases, ns, [interval]."""
         for phase in phases:
             if phase not in self._work_ns:
                 self._work_ns[phase] = self.graph.measure_work_ns((phase,))
@@ -66,19 +68,19 @@ class Variant:
         graph = self.graph
         if steps is not None:
             is_replayed, given_effect_ns = np.isin(steps, graph.steps), effect_ns
-            effect_ns = np.zeros((len(graph.steps), len(graph.threads)))
+            effect_ns = np.zeros((len(graph.steps), graph.threads.worker_count))
             rows = np.searchsorted(graph.steps, steps[is_replayed])
             effect_ns[rows] = given_effect_ns[is_replayed]
         work_ns = self.measure_work_ns(phases)  # [interval of a thread]
         relief_ns = np.minimum(graph.spread_over_intervals(effect_ns, work_ns), work_ns)
-        share = np.divide(relief_ns, work_ns, out=np.zeros_like(relief_ns), where=work_ns > 0)
+        saved_share = np.divide(relief_ns, work_ns, out=np.zeros_like(relief_ns), where=work_ns > 0)
         for phase in phases:
-            self._work_ns[phase] = self._work_ns[phase] * (1 - share)
-        intervals = slice(len(relief_ns))
-        self.lag_ns[intervals] = np.maximum(self.lag_ns[intervals] - relief_ns, 0.0)
+            self._work_ns[phase] = self._work_ns[phase] * (1 - saved_share)
+        interval_edges = slice(len(relief_ns))  # edge i of the first ones is interval i
+        self.lag_ns[interval_edges] = np.maximum(self.lag_ns[interval_edges] - relief_ns, 0.0)
 
     def add_edges(self, source: Ints, target: Ints, lag_ns: Floats | None = None) -> None:
-        """Let events follow others, after a lag, by default 0."""
+        """Let `target` events follow `source` events after a lag, by default 0; all are [added edge]."""
         lag_ns = np.zeros(len(source)) if lag_ns is None else lag_ns
         self.added_edges.append((source, target, lag_ns))
 
@@ -87,9 +89,9 @@ class Variant:
         self._is_kept[rows] = False
 
     def measure_savings_ns(self, times_ns: Floats | None = None) -> Floats:
-        """Return by how much shorter each step is than without the edits, [step], by its replay."""
+        """Return by how much shorter each step is than without the edits, ns, [step], by its replay."""
         graph, times_ns = self.graph, self.replay() if times_ns is None else times_ns
-        return graph.measure_steps_ns(graph.baseline_ns) - graph.measure_steps_ns(times_ns)
+        return graph.measure_steps_ns(graph.baseline_times_ns) - graph.measure_steps_ns(times_ns)
 
     def replay(self, shorter_share: float = 0.0) -> Floats:
         """Return when events occur, ns, [event], with all explained lags shorter by a share (0 to 1)."""
@@ -101,9 +103,8 @@ class Variant:
                 for source, target, added_lag_ns in added_edges
             ]
         try:
-            return self.graph.replay(
-                lag_ns, self._is_kept, added_edges, self.tasks, self.rank_count
-            )
+            servers = self.tasks, self.rank_count
+            return self.graph.replay(lag_ns, self._is_kept, added_edges, *servers)
         except ValueError:
             raise InvalidArgument(
                 "with these edits, what the last call of a step follows needs an earlier one to be over."

@@ -38,7 +38,7 @@ def change_work(variant: Variant, rank: str | None, phase: str | None, target: s
         raise InvalidArgument("the median of the others needs at least two ranks.")
     workers = range(len(ranks)) if rank is None else [ranks.index(int(rank))]
     for name in OWN_CATEGORIES if phase is None else (phase,):
-        work_ns = variant.graph.sum_by_step(variant.measure_work_ns((name,)))
+        work_ns = variant.graph.sum_by_step_and_worker(variant.measure_work_ns((name,)))
         if not work_ns.any():
             continue
         relief_ns = np.zeros_like(work_ns)
@@ -48,7 +48,7 @@ def change_work(variant: Variant, rank: str | None, phase: str | None, target: s
 
 
 def _find_work(variant: Variant, work_ns: Floats, worker: int, target: str) -> Floats:
-    """Return the work that a worker is to do, ns, [step], by that of all, [step, worker].
+    """Return the work that a worker is to do, ns, [step], by that of all, `work_ns`, [step, worker].
 
     `target` is ``=median`` of the ranks that are no balanced ones, ``=0``, or a factor of its work.
     """

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html
 
 from tracelens.lod import search
-from tracelens.lod.tracks import area
+from tracelens.lod.tracks import area as span_sums
 from tracelens.lod.viewport import Band, Plan, Window
 from tracelens.model.inert import clean
 from tracelens_dashboard import text
@@ -40,24 +40,27 @@ BESIDE_ROWS_PX: Final = 96  # the heading of the table, and what stands above it
 TALLEST_PX: Final = 420
 MOST_CATEGORIES: Final = 6  # of the time in it
 
-TracksByRow = dict[int, "frozenset[int] | None"]  # by row of the scene; null = all of it
+TracksByRow = dict[int, "frozenset[int] | None"]  # by row of the scene; None: all of them
 
 
 @dataclass(frozen=True)
 class Area:
-    """What is marked: a stretch of time, and rows; `left_out` counts those beyond `MOST_ROWS`."""
+    """What is marked: an absolute window, and rows of the scene, at most `MOST_ROWS`.
+
+    Of a row, some tracks of its process are marked, or all (None).
+    """
 
     window: Window
     tracks_by_row: Mapping[int, frozenset[int] | None]
-    left_out: int
+    left_out_count: int
 
 
 class Tables(NamedTuple):
-    """The rows of both tables; `more`: there are spans beyond the `MOST_SPANS` longest."""
+    """The rows of both tables; `has_more`: there are spans beyond the `MOST_SPANS` longest."""
 
-    by_name: Rows
-    single: Rows
-    more: bool
+    sums_by_name: Rows
+    single_spans: Rows
+    has_more: bool
 
 
 def register(app: Dash) -> None:
@@ -85,11 +88,11 @@ def register(app: Dash) -> None:
 
 
 def describe_time(store: Store, selected: Any) -> str:
-    """Return the length of the selected time range, and what all ranks did in it."""
+    """Return the length of the marked time range, and what all ranks did in it."""
     window = marked_window(store, selected)
     if window is None:
         return ""
-    time_by_category = search.time_by_category(store.scene.lanes, window)
+    time_by_category = search.sum_by_category(store.scene.lanes, window)  # ns, the most first
     total_ns = max(sum(time_by_category.values()), 1)
     share_texts = ", ".join(
         f"{name_of(label)} {text.percent(ns / total_ns)}"
@@ -138,11 +141,12 @@ def _read_range(selected: Any, axis: str) -> tuple[float, float] | None:
 
 def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -> TracksByRow:
     """Return, by row between two heights (px), the marked tracks of its process; None for all."""
+    # All are marked if the process's own row is; bands are the strips of pixels of rows or tracks.
     tracks_by_row: TracksByRow = {}
     for band in _bands_between(frame.plan, top_px, bottom_px):
         tracks_by_row |= dict.fromkeys(band.lanes)
-    for process in frame.opened:  # whose own row is not marked, but some of its tracks
-        row = store.groups[process.key]
+    for process in frame.opened_processes:
+        row = store.row_by_key[process.key]
         bands = _bands_between(process.plan, top_px, bottom_px)
         if bands and row not in tracks_by_row:
             tracks_by_row[row] = frozenset(lane for band in bands for lane in band.lanes)
@@ -150,7 +154,9 @@ def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -
 
 
 def _bands_between(plan: Plan, top: float, bottom: float) -> list[Band]:
-    return [band for band in plan.bands if band.top < bottom and band.top + band.height > top]
+    return [
+        band for band in plan.bands if band.top_px < bottom and band.top_px + band.height_px > top
+    ]
 
 
 def card(store: Store, marked_area: Area) -> Component:
@@ -166,7 +172,7 @@ def card(store: Store, marked_area: Area) -> Component:
             [
                 html.P(hint, className="summary"),
                 html.Div(
-                    table.table(names.SPANS, span_rows, hidden=POSITION_COLUMNS),
+                    table.table(names.SPANS, span_rows, hidden_columns=POSITION_COLUMNS),
                     style=_fit_rows(len(span_rows)),
                 ),
             ]
@@ -192,8 +198,10 @@ def describe_area(store: Store, marked_area: Area, row_count: int) -> str:
         f"{text.duration(marked_area.window.width_ns)} from {begin_text} on",
         "total and share: time within; mean and p95: whole spans",
     ]
-    if marked_area.left_out:
-        clauses.append(f"of {marked_area.left_out + MOST_ROWS:,} marked rows the first {MOST_ROWS}")
+    if marked_area.left_out_count:
+        clauses.append(
+            f"of {marked_area.left_out_count + MOST_ROWS:,} marked rows the first {MOST_ROWS}"
+        )
     if row_count > MOST_NAMES:
         clauses.append(f"of {row_count:,} names those with the most time")
     return "; ".join(clauses) + "."
@@ -201,18 +209,19 @@ def describe_area(store: Store, marked_area: Area, row_count: int) -> str:
 
 def tables(store: Store, marked_area: Area) -> Tables:
     """Return the sums by process and name, the most time first, and the longest spans."""
+    # `at` and `until` of a span are its begin and end in ns since the run's start.
     sum_rows: Rows = []
     span_rows: Rows = []
     for row, tracks in marked_area.tracks_by_row.items():
         owner = subject_of(store.scene.lanes.lanes[row])
         spans = store.spans_in_rows(row, tracks)
-        sums_by_name = area.sums(spans, marked_area.window)
+        sums_by_name = span_sums.sum_by_name(spans, marked_area.window)
         sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]
-        longest = area.longest(spans, marked_area.window, MOST_SPANS + 1)
+        longest = span_sums.list_longest(spans, marked_area.window, MOST_SPANS + 1)
         span_rows += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
     sum_rows.sort(key=lambda totals: -totals["total"])
     span_rows.sort(key=lambda span: span["at"] - span["until"])
-    return Tables(sum_rows, span_rows[:MOST_SPANS], more=len(span_rows) > MOST_SPANS)
+    return Tables(sum_rows, span_rows[:MOST_SPANS], has_more=len(span_rows) > MOST_SPANS)
 
 
 def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:

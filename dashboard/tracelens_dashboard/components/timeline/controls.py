@@ -66,11 +66,16 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def initial_pins(store: Store, view: ViewState) -> list[str]:
-    """Return the ranks to pin: those of a link, or on the whole run those that faults name."""
-    unpinned_view = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
-    if replace(view, opened=None, row_px=None, notes=()) == unpinned_view:
-        return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
-    return [str(rank) for rank in view.pins if rank in set(store.ranks)]
+    """Return the ranks to pin: those of a link, or, for a whole run, those that faults name."""
+    unpinned_view = ViewState(
+        sort=view.sort,
+        run_id=view.run_id,
+        baseline_ids=view.baseline_ids,
+        shows_path=view.shows_path,
+    )
+    if replace(view, opened_keys=None, row_px=None, notes=()) == unpinned_view:
+        return [str(rank) for rank in sorted(store.flagged_ranks)[:MOST_FLAGGED]]
+    return [str(rank) for rank in view.pinned_ranks if rank in set(store.ranks)]
 
 
 def _pins(store: Store, view: ViewState) -> Component:
@@ -81,17 +86,17 @@ def _pins(store: Store, view: ViewState) -> Component:
     return fields.multi_select(names.PINS, choices, "pinned ranks", value=pins, **options, **limits)
 
 
-def orders(store: Store) -> list[str]:
+def list_orders(store: Store) -> list[str]:
     """Return the orders of rows; those that gather ranks only where these are several groups."""
-    of_single_ranks = [name for name in SORTS if name not in row_groups.SHARED]
-    return [*of_single_ranks, *row_groups.group_columns(store.run.workers)]
+    orders_of_ranks = [name for name in SORTS if name not in row_groups.GROUP_COLUMNS]
+    return [*orders_of_ranks, *row_groups.group_columns(store.run.workers)]
 
 
 def _sort(store: Store, view: ViewState) -> Component:
     """Return the choice between the orders of rows."""
-    names_of_orders = orders(store)
-    data = [{"value": name, "label": SORT_LABELS[name]} for name in names_of_orders]
-    value = view.sort if view.sort in names_of_orders else SORTS[0]
+    orders = list_orders(store)
+    data = [{"value": order, "label": SORT_LABELS[order]} for order in orders]
+    value = view.sort if view.sort in orders else SORTS[0]
     return dmc.SegmentedControl(id=names.SORT, data=data, value=value, size="xs")
 
 
@@ -105,13 +110,13 @@ def _row_height(view: ViewState) -> Component:
 def path_switch(store: Store, view: ViewState) -> Component:
     """Return the switch of the critical path; it cannot be used where there is no path."""
     has_path = not store.table("critical_stays").is_empty()
-    checked = view.path and has_path
+    checked = view.shows_path and has_path
     options = {"checked": checked, "disabled": not has_path, "size": "xs"}
     return dmc.Switch(id=names.PATH, label="Critical path", **options)
 
 
 def _search(view: ViewState) -> Component:
-    options = {"value": view.find, "debounce": 400, "className": "search"}
+    options = {"value": view.searched_name, "debounce": 400, "className": "search"}
     return fields.text_input(names.SEARCH, "find spans by name", "Find spans (/)", **options)
 
 
@@ -152,9 +157,9 @@ def register_strip(app: Dash) -> None:
     )
     def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
         """Return the strip's figure with its label, and the parts of the legend."""
-        store, theme = current.store(run), themes.for_scheme(current.require(scheme))
+        store, theme = current.store(run), themes.for_scheme(current.stop_unless(scheme))
         drawing = overview.strip(
-            store.times, store.windows, store.run_window, theme, of_hosts=store.uses_devices
+            store.times, store.step_windows, store.run_window, theme, of_hosts=store.uses_devices
         )
         ramp = residual_ramp(store.residuals.ceiling_ns, theme)
         categories = [*store.times.categories, *(SHARD_OPS if store.shard_count else ())]
@@ -166,7 +171,9 @@ def category_swatches(labels: Sequence[str], theme: Theme) -> list[Component]:
     return [
         html.Span(
             [
-                html.Span(className="swatch", style={"background": theme.categories[label]}),
+                html.Span(
+                    className="swatch", style={"background": theme.colour_by_category[label]}
+                ),
                 name_of(label),
             ],
             className="legend-item",
@@ -177,6 +184,6 @@ def category_swatches(labels: Sequence[str], theme: Theme) -> list[Component]:
 
 def residual_ramp(ceiling_ns: float, theme: Theme) -> Component:
     """Return the colours of residuals with both ends of their scale."""
-    stops = ", ".join(theme.ramp)
+    stops = ", ".join(theme.ramp_colours)
     bar = html.Span(className="ramp", style={"background": f"linear-gradient(90deg, {stops})"})
     return html.Span([bar, f"residual 0 to {text.duration(ceiling_ns)}"], className="legend-item")

@@ -69,12 +69,12 @@ def _register_drawing(app: Dash) -> None:
     )
     def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
         """Return the timeline's figure and style, its note twice, and the row buttons."""
-        theme = themes.for_scheme(current.require(scheme))
+        theme = themes.for_scheme(current.stop_unless(scheme))
         frame = viewport.frame(*names.read_arguments(values))
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, theme)
-        note = plot.note(frame, picture)
-        style = {"height": f"{plot.height(frame)}px"}
+        note = plot.describe_picture(frame, picture)
+        style = {"height": f"{plot.height_px(frame)}px"}
         return figure, style, note, note, gutter.layout(frame)
 
     @app.callback(
@@ -90,6 +90,7 @@ def _register_drawing(app: Dash) -> None:
 
 def grow_view(store: Store, view: Any) -> Any:
     """Return the view of a run that was read again; if it reached to the end it still does."""
+    # A view has a window, `t0` to `t1` (ns since the start), and its run's length, `whole`.
     run_length_ns = store.run_window.width_ns
     if not isinstance(view, dict) or view.get("whole") == run_length_ns:
         return no_update
@@ -110,15 +111,17 @@ def _register_following(app: Dash) -> None:
     )
     def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
-        current.require(controls.wide_px)  # None: not drawn yet, but a store without data changed
+        current.stop_unless(
+            controls.plot_width_px
+        )  # None: not drawn yet, but a store without data changed
         frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
-        note = plot.note(frame, picture)
+        note = plot.describe_picture(frame, picture)
         return _patch(frame, picture, themes.for_scheme(scheme)), note, note
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
-    """Patch what changes; all else of the figure stays."""
+    """Return a patch of what changes in the timeline's figure; all else of it stays."""
     changing = plot.draw_changing(frame, picture, theme)
     patch = Patch()
     patch["data"] = changing["data"]

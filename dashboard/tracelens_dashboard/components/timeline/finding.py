@@ -45,12 +45,12 @@ AROUND: Final = 12  # lengths of it on either side
 
 
 class Hit(NamedTuple):
-    """A span that is called as asked: which one of how many, and its position and end."""
+    """A span that is called as asked: its position and end, and which match it is of how many."""
 
     position: Position
     end_ns: int
-    number: int
-    total: int
+    match_number: int = 1
+    match_count: int = 1
 
 
 def layout() -> list[Component]:
@@ -83,15 +83,14 @@ def register(app: Dash) -> None:
         """Return the values that select the next or previous match, and a note on it."""
         press = pressed if isinstance(pressed, dict) else {}
         search = read_search(press.get("text") or value)
-        current.require(press.get("key") in DIRECTIONS and bool(search))
+        current.stop_unless(press.get("key") in DIRECTIONS and bool(search))
         store, controls = names.read_arguments(values)
         position = viewport.read_position(store, controls.selected)
         hit = find_next_hit(store, search, position, DIRECTIONS[press["key"]])
         if hit is None:
             return (*(no_update,) * len(SPAN_OUTPUTS), _no_match(search))
-        note = (
-            f"{hit.number:,} of {hit.total:,} that match \u201c{search}\u201d; n next, N previous."
-        )
+        count_text = f"{hit.match_number:,} of {hit.match_count:,}"
+        note = f"{count_text} that match \u201c{search}\u201d; n next, N previous."
         return (*_show_hit(store, hit, controls), note)
 
     @app.callback(
@@ -122,7 +121,7 @@ def register(app: Dash) -> None:
 
 
 def hit_of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
-    """Return the span whose name is clicked in a table of spans; None where that cannot be."""
+    """Return the span whose name is clicked in a table of spans (`rows`), if that is possible."""
     click = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
     row_id = str(click.get("rowId", ""))
     if not isinstance(rows, list) or not row_id.isdecimal() or int(row_id) >= len(rows):
@@ -135,7 +134,8 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
     """Return the span of a row that begins `at` and lasts `until`, in ns since the run's start.
 
     It is looked for in the tracks of its process (`inside`), or in the row itself; `seq` is the
-    number of a collective. None where there is no such row; the browser may send anything.
+    number of a collective. None where there is no such row; the browser may send anything. A hit's
+    times are absolute.
     """
     begin_position, end_position = (
         viewport.read_position(store, {"lane": span.get("row"), "at": span.get(key)})
@@ -145,37 +145,38 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
         return None
     end_ns = max(end_position.at_ns, begin_position.at_ns + 1)
     track = _find_track(store, begin_position, end_ns, span.get("seq")) if inside else None
-    return Hit(begin_position._replace(track=track), end_ns, 1, 1)
+    return Hit(begin_position._replace(track=track), end_ns)
 
 
 def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = None) -> int | None:
-    """Return the track that draws a span, that of call `call_seq` first; None on a stream."""
-    if position.row not in store.groups.values():
+    """Return the track that draws a span; None on a device's stream, or if none begins then."""
+    # Of several spans with its times, the first one of collective `call_seq` is meant.
+    if position.row not in store.row_by_key.values():
         return None
-    group = store.opened(position.row)
-    lanes = group.scene.lanes
-    begins_then = lanes.starts == position.at_ns
-    items_of_time = np.flatnonzero(begins_then & (lanes.ends == end_ns))
+    tracks = store.open_process(position.row)
+    lanes = tracks.scene.lanes
+    begins_then = lanes.starts_ns == position.at_ns
+    items_of_time = np.flatnonzero(begins_then & (lanes.ends_ns == end_ns))
     if not len(items_of_time):
         items_of_time = np.flatnonzero(begins_then)
     if not len(items_of_time):
         return None
     event_seqs = store.events_of(_process(store, position.row))["seq"]
-    event_rows = group.rows[items_of_time].tolist()
+    event_rows = tracks.event_rows[items_of_time].tolist()  # -1: the item is no event
     matching_indexes = [
         index
         for index, event_row in enumerate(event_rows)
         if call_seq is not None and event_row >= 0 and event_seqs[event_row] == call_seq
     ]
-    return _track_of(lanes.offsets, int(items_of_time[next(iter(matching_indexes), 0)]))
+    return _track_of_item(lanes.item_offsets, int(items_of_time[next(iter(matching_indexes), 0)]))
 
 
-def _track_of(offsets: Any, item: int) -> int:
+def _track_of_item(offsets: Any, item: int) -> int:
     return int(np.searchsorted(offsets, item, side="right")) - 1
 
 
 def read_search(value: Any) -> str:
-    """Read what the browser sends, which may be anything."""
+    """Read the searched name that the browser sends, which may be anything; empty without one."""
     return value.strip()[:LONGEST_SEARCH] if isinstance(value, str) else ""
 
 
@@ -185,15 +186,15 @@ def _no_match(search: str) -> str:
 
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
-    hit = current.require(hit)
+    hit = current.stop_unless(hit)
     position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.row])
     opened_keys = viewport.choose_opened(store, controls)
     if position.track is not None and key not in opened_keys:
         opened_keys = [*opened_keys, key][-MOST_OPENED:]
     selection = inspector.selection_of(store, position)
-    frame = viewport.frame(store, controls._replace(selected=selection, opened=opened_keys))
-    tops_px = [span.band.top for span in frame.selected]
-    window = _window_around(store, frame.visible, hit)
+    frame = viewport.frame(store, controls._replace(selected=selection, opened_keys=opened_keys))
+    tops_px = [span.band.top_px for span in frame.selected_spans]
+    window = _window_around(store, frame.visible_window, hit)  # since the run's start
     return (
         selection,
         inspector.span_details(store, position),
@@ -207,12 +208,13 @@ def find_next_hit(
     store: Store, search: str, position: Position | None, direction: int
 ) -> Hit | None:
     """Return the match after (`direction` 1) or before (-1) a position, cyclically, if any."""
-    count_rows = store.names.find(search).group_by("process").agg(pl.col("count").sum())
-    counts_by_process = dict(count_rows.iter_rows())
-    rows = [row for row in store.groups.values() if counts_by_process.get(_process(store, row))]
+    # Matches are ordered by the rows of their processes in the scene, and within a process by time.
+    count_rows = store.span_names.find(search).group_by("process").agg(pl.col("count").sum())
+    count_by_process = dict(count_rows.iter_rows())
+    rows = [row for row in store.row_by_key.values() if count_by_process.get(_process(store, row))]
     if not rows:
         return None
-    counts = [counts_by_process[_process(store, row)] for row in rows]
+    counts = [count_by_process[_process(store, row)] for row in rows]  # of matches, by row
     process = _process(store, position.row) if position else None
     own_indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
     if own_indexes and position:
@@ -220,11 +222,12 @@ def find_next_hit(
         match_index = _index_after(store, search, rows[row_index], position, direction)
     else:
         row_index, match_index = (0, 0) if direction > 0 else (len(rows) - 1, counts[-1] - 1)
-    if not 0 <= match_index < counts[row_index]:
+    if not 0 <= match_index < counts[row_index]:  # on to the next process
         row_index = (row_index + direction) % len(rows)
         match_index = 0 if direction > 0 else counts[row_index] - 1
     hit_position, end_ns = _locate(store, search, rows[row_index], match_index)
-    return Hit(hit_position, end_ns, sum(counts[:row_index]) + match_index + 1, sum(counts))
+    match_number = sum(counts[:row_index]) + match_index + 1
+    return Hit(hit_position, end_ns, match_number, match_count=sum(counts))
 
 
 def _process(store: Store, row: int) -> int:
@@ -232,29 +235,31 @@ def _process(store: Store, row: int) -> int:
 
 
 def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
-    """Return the number, among the matching spans of a process, of the one next to a position."""
-    matches = span_names.hits(store.events_of(_process(store, row)), search)
-    event_row = -1
+    """Return the index, among the matching spans of a process, of the one next to a position."""
+    # It is -1, or their number, if the match is in another process; `matches` are spans by time.
+    matches = span_names.find_hits(store.events_of(_process(store, row)), search)
+    event_row = -1  # of the selected span
     if position.track is not None:
         event_row = store.event_row(position.row, position.track, position.at_ns)
-    own_numbers = np.flatnonzero(matches["row"].to_numpy() == event_row)
-    if len(own_numbers):
-        return int(own_numbers[0]) + direction
-    next_number = int(np.searchsorted(matches["start_ns"].to_numpy(), position.at_ns, side="right"))
-    return next_number if direction > 0 else next_number - 1
+    selected_indexes = np.flatnonzero(matches["row"].to_numpy() == event_row)
+    if len(selected_indexes):
+        return int(selected_indexes[0]) + direction
+    next_index = int(np.searchsorted(matches["start_ns"].to_numpy(), position.at_ns, side="right"))
+    return next_index if direction > 0 else next_index - 1
 
 
 def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Position, int]:
-    """Return the position and the end (ns) of a process's matching span, by its number."""
+    """Return the position and the end (ns) of a process's matching span, by its index."""
+    # One for which there was no track is at its begin in the process's row, 1 ns long.
     events = store.events_of(_process(store, row))
-    event_row, start_ns = span_names.hits(events, search).row(match_index)
-    group = store.opened(row)
-    drawn_items = np.flatnonzero(group.rows == event_row)
+    event_row, start_ns = span_names.find_hits(events, search).row(match_index)
+    tracks = store.open_process(row)
+    drawn_items = np.flatnonzero(tracks.event_rows == event_row)
     if not len(drawn_items):
         return Position(row, start_ns), start_ns + 1
-    lanes, item = group.scene.lanes, int(drawn_items[0])
-    track = _track_of(lanes.offsets, item)
-    return Position(row, int(lanes.starts[item]), track), int(lanes.ends[item])
+    lanes, item = tracks.scene.lanes, int(drawn_items[0])
+    track = _track_of_item(lanes.item_offsets, item)
+    return Position(row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
 
 
 def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
@@ -270,7 +275,7 @@ def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
 
 def list_matches(store: Store, search: str) -> Component:
     """Return a table of the span names that match, by their time in the whole run."""
-    matching_names = store.names.find(search)  # a row per process and name
+    matching_names = store.span_names.find(search)  # a row per process and name, with its label
     if matching_names.is_empty():
         return html.P(_no_match(search), className="summary", role="status")
     by_label = matching_names.group_by("label").agg(
@@ -299,9 +304,9 @@ def list_matches(store: Store, search: str) -> Component:
 
 
 def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str | Component]:
-    """Return the cells of one name; `match` has its sums and its longest span."""
+    """Return the cells of one name; `match` has its sums over processes, and its longest span."""
     longest = match["longest"]
-    rows = store.groups.values()
+    rows = store.row_by_key.values()
     process_row = next(row for row in rows if _process(store, row) == longest["process"])
     lane = store.scene.lanes.lanes[process_row]
     owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
@@ -320,15 +325,16 @@ def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str |
 
 
 def resolve_selection(store: Store, view: ViewState) -> Selection | None:
-    """Return the span that a link names, with its track."""
+    """Return the selected span of a link; one that was found by its name with its track."""
     selection = inspector.selection_in(view)
     position = viewport.read_position(store, selection)
-    is_row = position and position.track is None and position.row in store.groups.values()
-    if not view.find or position is None or not is_row:
+    is_row = position and position.track is None and position.row in store.row_by_key.values()
+    if not view.searched_name or position is None or not is_row:
         return selection
-    matching_spans = span_names.hits(store.events_of(_process(store, position.row)), view.find)
-    own_numbers = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.at_ns)
-    if not len(own_numbers):
+    events = store.events_of(_process(store, position.row))
+    matching_spans = span_names.find_hits(events, view.searched_name)
+    match_indexes = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.at_ns)
+    if not len(match_indexes):
         return selection
-    found_position, _ = _locate(store, view.find, position.row, int(own_numbers[0]))
+    found_position, _ = _locate(store, view.searched_name, position.row, int(match_indexes[0]))
     return inspector.selection_of(store, found_position)

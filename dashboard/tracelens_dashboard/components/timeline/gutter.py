@@ -11,7 +11,7 @@ from dash import Dash, Input, Output, dcc, html
 
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import OPEN, Frame, lane_label
+from tracelens_dashboard.figures.timeline.frame import OPEN, Frame, band_label
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, key_of
@@ -31,38 +31,44 @@ LEAST_PX: Final = 16  # of a button, however low its row is
 
 def stores(view: ViewState) -> list[Component]:
     """Lay out the stores in which the browser keeps rows."""
-    opened = None if view.opened is None else list(view.opened)
+    opened_keys = None if view.opened_keys is None else list(view.opened_keys)
     return [
         dcc.Store(id=names.TALL),
-        dcc.Store(id=names.OPENED, data=opened),
+        dcc.Store(id=names.OPENED, data=opened_keys),
         dcc.Store(id=names.TOGGLE),
     ]
 
 
 def layout(frame: Frame) -> list[Component]:
     """Return the buttons and edges of the drawn rows."""
-    top = plot.top(frame)
-    return [part for band in plot.labelled(frame) for part in _lay_out_row(frame, band, top)]
+    top_px = plot.top_px(frame)
+    return [
+        part for band in plot.labelled_bands(frame) for part in _lay_out_row(frame, band, top_px)
+    ]
 
 
 def _lay_out_row(frame: Frame, band: Band, top_px: int) -> Iterator[Component]:
-    """Yield the button and the lower edge of a row that opens; nothing for another row."""
-    sign = plot.sign(frame, band)
+    """Yield the button and the lower edge of a row that can be opened; nothing for another row."""
+    # `band` is the row's strip of pixels, below `top_px`; `key` is what addresses call it.
+    sign = plot.opening_sign(frame, band)
     if not sign:
         return
     key = band.group.key if band.group else key_of(frame.scene.lanes.lanes[band.lanes[0]])
-    is_open, name = sign == OPEN, lane_label(frame, band)
-    button_px = max(band.height, LEAST_PX)
+    is_open, name = sign == OPEN, band_label(frame, band)
+    button_px = max(band.height_px, LEAST_PX)
     attributes: dict[str, Any] = {"aria-expanded": str(is_open).lower(), "data-track": key}
     yield html.Button(
         className="row-button",
         title=f"{'Close' if is_open else 'Open'} {name}",
-        style={"top": f"{top_px + band.middle - button_px / 2:.0f}px", "height": f"{button_px}px"},
+        style={
+            "top": f"{top_px + band.middle_px - button_px / 2:.0f}px",
+            "height": f"{button_px}px",
+        },
         **aria(f"{'ranks' if band.group else 'tracks'} of {name}"),
         **attributes,
     )
-    edge_px = top_px + band.top + band.height
-    height_data: dict[str, Any] = {"data-height": str(band.height)}
+    edge_px = top_px + band.top_px + band.height_px
+    height_data: dict[str, Any] = {"data-height": str(band.height_px)}
     yield html.Div(className="row-edge", style={"top": f"{edge_px}px"}, **height_data)
 
 
@@ -78,16 +84,17 @@ def register(app: Dash) -> None:
     def toggle(asked: Any, *values: Any) -> list[str]:
         store, controls = names.read_arguments(values)
         key = asked.get("key") if isinstance(asked, dict) else None
-        return current.require(toggle_key(store, key, controls))
+        return current.stop_unless(toggle_key(store, key, controls))
 
 
 def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:
-    """Return the opened rows' keys after one is opened, or closed with its ranks, if known."""
+    """Return the opened rows' keys after one is opened or closed; None for an unknown key."""
     opened_keys = viewport.choose_opened(store, controls)
-    groups = {group.key: group for group in row_groups.gather(store, controls.sort, opened_keys)}
-    if not isinstance(key, str) or not (key in store.groups or key in groups):
+    groups = row_groups.gather(store, controls.sort, opened_keys)
+    group_by_key = {group.key: group for group in groups}
+    if not isinstance(key, str) or not (key in store.row_by_key or key in group_by_key):
         return None
-    member_rows = groups[key].lanes if key in groups else ()
+    member_rows = group_by_key[key].lanes if key in group_by_key else ()
     closed_keys = {key, *(key_of(store.scene.lanes.lanes[row]) for row in member_rows)}
     remaining_keys = [opened_key for opened_key in opened_keys if opened_key not in closed_keys]
     return remaining_keys if remaining_keys != opened_keys else [*opened_keys, key][-MOST_OPENED:]

@@ -64,7 +64,7 @@ def register(app: Dash) -> None:
     def describe(click: Any, *values: Any) -> tuple[Component, Selection]:
         store, controls = names.read_arguments(values)
         frame = viewport.frame(store, controls)
-        position = current.require(viewport.find_position(store, frame, click))
+        position = current.stop_unless(viewport.find_position(store, frame, click))
         return span_details(store, position), selection_of(store, position)
 
 
@@ -78,14 +78,15 @@ def layout(store: Store, selection: Selection | None) -> Component:
 
 def span_details(store: Store, position: Position) -> Component:
     """Return the panel that says what a row, or a track of an opened process, did at a moment."""
+    # A track holds recorded spans, which are events; a row a summary of the process's time.
     lane = store.scene.lanes.lanes[position.row]
     if position.track is not None:
         event = store.event_at(position.row, position.track, position.at_ns)
-        tracks = store.opened(position.row).scene.lanes
+        tracks = store.open_process(position.row).scene.lanes
         if event is None:
             return _describe_nothing(f"{subject_of(lane)}, {_track_name(tracks, position.track)}")
         return _describe_event(store, position, tracks, event)
-    item = store.scene.lanes.item_at(position.row, position.at_ns)
+    item = store.scene.lanes.find_item_at(position.row, position.at_ns)
     if item is None:
         return _describe_nothing(subject_of(lane))
     return _describe_piece(store, position, item)
@@ -101,13 +102,13 @@ def _track_name(tracks: Lanes, track: int) -> str:
 
 
 def _describe_piece(store: Store, position: Position, item: int) -> Component:
-    """Return the panel of an item of a summary row."""
+    """Return the panel of an item of a summary row: a stretch of one category of time."""
     lanes = store.scene.lanes
     lane = lanes.lanes[position.row]
     category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
-    begin_ns, end_ns = lanes.extent_of(item)
+    begin_ns, end_ns = lanes.extent_ns_of(item)
     facts = [
-        ("span", clean(lanes.words[lanes.names[item]]) or "unnamed"),
+        ("span", clean(lanes.words[lanes.word_indices[item]]) or "unnamed"),
         ("kind", name_of(category)),
         *_times(store, begin_ns, end_ns),
         ("step", str(step) if step >= 0 else ""),
@@ -122,10 +123,11 @@ def _describe_piece(store: Store, position: Position, item: int) -> Component:
 def _describe_event(
     store: Store, position: Position, tracks: Lanes, event: dict[str, Any]
 ) -> Component:
-    """Return the panel of a recorded span; `event` is its row, its step is -1 outside of steps."""
+    """Return the panel of a recorded span of a track; `event` has its values by column."""
+    # Its step is -1 outside of steps, its end is None while it is open.
     assert position.track is not None
     lane, track_name = store.scene.lanes.lanes[position.row], tracks.lanes[position.track].part
-    item = tracks.item_at(position.track, position.at_ns)
+    item = tracks.find_item_at(position.track, position.at_ns)
     category = "" if item is None else label_of(int(tracks.codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
@@ -153,6 +155,7 @@ def _panel(
     step: int,
 ) -> Component:
     """Return the panel: `parts`, then the step, the collective, the path and the open spans."""
+    # `extent_ns` are the begin and the end of the selected span; `step` is -1 outside of steps.
     lane = store.scene.lanes.lanes[position.row]
     sections = (
         _step_section(store, lane, step),
@@ -164,9 +167,9 @@ def _panel(
 
 
 def _heading(title: str, category: str) -> Component:
-    """Return the title with the colour of the span in either scheme."""
-    light_colour = themes.LIGHT.categories.get(category)
-    dark_colour = themes.DARK.categories.get(category)
+    """Return the title with the colour of the span's category, if it has one, in either scheme."""
+    light_colour = themes.LIGHT.colour_by_category.get(category)
+    dark_colour = themes.DARK.colour_by_category.get(category)
     swatch = html.Span(
         className="swatch",
         style={"background": f"light-dark({light_colour}, {dark_colour})"} if light_colour else {},
@@ -187,7 +190,7 @@ def _times(store: Store, start_ns: int, end_ns: int | None) -> list[Fact]:
 
 
 def _facts(facts: Sequence[Fact]) -> Component:
-    """List all that is known, a line each."""
+    """List the facts, (name, value), that have a value, a line each."""
     terms = [
         term
         for name, value in facts
@@ -198,8 +201,8 @@ def _facts(facts: Sequence[Fact]) -> Component:
 
 
 def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> str:
-    """Return the rank's time in a category in a step, and the median of its peers'."""
-    time_by_rank = store.times.in_step(category, step)
+    """Return the rank's time in a category in a step, and the median of its peers', as text."""
+    time_by_rank = store.times.time_ns_by_rank(category, step)  # ns
     rank_ns = time_by_rank.pop(rank, 0)
     if not time_by_rank:
         return f"{text.duration(rank_ns)} of {name_of(category)}"
@@ -208,24 +211,27 @@ def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> st
 
 
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
-    """Return a bar for the step's length, for the median rank's in it, and the median step's."""
-    length_by_rank = store.times.lengths_in(step)
+    """Return bars of a step's length on the lane's rank and the median one, and of the usual step."""
+    # None outside of steps.
+    length_by_rank = store.times.step_ns_by_rank(step)  # ns
     if not length_by_rank:
         return None
     names_and_lengths = [
         ("median rank", float(np.median(list(length_by_rank.values())))),
-        ("median step", store.times.usual_ns),
+        ("median step", store.times.median_step_ns),
     ]
     if lane.role != "ps" and lane.rank in length_by_rank:
         names_and_lengths.insert(0, (f"rank {lane.rank}", float(length_by_rank[lane.rank])))
     longest_ns = max([*(ns for _, ns in names_and_lengths), 1.0])
-    bars = [part for name, ns in names_and_lengths for part in _bar(name, ns, longest_ns)]
+    bar_parts = [part for name, ns in names_and_lengths for part in _bar(name, ns, longest_ns)]
     ranks = () if lane.role == "ps" else (lane.rank,)
     href = links.to_step(store, step, ranks)
     link = dcc.Link(f"Zoom to step {step}", href=href, className="way")
     title = html.H3(f"Step {step}", className="panel-title")
     heading = html.Div([title, link], className="panel-line")
-    return html.Section([heading, html.Div(bars, className="step-bars")], className="panel-part")
+    return html.Section(
+        [heading, html.Div(bar_parts, className="step-bars")], className="panel-part"
+    )
 
 
 def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
@@ -239,8 +245,8 @@ def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
 
 def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
     if lane.role == "device":
-        return store.ran_at(lane.process, lane.part, at_ns)
-    return store.recorded_at(lane.process, at_ns)
+        return store.stream_spans_at(lane.process, lane.part, at_ns)
+    return store.spans_open_at(lane.process, at_ns)
 
 
 def _spans_section(spans: pl.DataFrame) -> Component:
@@ -265,6 +271,7 @@ def _list_span(span: dict[str, Any]) -> Component:
 
 
 def _recorded_facts(row: dict[str, Any]) -> list[str]:
+    """Return the names of the facts that a recorded span has; to be closed says nothing."""
     return [name for name in FACTS if row[name] not in {None, "closed"}]
 
 
@@ -274,5 +281,5 @@ def _value(name: str, value: Any) -> str:
 
 def _fact_text(name: str, value: Any) -> str:
     value_text = _value(name, value)
-    is_clear = name in {"bytes", "op", "status"}
-    return value_text if is_clear else f"{name.replace('_', ' ')} {value_text}"
+    needs_no_name = name in {"bytes", "op", "status"}
+    return value_text if needs_no_name else f"{name.replace('_', ' ')} {value_text}"

@@ -54,21 +54,18 @@ def register(app: Dash) -> None:
     )
     def go(pressed: Any, view: Any, selected: Any, run: Any) -> list[float]:
         key = _pressed_key(pressed)
-        window = current.require(find_destination(current.store(run), key, view, selected))
+        window = current.stop_unless(find_destination(current.store(run), key, view, selected))
         return [window.start_ns / SECOND, window.end_ns / SECOND]
 
     @app.callback(
-        Output(names.PINS, "value"),
-        Input(PRESSED, "data"),
-        *under_mouse,
-        prevent_initial_call=True,
+        Output(names.PINS, "value"), Input(PRESSED, "data"), *under_mouse, prevent_initial_call=True
     )
     def pin(pressed: Any, hover: Any, *values: Any) -> list[str]:
-        current.require(_pressed_key(pressed) == PIN)
+        current.stop_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
         position = _meant_position(store, viewport.frame(store, controls), hover, controls)
         rank = rank_of(store, position.row if position else None)
-        return current.require(toggle_pin(store, controls.pins, rank))
+        return current.stop_unless(toggle_pin(store, controls.pinned_ranks, rank))
 
     @app.callback(
         Output(names.TOGGLE, "data"),
@@ -77,9 +74,9 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def open_or_close(pressed: Any, hover: Any, *values: Any) -> dict[str, Any]:
-        current.require(_pressed_key(pressed) == OPEN)
+        current.stop_unless(_pressed_key(pressed) == OPEN)
         store, controls = names.read_arguments(values)
-        key = current.require(_meant_key(store, hover, controls))
+        key = current.stop_unless(_meant_key(store, hover, controls))
         return {"key": key, "presses": pressed.get("presses")}
 
     app.clientside_callback(
@@ -95,8 +92,8 @@ def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) 
 
 def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
     """Name the group or process under the mouse, else the selected one, as addresses do."""
-    frame, point = viewport.frame(store, controls), viewport.read_mouse(hover)
-    band = frame.plan.band_at(point[1]) if point else None
+    frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover)
+    band = frame.plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
     if band and band.group:
         return band.group.key
     position = _meant_position(store, frame, hover, controls)
@@ -110,11 +107,12 @@ def _pressed_key(pressed: Any) -> object:
 def find_destination(store: Store, key: object, view: Any, selected: Any) -> Window | None:
     """Return the window (ns since the start) to which a key leads; None where it leads nowhere."""
     if key == FIT:
-        return _fit(store, view, selected)
-    if key not in DIRECTIONS or not store.windows.height:
+        return _fit_to_selected(store, view, selected)
+    if key not in DIRECTIONS or not store.step_windows.height:
         return None
     window, finding_windows = viewport.read_window(store, view), _finding_windows(store)
-    if window not in finding_windows and window.width_ns <= FEW_STEPS * store.scene.step_ns:
+    # From a finding on to the next one; else where steps can be distinguished, from step to step.
+    if window not in finding_windows and window.width_ns <= FEW_STEPS * store.scene.median_step_ns:
         return _go_to_step(store, window, DIRECTIONS[str(key)])
     return _go_to_finding(finding_windows, window, DIRECTIONS[str(key)])
 
@@ -136,42 +134,44 @@ def rank_of(store: Store, row: int | None) -> int | None:
     return store.scene.lanes.lanes[row].rank
 
 
-def _fit(store: Store, view: Any, selected: Any) -> Window | None:
-    """Return the window of the selected span, else of the marked steps, with a margin."""
+def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
+    """Return the window (ns since the start) of the selected span, else of marked steps, if any."""
     position = viewport.read_position(store, selected)
     if position:
         lanes, lane_index = store.scene.lanes, position.row
         if position.track is not None:
-            lanes, lane_index = store.opened(position.row).scene.lanes, position.track
-        item = lanes.item_at(lane_index, position.at_ns)
+            lanes, lane_index = store.open_process(position.row).scene.lanes, position.track
+        item = lanes.find_item_at(lane_index, position.at_ns)
         if item is not None:
-            return _widen(store, Window(*lanes.extent_of(item)), AROUND_SPAN)
-    marked = viewport.read_marked_window(store, view)
-    return _widen(store, marked, MARGIN) if marked else None
+            return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
+    marked_window = viewport.read_marked_window(store, view)
+    return _widen(store, marked_window, MARGIN) if marked_window else None
 
 
 def _go_to_step(store: Store, window: Window, direction: int) -> Window:
-    """Return the window (ns since the start) with the step before or after its middle one."""
+    """Return the window, as wide, around the step before or after the one in its middle."""
+    # Windows are in ns since the run's start; `direction` is -1 or 1.
     origin_ns, middle_ns = store.run_window.start_ns, (window.start_ns + window.end_ns) // 2
-    starts_ns = store.windows["start_ns"].to_list()
+    starts_ns = store.step_windows["start_ns"].to_list()
     middle_index = bisect_right(starts_ns, origin_ns + middle_ns) - 1
     step_index = max(0, min(middle_index + direction, len(starts_ns) - 1))
-    step = store.windows.row(step_index, named=True)
-    begin_ns = (step["start_ns"] + step["end_ns"]) // 2 - origin_ns - window.width_ns // 2
+    step_row = store.step_windows.row(step_index, named=True)
+    begin_ns = (step_row["start_ns"] + step_row["end_ns"]) // 2 - origin_ns - window.width_ns // 2
     return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(0, store.run_window.width_ns))
 
 
 def _finding_windows(store: Store) -> list[Window]:
     """Return the windows of findings with steps of their own, in the order of time."""
     step_windows = {
-        store.window_of(*finding.steps) for finding in store.report.findings if finding.steps
+        store.window_of_steps(*finding.steps) for finding in store.report.findings if finding.steps
     }
     windows = [_widen(store, step_window, MARGIN) for step_window in step_windows if step_window]
     return sorted(windows, key=lambda window: (window.start_ns, window.end_ns))
 
 
 def _go_to_finding(windows: list[Window], visible: Window, direction: int) -> Window | None:
-    """Return that of the findings' windows before or after what is visible; None without one."""
+    """Return the finding's window before (`direction` -1) or after (1) the visible one, if any."""
+    # `windows` are those of findings, in the order of time.
     if visible in windows:
         return windows[max(0, min(windows.index(visible) + direction, len(windows) - 1))]
     index = bisect_left([window.start_ns for window in windows], visible.start_ns)
@@ -179,6 +179,7 @@ def _go_to_finding(windows: list[Window], visible: Window, direction: int) -> Wi
     return windows[index] if 0 <= index < len(windows) else None
 
 
-def _widen(store: Store, span: Window, margin_share: float) -> Window:
-    """Add a share of a span's length on either side; the result is in ns since the start."""
-    return store.since_start(span.widen(int(span.width_ns * margin_share)).clamp(store.run_window))
+def _widen(store: Store, window: Window, margin_share: float) -> Window:
+    """Add a share of an absolute window's length on either side; the result is since the start."""
+    margin_ns = int(window.width_ns * margin_share)
+    return store.since_start(window.widen(margin_ns).clamp(store.run_window))

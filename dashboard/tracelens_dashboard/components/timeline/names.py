@@ -64,7 +64,7 @@ CONTROLS: Final = (
 
 
 def control_arguments(*called_by: str) -> tuple[Input | State, ...]:
-    """Return a callback's arguments for all `CONTROLS` and the run; changes of some call it."""
+    """Return a callback's arguments for all `CONTROLS` and the run; `called_by` ones call it."""
     arguments = [(Input if name in called_by else State)(name, value) for name, value in CONTROLS]
     return (*arguments, current.RUN)
 

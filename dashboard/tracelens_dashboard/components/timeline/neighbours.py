@@ -30,57 +30,61 @@ MOST_MEMBERS: Final = 40  # that are listed: the last to arrive, the first one, 
 
 def members_section(store: Store, position: Position) -> Component | None:
     """List when ranks entered the selected collective, the last first; None without any."""
+    # `call.entered` is by rank, ns. Of many ranks, the last to come, the first and the selected.
     call = viewport.call_of(store, position)
     if call is None:
         return None
     selected_rank = store.scene.lanes.lanes[position.row].rank
     title = html.H3(f"{clean(call.op)} {call.seq}", className="panel-title")
-    skew_text = text.duration(call.last_ns - call.first_ns)
-    ranks_text = text.count(len(call.entered), "rank")
+    skew_text = text.duration(call.last_arrival_ns - call.first_arrival_ns)
+    ranks_text = text.count(len(call.entered_ns_by_rank), "rank")
     summary = f"{ranks_text}, arrival skew {skew_text}: rank {call.last_rank} arrives last."
     columns = ("rank", "after the first", "before the last")
     head = html.Thead(html.Tr([html.Th(name) for name in columns]))
     rows: list[Component] = []
     ranks_by_arrival = sorted(
-        call.entered, key=lambda rank: (-call.entered[rank], rank != call.last_rank, rank)
+        call.entered_ns_by_rank,
+        key=lambda rank: (-call.entered_ns_by_rank[rank], rank != call.last_rank, rank),
     )
-    listed_count = 0
+    next_index = 0  # of the first rank that is not accounted for yet
     for index, rank in enumerate(ranks_by_arrival):
         if MOST_MEMBERS - 2 <= index < len(ranks_by_arrival) - 1 and rank != selected_rank:
             continue
-        if index > listed_count:
-            gap_text = text.count(index - listed_count, "more rank")
+        if index > next_index:
+            gap_text = text.count(index - next_index, "more rank")
             rows.append(html.Tr(html.Td(gap_text, colSpan=len(columns), className="fact-name")))
         rows.append(_list_member(store, call, rank, is_selected=rank == selected_rank))
-        listed_count = index + 1
+        next_index = index + 1
     table = html.Table([head, html.Tbody(rows)], className="spans members")
     summary_line = html.P(summary, className="summary")
     return html.Section([title, summary_line, table], className="panel-part")
 
 
 def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
-    """Return the row of a rank; one whose row is not shown leads nowhere."""
-    entered_ns, row = call.entered[rank], store.row_of_rank(rank)
+    """Return the line of a rank in the list; one without a row in the timeline leads nowhere."""
+    # A call knows when each rank entered and left (ns, by rank), and the first and last arrival.
+    entered_ns, row = call.entered_ns_by_rank[rank], store.row_of_rank(rank)
     name_cell: list[str | Component] = [f"rank {rank}"]
     if row is not None:
-        extent_ns = entered_ns, call.left.get(rank)
+        extent_ns = entered_ns, call.left_ns_by_rank.get(rank)
         name_cell = [_span_button(store, f"rank {rank}", row, extent_ns, inside=True, seq=call.seq)]
     is_last = rank == call.last_rank
     if is_last:
         name_cell.append(html.Span("last", className="badge"))
-    skew_ns = max(call.last_ns - call.first_ns, 1)
-    delay_ns = entered_ns - call.first_ns
+    skew_ns = max(call.last_arrival_ns - call.first_arrival_ns, 1)
+    delay_ns = entered_ns - call.first_arrival_ns
     bar = html.Div(className="meter-fill", style={"width": f"{100 * delay_ns / skew_ns:.1f}%"})
     delay_cell = html.Div([text.duration(delay_ns), html.Div(bar, className="meter")])
-    lead_text = text.duration(call.last_ns - entered_ns)
+    lead_text = text.duration(call.last_arrival_ns - entered_ns)
     classes = " ".join(["last"] * is_last + ["chosen"] * is_selected)
     cells = [html.Td(name_cell), html.Td(delay_cell), html.Td(lead_text, className="number")]
     return html.Tr(cells, className=classes)
 
 
 def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -> Component | None:
-    """Describe the critical path's share of a span (begin, end in ns), and its neighbours there."""
-    stretches = store.table("critical_stays")
+    """Describe the critical path's share of a span (begin, end in ns), and where it is around it."""
+    # None where no path is known, or it is neither on the span nor just before or after it.
+    stretches = store.table("critical_stays")  # a row per stretch on one process, by time
     if stretches.is_empty():
         return None
     begin_ns, end_ns = extent_ns
@@ -88,8 +92,8 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
     stretch_processes = stretches["process"].to_numpy()
     overlap_ns = np.minimum(ends_ns, end_ns) - np.maximum(starts_ns, begin_ns)
     process = store.scene.lanes.lanes[position.row].process
-    is_held = (overlap_ns > 0) & (stretch_processes == process)
-    share = float(overlap_ns[is_held].sum()) / max(end_ns - begin_ns, 1)
+    is_on_span = (overlap_ns > 0) & (stretch_processes == process)
+    share = float(overlap_ns[is_on_span].sum()) / max(end_ns - begin_ns, 1)
     lines: list[Component] = []
     for side, at_ns in (("before", begin_ns - 1), ("after", end_ns)):
         stretch_index = int(np.searchsorted(starts_ns, at_ns, side="right")) - 1
@@ -105,13 +109,13 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
 
 
 def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list[Component]:
-    """Return the span that a process was in at a moment, as a button, with its duration."""
+    """Return a term, and a button for the span that a process was in at a moment."""
     lanes = store.scene.lanes
     for row, lane in enumerate(lanes.lanes):
         is_of_process = lane.process == process and lane.role != "device"
-        item = lanes.item_at(row, at_ns) if is_of_process else None
+        item = lanes.find_item_at(row, at_ns) if is_of_process else None
         if item is not None:
-            begin_ns, end_ns = lanes.extent_of(item)
+            begin_ns, end_ns = lanes.extent_ns_of(item)
             phase = name_of(label_of(int(lanes.codes[item])))
             button = _span_button(store, f"{phase} on {subject_of(lane)}", row, (begin_ns, end_ns))
             duration = html.Span(text.duration(end_ns - begin_ns), className="beside")
@@ -123,7 +127,8 @@ def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list
 def _span_button(
     store: Store, name: str, row: int, extent_ns: tuple[int, int | None], **details: int
 ) -> Component:
-    """Return the button that selects a span; `finding.hit_of` reads its extent and `details`."""
+    """Return the button that selects a span of a row; `finding.hit_of` reads its data."""
+    # A span without an end counts as 1 ns long.
     origin_ns = store.run_window.start_ns
     begin_ns, end_ns = extent_ns
     span = {"row": row, "at": begin_ns - origin_ns, "until": (end_ns or begin_ns + 1) - origin_ns}

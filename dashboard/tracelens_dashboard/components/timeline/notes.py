@@ -43,10 +43,10 @@ NO_ROOM: Final = (
 
 
 class Notes(NamedTuple):
-    """All notes, and which of them has a field for its text; null = none."""
+    """All notes, and the index of the one that has a field for its text, or None."""
 
     notes: tuple[Note, ...]
-    edited: int | None = None
+    edited_index: int | None = None
 
 
 def button() -> Component:
@@ -57,7 +57,7 @@ def button() -> Component:
 def layout(store: Store, view: ViewState) -> list[Component]:
     """Return the list of notes, and what the browser keeps of them."""
     notes_in_run = [note for note in view.notes if note.start_ns < store.run_window.width_ns]
-    left_out_count = view.notes_left_out + len(view.notes) - len(notes_in_run)
+    left_out_count = view.left_out_note_count + len(view.notes) - len(notes_in_run)
     singular = "note of this address is none of this run"
     plural = "notes of this address are none of this run"
     left_out_text = f"{text.count(left_out_count, singular, plural)}; left out."
@@ -91,18 +91,19 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def put(pressed: Any, notes: Any, marked: Any, hover: Any, *shown: Any) -> tuple[Any, ...]:
-        """Return the notes with a new one, which one is edited, and a problem if there is any."""
+        """Return the notes with a new one, the edited one's index, and a problem, if any."""
         press = pressed if isinstance(pressed, dict) else {}
-        current.require(press.get("key") == KEY)
+        current.stop_unless(press.get("key") == KEY)
         selected, view, run = shown
-        store, notes_before = current.store(run), with_typed(address_notes.of_browser(notes), press)
+        store = current.store(run)
+        notes_before = with_typed(address_notes.from_browser(notes), press)
         mouse = None if press.get("button") else hover
-        added = _make_note(store, notes_before, area.marked_window(store, marked))
-        added = added or Note(choose_time(store, mouse, selected, view))
-        notes_after = with_note(notes_before, added)
+        new_note = _make_note(store, notes_before, area.marked_window(store, marked))
+        new_note = new_note or Note(choose_time(store, mouse, selected, view))
+        notes_after = with_note(notes_before, new_note)
         if notes_after is None:
             return no_update, no_update, NO_ROOM
-        return address_notes.for_browser(notes_after.notes), notes_after.edited, None
+        return address_notes.for_browser(notes_after.notes), notes_after.edited_index, None
 
     @app.callback(
         *changed,
@@ -114,21 +115,21 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def change(asked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
-        """Return the changed notes, which one is edited, a problem, and the window to go to."""
-        notes_before = address_notes.of_browser(notes)
+        """Return the changed notes, the edited one's index, a problem, and a window to go to."""
+        notes_before = address_notes.from_browser(notes)
         action = asked if isinstance(asked, dict) else {}
         typed_notes = with_typed(notes_before, action)
-        notes_after = current.require(apply_action(typed_notes, action))
+        notes_after = current.stop_unless(apply_action(typed_notes, action))
         if not address_notes.fits(notes_after.notes):
             return no_update, no_update, NO_ROOM, no_update
         notes_to_write: Any = no_update
         if notes_after.notes != notes_before:
             notes_to_write = address_notes.for_browser(notes_after.notes)
-        goto: Any = no_update
+        window_s: Any = no_update
         if action.get("does") == GO:
             window = _window_around(current.store(run), view, typed_notes[action["number"]])
-            goto = [window.start_ns / SECOND, window.end_ns / SECOND]
-        return notes_to_write, notes_after.edited, None, goto
+            window_s = [window.start_ns / SECOND, window.end_ns / SECOND]
+        return notes_to_write, notes_after.edited_index, None, window_s
 
     @app.callback(
         Output(names.NOTE_LIST, "children"),
@@ -137,7 +138,7 @@ def register(app: Dash) -> None:
     )
     def show(notes: Any, edited: Any) -> list[Component]:
         edited_index = edited if isinstance(edited, int) else None
-        return lay_out_list(Notes(address_notes.of_browser(notes), edited_index))
+        return lay_out_list(Notes(address_notes.from_browser(notes), edited_index))
 
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "focus"),
@@ -146,18 +147,18 @@ def register(app: Dash) -> None:
     )
 
 
-def _make_note(store: Store, notes: tuple[Note, ...], marked: Window | None) -> Note | None:
-    """Make a note over the marked time; None without any, or where it has one already."""
-    window = store.since_start(marked) if marked else None
+def _make_note(store: Store, notes: tuple[Note, ...], marked_window: Window | None) -> Note | None:
+    """Make a note over the marked (absolute) window; None without any, or if it has one."""
+    window = store.since_start(marked_window) if marked_window else None
     if window is None or any(window == Window(n.start_ns, n.end_ns or -1) for n in notes):
         return None
     return Note(window.start_ns, window.end_ns)
 
 
-def with_note(notes: tuple[Note, ...], added: Note) -> Notes | None:
+def with_note(notes: tuple[Note, ...], new_note: Note) -> Notes | None:
     """Put a note, to be written; None where a link has no room for another one."""
-    after = Notes((*notes, added), len(notes))
-    return after if address_notes.fits(after.notes) else None
+    notes_after = Notes((*notes, new_note), edited_index=len(notes))
+    return notes_after if address_notes.fits(notes_after.notes) else None
 
 
 def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
@@ -165,8 +166,8 @@ def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
     window, mouse = viewport.read_window(store, view), viewport.read_mouse(hover)
     position = viewport.read_position(store, selected)
     note_ns = (window.start_ns + window.end_ns) // 2
-    if mouse and abs(mouse[0]) < SECOND:
-        note_ns = round(mouse[0] * SECOND)
+    if mouse and abs(mouse_s := mouse[0]) < SECOND:  # no run has 30 years
+        note_ns = round(mouse_s * SECOND)
     elif position:
         note_ns = position.at_ns - store.run_window.start_ns
     return max(0, min(note_ns, store.run_window.width_ns - 1))
@@ -184,20 +185,20 @@ def apply_action(notes: tuple[Note, ...], action: dict[str, Any]) -> Notes | Non
     if action_name == DELETE:
         return Notes((*notes[:note_index], *notes[note_index + 1 :]))
     if action_name == KEEP:
-        note = replace(notes[note_index], text=address_notes.typed(action.get("text")))
+        note = replace(notes[note_index], text=address_notes.clean_text(action.get("text")))
         return Notes((*notes[:note_index], note, *notes[note_index + 1 :]))
     return None
 
 
 def with_typed(notes: tuple[Note, ...], action: dict[str, Any]) -> tuple[Note, ...]:
-    """Return the notes with the text of an open field (`kept`), which a button closes."""
+    """Return the notes with the text of an open field, which a button closes."""
     field = action.get("kept")
-    after = apply_action(notes, field | {"does": KEEP}) if isinstance(field, dict) else None
-    return after.notes if after else notes
+    notes_after = apply_action(notes, field | {"does": KEEP}) if isinstance(field, dict) else None
+    return notes_after.notes if notes_after else notes
 
 
 def _window_around(store: Store, view: Any, note: Note) -> Window:
-    """Return the window with a note in its middle, as wide as the view, or wider than it."""
+    """Return the window (ns since the start) around a note, as wide as the view, or wider."""
     width_ns, end_ns = viewport.read_window(store, view).width_ns, note.end_ns or note.start_ns
     length_ns = end_ns - note.start_ns
     margin_ns = (width_ns - length_ns) // 2
@@ -211,7 +212,7 @@ def lay_out_list(shown: Notes) -> list[Component]:
     """Return a line of the list for each note, in the order of time."""
     note_indexes = sorted(range(len(shown.notes)), key=lambda number: shown.notes[number].start_ns)
     return [
-        _lay_out_note(shown.notes[note_index], note_index, edited=note_index == shown.edited)
+        _lay_out_note(shown.notes[note_index], note_index, edited=note_index == shown.edited_index)
         for note_index in note_indexes
     ]
 

@@ -48,13 +48,18 @@ HINT: Final = (
 
 
 def layout(store: Store, other_store: Store, view: ViewState) -> Component:
-    """Return the card; a link's steps say which one is aligned."""
-    last_index = min(store.windows.height, other_store.windows.height) - 1
+    """Return the card; the timelines are aligned at a link's first marked step, else at the first."""
+    # A step's index counts from each run's first one.
+    last_index = min(store.step_windows.height, other_store.step_windows.height) - 1
     if last_index < 0:
         return html.Div()
-    step_index = min(index_of_step(store, view.steps[0]) if view.steps else 0, last_index)
+    step_index = min(
+        index_of_step(store, view.marked_steps[0]) if view.marked_steps else 0, last_index
+    )
     sync_data = (
-        view_step(store, other_store, step_index) if view.steps else view_whole(store, other_store)
+        view_step(store, other_store, step_index)
+        if view.marked_steps
+        else view_whole(store, other_store)
     )
     options = {"value": step_index, "min": 0, "max": last_index, "w": 100}
     step_field = fields.number_input(STEP, "step to align at", **options)
@@ -93,13 +98,10 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
     """Align both timelines at a step that is clicked or typed."""
 
     @app.callback(
-        Output(STEP, "value"),
-        Input(graph_id, "clickData"),
-        current.RUN,
-        prevent_initial_call=True,
+        Output(STEP, "value"), Input(graph_id, "clickData"), current.RUN, prevent_initial_call=True
     )
     def choose(click: Any, run: Any) -> int:
-        point = current.require(chart.clicked_point(click))
+        point = current.stop_unless(chart.clicked_point(click))
         return index_of_step(current.store(run), int(point["x"]))
 
     @app.callback(
@@ -110,8 +112,8 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         prevent_initial_call=True,
     )
     def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
-        other_store = current.require(current.find_store(other_run))
-        current.require(isinstance(index, int) and index >= 0)
+        other_store = current.stop_unless(current.find_store(other_run))
+        current.stop_unless(isinstance(index, int) and index >= 0)
         return view_step(current.store(run), other_store, index)
 
 
@@ -133,7 +135,7 @@ def _register_drawing(app: Dash, other_id: str) -> None:
     )
     def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
         """Return figures, heights and labels of both timelines, and the colour scale."""
-        theme = themes.for_scheme(current.require(scheme))
+        theme = themes.for_scheme(current.stop_unless(scheme))
         stores = (current.store(run), current.find_store(other_run))
         ceiling_ns = common_ceiling(stores)
         figures = [
@@ -152,27 +154,30 @@ def common_ceiling(stores: Sequence[Store | None]) -> float:
 
 def index_of_step(store: Store, step: int) -> int:
     """Count the steps before one."""
-    return int(store.windows["step"].search_sorted(step))
+    return int(store.step_windows["step"].search_sorted(step))
 
 
 def view_whole(store: Store, other_store: Store) -> dict[str, Any]:
     """Return the view of both runs from their first step to the end of the longer one."""
-    begins_ns = [_step_begin_ns(run, 0) for run in (store, other_store)]
+    # `begins`: of the first step (ns since each run's start), from which `t0` and `t1` count.
+    begins_ns = [_step_begin_ns(run, step_index=0) for run in (store, other_store)]
     length_ns = max(run.run_window.width_ns for run in (store, other_store))
     return {"begins": begins_ns, "t0": -max(begins_ns), "t1": length_ns}
 
 
 def view_step(store: Store, other_store: Store, step_index: int) -> dict[str, Any]:
-    """Return the view of a step of both runs; `t0` and `t1` (ns) count from the step's begins."""
+    """Return the view of a step of both runs, some steps wide."""
+    # `begins`: of the step (ns since each run's start), from which `t0` and `t1` (ns) count.
     begins_ns = [_step_begin_ns(run, step_index) for run in (store, other_store)]
-    margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other_store)))
-    step = int(store.windows["step"][step_index]) if step_index < store.windows.height else None
+    margin_ns = round(AROUND * max(run.scene.median_step_ns for run in (store, other_store)))
+    steps = store.step_windows["step"]
+    step = int(steps[step_index]) if step_index < len(steps) else None
     return {"begins": begins_ns, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}
 
 
 def _step_begin_ns(store: Store, step_index: int) -> int:
-    """Return when the step with an index begins, in ns since the run's start."""
-    starts_ns = store.windows["start_ns"]
+    """Return the begin of the step with an index, in ns since the run's start."""
+    starts_ns = store.step_windows["start_ns"]
     return int(starts_ns[min(step_index, len(starts_ns) - 1)]) - store.run_window.start_ns
 
 
@@ -194,11 +199,12 @@ def _lay_out_plot(name: str, identity: str) -> Component:
 def _draw_timeline(
     store: Store | None, window: Window | None, theme: themes.Theme, ceiling_ns: float
 ) -> go.Figure:
-    """Draw a run's timeline over a window, with residual colours that end at `ceiling_ns`."""
+    """Draw a run's timeline over a window (since its start); residuals end at `ceiling_ns`."""
     if store is None or window is None:
         return themes.blank()
-    drawn = window.clamp(Window(0, store.run_window.width_ns))
-    frame = viewport.frame(store, Controls({"t0": drawn.start_ns, "t1": drawn.end_ns}))
+    drawn_window = window.clamp(Window(0, store.run_window.width_ns))
+    view = {"t0": drawn_window.start_ns, "t1": drawn_window.end_ns}
+    frame = viewport.frame(store, Controls(view))
     picture = viewport.picture(frame)
     figure = plot.draw(frame, picture, theme)
     palette = themes.palette(theme.name, store.residuals.ceiling_ns / ceiling_ns)

@@ -28,17 +28,17 @@ OPEN, CLOSED = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}", "\N{BLACK RIGHT-POINTIN
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedProcess:
     """The tracks of a process below its row; `key` is what addresses call it."""
 
     key: str
-    group: Group
+    tracks: Group
     plan: Plan
 
 
 @dataclass(frozen=True)
-class Selected:
-    """A span that is selected: its row (`band`), from when to when."""
+class SelectedSpan:
+    """A span that is selected: the strip of pixels that shows it (`band`), from when to when."""
 
     band: Band
     start_ns: int
@@ -56,46 +56,46 @@ class Note:
 
 @dataclass(frozen=True)
 class Frame:
-    """Everything one picture of the timeline stands on."""
+    """Everything one picture of the timeline stands on; windows are absolute."""
 
     scene: Scene
     plan: Plan
-    visible: Window  # absolute times
-    windows: pl.DataFrame
-    flagged: frozenset[int] = frozenset()
-    marked: Window | None = None
+    visible_window: Window
+    step_windows: pl.DataFrame  # a row per step: step, start_ns, end_ns
+    flagged_ranks: frozenset[int] = frozenset()
+    marked_window: Window | None = None
     marked_label: str = ""
-    call: Call | None = None  # the selected collective
-    opened: tuple[Opened, ...] = ()
-    selected: tuple[Selected, ...] = ()
-    path: pl.DataFrame | None = None  # the critical path, if it is to be drawn
-    columns: int = COLUMNS  # pixels of the plot's width
+    selected_call: Call | None = None  # a collective
+    opened_processes: tuple[OpenedProcess, ...] = ()
+    selected_spans: tuple[SelectedSpan, ...] = ()
+    path_stretches: pl.DataFrame | None = None  # of the critical path, if it is to be drawn
+    plot_width_px: int = COLUMNS
     notes: tuple[Note, ...] = ()
 
-    def seconds(self, at_ns: int) -> float:
-        """Place a moment on the time axis."""
-        return (at_ns - self.scene.whole.start_ns) / SECOND
+    def seconds_since_start(self, at_ns: int) -> float:
+        """Return an absolute moment as seconds since the run's start, as on the time axis."""
+        return (at_ns - self.scene.run_window.start_ns) / SECOND
 
-    @property
-    def keys(self) -> frozenset[str]:
-        """What addresses call the processes that are opened."""
-        return frozenset(process.key for process in self.opened)
-
-    def frame_of(self, opened: Opened) -> Frame:
+    def frame_of_process(self, process: OpenedProcess) -> Frame:
         """Return the frame of an opened process alone."""
         return replace(
-            self, scene=opened.group.scene, plan=opened.plan, opened=(), flagged=frozenset()
+            self,
+            scene=process.tracks.scene,
+            plan=process.plan,
+            opened_processes=(),
+            flagged_ranks=frozenset(),
         )
 
 
-def lane_label(frame: Frame, band: Band) -> str:
-    """Return the label of a band: its group, rank, stream of a device, or shard; else its track."""
+def band_label(frame: Frame, band: Band) -> str:
+    """Return the label of a band, a strip of pixels: its group, rank, stream, shard, or track."""
+    # One that several ranks share is named after the first.
     if band.group:
-        return text.safe(band.group.name)
+        return text.escape_name(band.group.name)
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.section == "tracks":
         owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
-        return f"{owner}, {text.safe(lane.part)}"
+        return f"{owner}, {text.escape_name(lane.part)}"
     if lane.role == "ps":
         return f"PS {lane.rank} {lane.part}s"
     stream = lane.part.partition(" ")[2]  # without the device: there is little room
@@ -103,12 +103,12 @@ def lane_label(frame: Frame, band: Band) -> str:
 
 
 def track_label(lane: Lane) -> str:
-    """Name a track at its first row, and leave the rows below it empty."""
+    """Name a track at its first row; empty for the rows of deeper spans below it."""
     if lane.level:
         return ""
-    return text.safe(fitting(lane.part))
+    return text.escape_name(cut_name(lane.part))
 
 
-def fitting(name: str) -> str:
+def cut_name(name: str) -> str:
     """Cut a name so that it fits next to a row."""
     return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.lod import query
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import drawing
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note, lane_label
+from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note, band_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,17 +62,18 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
 
 def path_sentence(frame: Frame, picture: Picture) -> str:
     """Return the ranks that hold most of the path in view; empty if it is not drawn."""
-    lanes, time_by_rank = frame.scene.lanes.lanes, Counter[int]()
+    lanes, ns_by_rank = frame.scene.lanes.lanes, Counter[int]()
     for row, begin_ns, end_ns in _path_stretches(frame, picture):
-        visible_ns = min(end_ns, frame.visible.end_ns) - max(begin_ns, frame.visible.start_ns)
-        time_by_rank[lanes[row].rank] += max(visible_ns, 0)
-    total_ns = time_by_rank.total()
+        visible_begin_ns = max(begin_ns, frame.visible_window.start_ns)
+        visible_ns = min(end_ns, frame.visible_window.end_ns) - visible_begin_ns
+        ns_by_rank[lanes[row].rank] += max(visible_ns, 0)
+    total_ns = ns_by_rank.total()
     if not total_ns:
-        return " The critical path is not in view." if frame.path is not None else ""
-    ranks_by_time = sorted((-ns, rank) for rank, ns in time_by_rank.items() if ns)
+        return " The critical path is not in view." if frame.path_stretches is not None else ""
+    ranks_by_time = sorted((-ns, rank) for rank, ns in ns_by_rank.items() if ns)
     share_texts = [
-        f"rank {rank} {text.percent(-ns / total_ns)}"
-        for ns, rank in ranks_by_time[:MOST_RANKS_NAMED]
+        f"rank {rank} {text.percent(-negative_ns / total_ns)}"
+        for negative_ns, rank in ranks_by_time[:MOST_RANKS_NAMED]
     ]
     other_count = len(ranks_by_time) - MOST_RANKS_NAMED
     others_text = f" and {other_count} more" if other_count > 0 else ""
@@ -80,21 +81,21 @@ def path_sentence(frame: Frame, picture: Picture) -> str:
 
 
 def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
-    if frame.path is None or frame.path.is_empty():
+    if frame.path_stretches is None or frame.path_stretches.is_empty():
         return []
-    return query.path_within(frame.path, frame.scene.lanes, picture.grid)
+    return query.find_path_stretches(frame.path_stretches, frame.scene.lanes, picture.grid)
 
 
 def _line_heights(frame: Frame, section: Any) -> dict[int, float]:
     """Return by row of the scene at which height (pixels) the path runs on it, in one section."""
-    bands = frame.plan.section(section)
+    bands = frame.plan.bands_of(section)
     return {row: _line_height(band) for band in bands for row in band.lanes}
 
 
 def _line_height(band: Band) -> float:
     """Return the lower edge of a band: within a tall row, below a low one, which it would hide."""
-    offset_px = -EDGE_PX if band.height >= TALL_PX else HALO_PX / 2
-    return band.top + band.height + offset_px
+    offset_px = -EDGE_PX if band.height_px >= TALL_PX else HALO_PX / 2
+    return band.top_px + band.height_px + offset_px
 
 
 def _row_strokes(frame: Frame, stretches: Iterable[PathStretch], heights: dict[int, float]) -> str:
@@ -116,7 +117,7 @@ def _joint_strokes(frame: Frame, stretches: list[PathStretch], heights: dict[int
 
 
 def _write_time(frame: Frame, at_ns: int) -> str:
-    return f"{frame.seconds(at_ns):.9f}".rstrip("0").rstrip(".")
+    return f"{frame.seconds_since_start(at_ns):.9f}".rstrip("0").rstrip(".")
 
 
 def _path_shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
@@ -125,57 +126,63 @@ def _path_shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
 
 
 def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Return marks of the selected call's arrivals, the last one of each row."""
-    if frame.call is None:
+    """Return marks of the selected call's arrivals, for pinned rows and for all workers."""
+    if frame.selected_call is None:
         return []
     return [
         {
             "type": "scatter",
             "mode": "markers" if len(arrivals) <= MOST_MARKS else "lines",
             "name": "arrivals",
-            "x": [frame.seconds(arrival_ns) for arrival_ns, _, _ in arrivals],
+            "x": [frame.seconds_since_start(arrival_ns) for arrival_ns, _, _ in arrivals],
             "y": [height_px for _, height_px, _ in arrivals],
             "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
             "line": {"width": 1, "color": theme.text, "shape": "vh"},
             "customdata": [
-                [label, _delay_text(frame.call, arrival_ns)] for arrival_ns, _, label in arrivals
+                [label, _delay_text(frame.selected_call, arrival_ns)]
+                for arrival_ns, _, label in arrivals
             ],
             "hovertemplate": "%{customdata[0]} arrives %{customdata[1]}<extra></extra>",
         }
-        for arrivals in (_find_arrivals(frame, frame.call, section) for section in SECTIONS)
+        for arrivals in (
+            _find_arrivals(frame, frame.selected_call, section) for section in SECTIONS
+        )
         if arrivals
     ]
 
 
 def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the moment of the last arrival, through all rows."""
-    if frame.call is None:
+    if frame.selected_call is None:
         return []
     line = {"color": theme.loss, "width": 1.5}
-    return [drawing.vertical_line(frame.seconds(frame.call.last_ns), line)]
+    return [
+        drawing.vertical_line(frame.seconds_since_start(frame.selected_call.last_arrival_ns), line)
+    ]
 
 
 def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the label, with an arrow, of the selected call's last arrival, if any."""
-    if frame.call is None:
+    if frame.selected_call is None:
         return []
     lanes = frame.scene.lanes.lanes
     bands_of_last_rank = [
         band
         for band in frame.plan.bands
-        if any(lanes[row].rank == frame.call.last_rank for row in band.lanes)
+        if any(lanes[row].rank == frame.selected_call.last_rank for row in band.lanes)
         and lanes[band.lanes[0]].role == "worker"
     ]
     if not bands_of_last_rank:
         return []
-    is_left_half = frame.call.last_ns < (frame.visible.start_ns + frame.visible.end_ns) / 2
+    middle_ns = (frame.visible_window.start_ns + frame.visible_window.end_ns) / 2
+    is_left_half = frame.selected_call.last_arrival_ns < middle_ns
     return [
         {
-            "x": frame.seconds(frame.call.last_ns),
-            "y": bands_of_last_rank[-1].middle,
+            "x": frame.seconds_since_start(frame.selected_call.last_arrival_ns),
+            "y": bands_of_last_rank[-1].middle_px,
             "ax": 46 if is_left_half else -46,
-            "ay": 30 if bands_of_last_rank[-1].middle < frame.plan.height / 2 else -30,
-            "text": arrival_summary(frame.call),
+            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.height_px / 2 else -30,
+            "text": arrival_summary(frame.selected_call),
             "showarrow": True,
             "arrowhead": 2,
             "arrowcolor": theme.loss,
@@ -190,38 +197,46 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def arrival_summary(call: Call) -> str:
     """Return the last rank, and the arrival skew."""
-    skew = text.duration(call.last_ns - call.first_ns)
-    return f"{text.safe(call.op)} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
+    operation, skew = (
+        text.escape_name(call.op),
+        text.duration(call.last_arrival_ns - call.first_arrival_ns),
+    )
+    return f"{operation} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
 def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
     """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
+    # `call.entered` is when each rank entered, by rank.
     lanes, arrivals = frame.scene.lanes.lanes, []
-    for band in frame.plan.section(section):
+    for band in frame.plan.bands_of(section):
         ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]
-        arrivals_in_row = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
+        arrivals_in_row = [
+            (call.entered_ns_by_rank[rank], rank)
+            for rank in ranks
+            if rank in call.entered_ns_by_rank
+        ]
         if arrivals_in_row:
             arrival_ns, rank = max(arrivals_in_row)
-            label = f"rank {rank}" if len(ranks) > 1 else lane_label(frame, band)
-            arrivals.append((arrival_ns, band.middle, label))
+            label = f"rank {rank}" if len(ranks) > 1 else band_label(frame, band)
+            arrivals.append((arrival_ns, band.middle_px, label))
     return arrivals
 
 
-def _delay_text(call: Call, at_ns: int) -> str:
-    skew = at_ns - call.first_ns
-    return f"{text.duration(skew)} after the first" if skew else "first"
+def _delay_text(call: Call, arrival_ns: int) -> str:
+    delay_ns = arrival_ns - call.first_arrival_ns
+    return f"{text.duration(delay_ns)} after the first" if delay_ns else "first"
 
 
 def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a line from each note's text through all rows; over a stretch of time a band."""
-    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height
+    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height_px
     return [_note_shape(note, top_share, theme) for note in frame.notes]
 
 
 def _note_shape(note: Note, top_share: float, theme: Theme) -> dict[str, Any]:
     """Return the line or the band of a note, up to `top_share` of the plot's height."""
-    ends_s = note.start_ns / SECOND, (note.end_ns or note.start_ns) / SECOND
-    extent: dict[str, Any] = dict(zip(("x0", "x1"), ends_s, strict=True))
+    begin_s, end_s = note.start_ns / SECOND, (note.end_ns or note.start_ns) / SECOND
+    extent: dict[str, Any] = {"x0": begin_s, "x1": end_s}
     extent |= {"yref": "paper", "y0": 0, "y1": top_share, "name": "note"}
     line = {"color": theme.text, "width": 1.2}
     if note.end_ns is None:
@@ -231,27 +246,27 @@ def _note_shape(note: Note, top_share: float, theme: Theme) -> dict[str, Any]:
 
 def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the text of each note in view, above its time, cut where the next one begins."""
-    origin_ns = frame.scene.whole.start_ns
+    origin_ns = frame.scene.run_window.start_ns
     visible_notes = [
-        (max(origin_ns + note.start_ns, frame.visible.start_ns), note)
+        (max(origin_ns + note.start_ns, frame.visible_window.start_ns), note)
         for note in sorted(frame.notes, key=lambda note: note.start_ns)
-        if origin_ns + note.start_ns < frame.visible.end_ns
-        and origin_ns + (note.end_ns or note.start_ns) >= frame.visible.start_ns
+        if origin_ns + note.start_ns < frame.visible_window.end_ns
+        and origin_ns + (note.end_ns or note.start_ns) >= frame.visible_window.start_ns
     ]
-    px_per_ns = frame.columns / max(frame.visible.width_ns, 1)
-    label_begins_ns = [*(begin_ns for begin_ns, _ in visible_notes), frame.visible.end_ns]
+    px_per_ns = frame.plot_width_px / max(frame.visible_window.width_ns, 1)
+    label_begins_ns = [*(begin_ns for begin_ns, _ in visible_notes), frame.visible_window.end_ns]
     labels = []
     for (begin_ns, note), next_ns in zip(visible_notes, label_begins_ns[1:], strict=True):
         room_letters = int(((next_ns - begin_ns) * px_per_ns - NOTE_BESIDE_PX) / NOTE_LETTER_PX)
         label_text = note.text or NO_TEXT
         if len(label_text) > room_letters:
             label_text = label_text[: max(room_letters - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
-        label_text = label_text if room_letters >= FEWEST_LETTERS else NO_TEXT
-        labels.append(_note_label(frame.seconds(begin_ns), label_text, theme))
+        label_text = label_text if room_letters >= FEWEST_LETTERS else NO_TEXT  # a flag
+        labels.append(_note_label(frame.seconds_since_start(begin_ns), label_text, theme))
     return labels
 
 
 def _note_label(at_s: float, words: str, theme: Theme) -> dict[str, Any]:
     box = {"bgcolor": theme.surface, "bordercolor": theme.text, "borderpad": 2, "name": "note"}
     position = {"x": at_s, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
-    return drawing.label(text.safe(words), theme.text, position, box, yshift=ABOVE_STEPS_PX)
+    return drawing.label(text.escape_name(words), theme.text, position, box, yshift=ABOVE_STEPS_PX)

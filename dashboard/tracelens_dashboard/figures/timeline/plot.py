@@ -22,8 +22,8 @@ from tracelens_dashboard.figures.timeline.frame import (
     OPEN,
     RIGHT_PX,
     SECOND,
-    fitting,
-    lane_label,
+    band_label,
+    cut_name,
     track_label,
 )
 
@@ -60,8 +60,8 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
     changing = draw_changing(frame, picture, theme)
     plot = figure(
         theme,
-        height=height(frame),
-        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": top(frame), "b": BOTTOM_PX},
+        height=height_px(frame),
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": top_px(frame), "b": BOTTOM_PX},
         images=changing["images"],
         shapes=changing["shapes"],
         annotations=changing["annotations"],
@@ -77,7 +77,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         hovermode="closest",
         hoveranywhere=True,
         clickanywhere=True,
-        uirevision=f"{frame.visible.start_ns}-{frame.visible.end_ns}",
+        uirevision=f"{frame.visible_window.start_ns}-{frame.visible_window.end_ns}",
         xaxis=_time_axis(frame),
         xaxis2=_step_axis(frame, theme, changing["ticks"]),
         yaxis=_row_axis(frame, theme),
@@ -86,22 +86,25 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
     return plot
 
 
-def height(frame: Frame) -> int:
+def height_px(frame: Frame) -> int:
     """Return the figure's height: a pixel of the plan is a pixel on the screen."""
-    return frame.plan.height + top(frame) + BOTTOM_PX
+    return frame.plan.height_px + top_px(frame) + BOTTOM_PX
 
 
-def top(frame: Frame) -> int:
-    """Count the pixels of the figure above the first row: there are steps and notes."""
+def top_px(frame: Frame) -> int:
+    """Return the pixels of the figure above the first row: there are steps and notes."""
     return TOP_PX + (overlays.NOTE_PX if frame.notes else 0)
 
 
 def draw_changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Draw what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
+    # `picture.inside` are the pictures of the opened processes' tracks.
     frames_and_pictures = [(frame, picture)]
     frames_and_pictures += [
-        (frame.frame_of(process), process_picture)
-        for process, process_picture in zip(frame.opened, picture.inside, strict=True)
+        (frame.frame_of_process(process), process_picture)
+        for process, process_picture in zip(
+            frame.opened_processes, picture.opened_pictures, strict=True
+        )
     ]
     return {
         "images": [_image(*pair, theme) for pair in frames_and_pictures],
@@ -111,15 +114,15 @@ def draw_changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any
             *(
                 line
                 for process, (process_frame, _) in zip(
-                    frame.opened, frames_and_pictures[1:], strict=True
+                    frame.opened_processes, frames_and_pictures[1:], strict=True
                 )
                 for line in tracks.counter_lines(process_frame, process, theme)
             ),
             *overlays.arrival_marks(frame, theme),
         ],
         "shapes": [
-            *(tracks.ground(process, theme) for process in frame.opened),
-            *tracks.outlines(frame, theme),
+            *(tracks.shade_ground(process, theme) for process in frame.opened_processes),
+            *tracks.outline_selected(frame, theme),
             *overlays.note_shapes(frame, theme),
             *mark_edges(frame, theme),
             *overlays.path_shapes(frame, picture, theme),
@@ -130,23 +133,25 @@ def draw_changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any
             *overlays.note_labels(frame, theme),
             *overlays.arrival_label(frame, theme),
         ],
-        "ticks": step_ticks(frame.windows, picture, frame.visible),
+        "ticks": step_ticks(frame.step_windows, picture, frame.visible_window),
     }
 
 
-def step_ticks(windows: pl.DataFrame, picture: Picture, visible: Window) -> list[tuple[int, int]]:
+def step_ticks(
+    step_windows: pl.DataFrame, picture: Picture, visible: Window
+) -> list[tuple[int, int]]:
     """Choose the steps to name, (step, start in ns): round numbers, not too many in view.
 
-    `windows` has one row per step: step, start_ns, end_ns. Steps beside the view are named, too, as
-    far as pixels are drawn.
+    `step_windows` has one row per step: step, start_ns, end_ns. Steps beside the view are named,
+    too, as far as pixels are drawn; `picture.grid.step_ns` is the time that a pixel stands for.
     """
-    starts_ns, steps = windows["start_ns"].to_numpy(), windows["step"].to_numpy()
-    visible_indexes = np.searchsorted(starts_ns, [visible.start_ns, visible.end_ns])
-    stride = round_stride(int(visible_indexes[1] - visible_indexes[0]))
+    starts_ns, steps = step_windows["start_ns"].to_numpy(), step_windows["step"].to_numpy()
+    first_visible, end_visible = np.searchsorted(starts_ns, [visible.start_ns, visible.end_ns])
+    stride = round_stride(int(end_visible - first_visible))
     drawn = slice(*np.searchsorted(starts_ns, [picture.grid.start_ns, picture.grid.end_ns]))
     drawn_steps = zip(steps[drawn].tolist(), starts_ns[drawn].tolist(), strict=True)
     round_steps = [(step, start_ns) for step, start_ns in drawn_steps if step % stride == 0]
-    return _space_ticks(round_steps, TICK_PX * picture.grid.step_ns)
+    return _space_ticks(round_steps, TICK_PX * picture.grid.column_ns)
 
 
 def _space_ticks(ticks: list[tuple[int, int]], min_distance_ns: float) -> list[tuple[int, int]]:
@@ -158,32 +163,33 @@ def _space_ticks(ticks: list[tuple[int, int]], min_distance_ns: float) -> list[t
     return spaced
 
 
-def round_stride(number: int) -> int:
+def round_stride(step_count: int) -> int:
     """Return the distance of ticks, 1, 2, 5, 10, 20, ... steps, that leaves few enough ticks."""
     strides = (digit * 10**power for power in range(19) for digit in (1, 2, 5))
-    return next(stride for stride in strides if number <= stride * MOST_STEP_TICKS)
+    return next(stride for stride in strides if step_count <= stride * MOST_STEP_TICKS)
 
 
 def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any]]:
     """Return the texts and positions of the steps' ticks, (step, start in ns)."""
     return {
-        "tickvals": [frame.seconds(start) for _, start in ticks],
+        "tickvals": [frame.seconds_since_start(start_ns) for _, start_ns in ticks],
         "ticktext": [str(step) for step, _ in ticks],
     }
 
 
 def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return the picture's pixels as an image on axes of seconds and of rows in pixels."""
+    # `grid.step_ns` is the time that a column of pixels stands for.
     png = raster.encode_png(picture.pixels, themes.palette(theme.name))
     grid = picture.grid
     return {
         "source": "data:image/png;base64," + base64.b64encode(png).decode(),
         "xref": "x",
         "yref": "y",
-        "x": frame.seconds(grid.start_ns),
-        "y": frame.plan.top,
-        "sizex": grid.columns * grid.step_ns / SECOND,
-        "sizey": frame.plan.height - frame.plan.top,
+        "x": frame.seconds_since_start(grid.start_ns),
+        "y": frame.plan.top_px,
+        "sizex": grid.column_count * grid.column_ns / SECOND,
+        "sizey": frame.plan.height_px - frame.plan.top_px,
         "xanchor": "left",
         "yanchor": "top",
         "sizing": "stretch",
@@ -198,13 +204,14 @@ def _anchor() -> dict[str, Any]:
 
 
 def _time_axis(frame: Frame) -> dict[str, Any]:
+    visible = frame.visible_window
     return {
-        "range": [frame.seconds(frame.visible.start_ns), frame.seconds(frame.visible.end_ns)],
+        "range": list(map(frame.seconds_since_start, (visible.start_ns, visible.end_ns))),
         "minallowed": 0,
-        "maxallowed": frame.scene.whole.width_ns / SECOND,
+        "maxallowed": frame.scene.run_window.width_ns / SECOND,
         "ticksuffix": " s",
         "title": {"text": "time since the start", "standoff": 8},
-        "nticks": max(3, min(9, frame.columns // TIME_TICK_PX)),
+        "nticks": max(3, min(9, frame.plot_width_px // TIME_TICK_PX)),
         "tickangle": 0,
     } | PLAIN_AXIS
 
@@ -227,7 +234,7 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
     """Return the axis of rows, in pixels downwards, with their labels."""
     ticks = _row_labels(frame)
     return {
-        "range": [frame.plan.height, 0],
+        "range": [frame.plan.height_px, 0],
         "fixedrange": True,
         "tickvals": [y for y, _ in ticks],
         "ticktext": [label + NARROW for _, label in ticks],
@@ -238,12 +245,13 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
 def _row_labels(frame: Frame) -> list[tuple[float, str]]:
     """Return (height in px, label) of rows, pinned ones in bold, and of opened tracks."""
     labels = [
-        (band.middle, f"{sign(frame, band)} {_row_label(frame, band)}") for band in labelled(frame)
+        (band.middle_px, f"{opening_sign(frame, band)} {_row_label(frame, band)}")
+        for band in labelled_bands(frame)
     ]
-    for process in frame.opened:
-        track_lanes = process.group.scene.lanes.lanes
+    for process in frame.opened_processes:
+        track_lanes = process.tracks.scene.lanes.lanes
         labels += [
-            (band.middle, name)
+            (band.middle_px, name)
             for band in process.plan.bands
             if (name := track_label(track_lanes[band.lanes[0]]))
         ]
@@ -251,27 +259,27 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
 
 
 def _row_label(frame: Frame, band: Band) -> str:
-    name = text.safe(fitting(band.group.name)) if band.group else lane_label(frame, band)
+    name = text.escape_name(cut_name(band.group.name)) if band.group else band_label(frame, band)
     return f"<b>{name}</b>" if band.section == "pinned" else name
 
 
-def labelled(frame: Frame) -> list[Band]:
-    """Return the rows that have room for a label."""
-    labelled_bands, free_from_px = [], 0.0
+def labelled_bands(frame: Frame) -> list[Band]:
+    """Return the rows (strips of pixels) that get a label: those with room, pinned or open ones."""
+    bands, free_from_px = [], 0.0
     for band in frame.plan.bands:
-        if band.section == "pinned" or band.middle >= free_from_px or _is_open(frame, band):
-            labelled_bands.append(band)
+        if band.section == "pinned" or band.middle_px >= free_from_px or _is_open(frame, band):
+            bands.append(band)
             if band.section != "pinned":
-                least_px = 1 if band.height >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
-                free_from_px = band.middle + least_px
-    return labelled_bands
+                least_px = 1 if band.height_px >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
+                free_from_px = band.middle_px + least_px
+    return bands
 
 
-def sign(frame: Frame, band: Band) -> str:
-    """Return the sign of a row that opens, open or closed; empty for rows that do not."""
+def opening_sign(frame: Frame, band: Band) -> str:
+    """Return the sign of a row that can be opened, for open or closed; empty for other rows."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.group:
-        return OPEN if band.group.opened else CLOSED
+        return OPEN if band.group.is_opened else CLOSED
     if lane.role == "device" or lane.part not in OPENING:
         return ""
     return OPEN if _is_open(frame, band) else CLOSED
@@ -279,16 +287,18 @@ def sign(frame: Frame, band: Band) -> str:
 
 def _is_open(frame: Frame, band: Band) -> bool:
     if band.group:
-        return band.group.opened
-    return len(band.lanes) == 1 and band.lanes[0] in frame.plan.slots
+        return band.group.is_opened
+    return (
+        len(band.lanes) == 1 and band.lanes[0] in frame.plan.track_top_by_lane
+    )  # where its tracks begin
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
     """Return a trace of bars for each category that has spans to draw."""
+    # `picture.bars` are indexes of spans in the scene and of their bands; None: too many to draw.
     if picture.bars is None:
         return []
-    lanes = frame.scene.lanes
-    category_codes = lanes.codes[picture.bars.items]
+    category_codes = frame.scene.lanes.codes[picture.bars.items]
     traces = []
     for code in range(1, len(LABELS) + 1):
         indexes = np.flatnonzero(category_codes == code)
@@ -299,17 +309,20 @@ def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, An
 
 
 def _category_bars(
-    frame: Frame, picture: Picture, label: str, bars: Bars, theme: Theme
+    frame: Frame, picture: Picture, category: str, bars: Bars, theme: Theme
 ) -> dict[str, Any]:
     """Return the spans of one category as bars; `bars` are their indexes in scene and plan."""
-    lanes = frame.scene.lanes
+    # A bar has its name on it where it is wide enough: `grid.step_ns` is the time of a pixel.
+    lanes, category_name = frame.scene.lanes, themes.name_of(category)
     bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
-    starts_ns = lanes.starts[bars.items]
-    lengths_ns = (lanes.ends[bars.items] - starts_ns).tolist()
-    names = [text.safe(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
+    starts_ns = lanes.starts_ns[bars.items]
+    lengths_ns = (lanes.ends_ns[bars.items] - starts_ns).tolist()
+    names = [
+        text.escape_name(lanes.words[name]) for name in lanes.word_indices[bars.items].tolist()
+    ]
     steps = lanes.steps[bars.items].tolist()
     hover_texts = [
-        [lane_label(frame, band), name or themes.name_of(label), step, text.duration(length_ns)]
+        [band_label(frame, band), name or category_name, step, text.duration(length_ns)]
         for band, name, step, length_ns in zip(
             bands_of_spans, names, steps, lengths_ns, strict=True
         )
@@ -317,13 +330,13 @@ def _category_bars(
     return {
         "type": "bar",
         "orientation": "h",
-        "name": themes.name_of(label),
-        "base": [frame.seconds(start_ns) for start_ns in starts_ns.tolist()],
+        "name": category_name,
+        "base": [frame.seconds_since_start(start_ns) for start_ns in starts_ns.tolist()],
         "x": [length_ns / SECOND for length_ns in lengths_ns],
-        "y": [band.middle for band in bands_of_spans],
+        "y": [band.middle_px for band in bands_of_spans],
         "width": [band.height for band in bands_of_spans],
         "marker": {
-            "color": theme.categories[label],
+            "color": theme.colour_by_category[category],
             "line": {
                 "width": EDGE_PX if bands_of_spans[0].section == "tracks" else 0,
                 "color": theme.surface,
@@ -331,7 +344,7 @@ def _category_bars(
         },
         "customdata": hover_texts,
         "text": [
-            name if length_ns / picture.grid.step_ns > LETTER_PX * len(name) + 10 else ""
+            name if length_ns / picture.grid.column_ns > LETTER_PX * len(name) + 10 else ""
             for name, length_ns in zip(names, lengths_ns, strict=True)
         ],
         "unselected": {"marker": {"opacity": 1}},
@@ -341,7 +354,7 @@ def _category_bars(
         "textangle": 0,
         "hovertemplate": (
             "<b>%{customdata[1]}</b><br>%{customdata[0]}, step %{customdata[2]}<br>"
-            f"%{{customdata[3]}}, {themes.name_of(label)}<extra></extra>"
+            f"%{{customdata[3]}}, {category_name}<extra></extra>"
         ),
     }
 
@@ -356,25 +369,25 @@ def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     lanes = frame.scene.lanes.lanes
     edge = {"x": 0, "xref": "paper", "xanchor": "right", "xshift": 3}
     return [
-        drawing.label("▶", theme.loss, edge, size=9, y=band.middle, yref="y")
-        for band in frame.plan.section("workers")
-        if any(lanes[lane].rank in frame.flagged for lane in band.lanes)
+        drawing.label("▶", theme.loss, edge, size=9, y=band.middle_px, yref="y")
+        for band in frame.plan.bands_of("workers")
+        if any(lanes[lane].rank in frame.flagged_ranks for lane in band.lanes)
     ]
 
 
 def mark_edges(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    """Frame the steps that a finding speaks of."""
-    if frame.marked is None:
+    """Return lines at both ends of the steps that a finding is about."""
+    if frame.marked_window is None:
         return []
     line = {"color": theme.loss, "width": 1.5, "dash": "dot"}
-    ends_ns = (frame.marked.start_ns, frame.marked.end_ns)
-    return [drawing.vertical_line(frame.seconds(end_ns), line) for end_ns in ends_ns]
+    ends_ns = (frame.marked_window.start_ns, frame.marked_window.end_ns)
+    return [drawing.vertical_line(frame.seconds_since_start(end_ns), line) for end_ns in ends_ns]
 
 
 def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
-    if frame.marked is None:
+    if frame.marked_window is None:
         return []
-    x = frame.seconds(frame.marked.start_ns)
+    x = frame.seconds_since_start(frame.marked_window.start_ns)
     position = {"x": x, "xanchor": "left", "y": 0, "yref": "paper", "yanchor": "top"}
     return [drawing.label(f"finding: {frame.marked_label}", theme.loss, position, yshift=-26)]
 
@@ -386,15 +399,16 @@ def _step_title(theme: Theme) -> dict[str, Any]:
     return drawing.label("step" + NARROW, theme.secondary, position, anchor, font)
 
 
-def note(frame: Frame, picture: Picture) -> str:
+def describe_picture(frame: Frame, picture: Picture) -> str:
     """Describe what is drawn, and what is not, in some sentences."""
+    # `picture.hidden` counts spans that are too short to be drawn, `picture.spans` those in view.
     most_ranks = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
     grouped_text = f" A row shows the worst of up to {most_ranks} ranks." if most_ranks > 1 else ""
     hidden_text = (
-        f" {text.count(picture.hidden, 'shorter span is', 'shorter spans are')} not drawn."
-        if picture.hidden
+        f" {text.count(picture.hidden_count, 'shorter span is', 'shorter spans are')} not drawn."
+        if picture.hidden_count
         else ""
     )
     overlay_text = overlays.path_sentence(frame, picture) + tracks.describe_tracks(frame, picture)
-    spans_text = f"{text.count(picture.spans, 'span')} in view"
+    spans_text = f"{text.count(picture.span_count, 'span')} in view"
     return f"{spans_text}. {LEVELS[picture.level]}{grouped_text}{hidden_text}{overlay_text}"

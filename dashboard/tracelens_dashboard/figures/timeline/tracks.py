@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import Frame, Opened, lane_label
+from tracelens_dashboard.figures.timeline.frame import Frame, OpenedProcess, band_label
 
 if TYPE_CHECKING:
     from tracelens.arrays import Indices
@@ -21,15 +21,15 @@ MOST_POINTS: Final = 600  # of a counter's line
 LABELS: Final = {True: "process is opened", False: "processes are opened"}
 
 
-def ground(opened: Opened, theme: Theme) -> dict[str, Any]:
+def shade_ground(process: OpenedProcess, theme: Theme) -> dict[str, Any]:
     """Shade the background of a process's tracks."""
     return {
         "type": "rect",
         "xref": "paper",
         "x0": 0,
         "x1": 1,
-        "y0": opened.plan.top,
-        "y1": opened.plan.height,
+        "y0": process.plan.top_px,
+        "y1": process.plan.height_px,
         "fillcolor": theme.text,
         "opacity": GROUND,
         "line": {"width": 0},
@@ -37,37 +37,37 @@ def ground(opened: Opened, theme: Theme) -> dict[str, Any]:
     }
 
 
-def outlines(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+def outline_selected(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a frame around the selected span, in each row that shows it."""
     return [
         {
             "type": "rect",
             "name": "selected",
-            "x0": frame.seconds(span.start_ns),
-            "x1": frame.seconds(span.end_ns),
-            "y0": span.band.top - 1,
-            "y1": span.band.top + span.band.height + 1,
+            "x0": frame.seconds_since_start(span.start_ns),
+            "x1": frame.seconds_since_start(span.end_ns),
+            "y0": span.band.top_px - 1,
+            "y1": span.band.top_px + span.band.height_px + 1,
             "line": {"color": theme.text, "width": OUTLINE_PX},
             "fillcolor": "rgba(0,0,0,0)",
         }
-        for span in frame.selected
+        for span in frame.selected_spans
     ]
 
 
-def counter_lines(frame: Frame, opened: Opened, theme: Theme) -> list[dict[str, Any]]:
+def counter_lines(frame: Frame, process: OpenedProcess, theme: Theme) -> list[dict[str, Any]]:
     """Return a line for each counter of a process, from zero to its largest reading in view."""
     return [
-        _draw_counter(frame, opened, lane, counter, theme)
-        for lane, counter in opened.group.counters.items()
+        _draw_counter(frame, process, track, counter, theme)
+        for track, counter in process.tracks.counter_by_lane.items()
         if len(_select_readings(frame, counter))
     ]
 
 
 def _draw_counter(
-    frame: Frame, opened: Opened, track: int, counter: Counter, theme: Theme
+    frame: Frame, process: OpenedProcess, track: int, counter: Counter, theme: Theme
 ) -> dict[str, Any]:
     """Draw a counter of an opened process as a line in its track, from zero to its maximum."""
-    band = opened.plan.bands[track]
+    band = process.plan.bands[track]
     reading_indexes = _select_readings(frame, counter)
     values = counter.values[reading_indexes]
     least, most = min(0.0, float(values.min())), max(float(values.max()), 0.0)
@@ -75,20 +75,23 @@ def _draw_counter(
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": text.safe(counter.name),
-        "x": [frame.seconds(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()],
-        "y": (band.top + band.height * (1 - height_shares)).tolist(),
+        "name": text.escape_name(counter.name),
+        "x": [
+            frame.seconds_since_start(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()
+        ],
+        "y": (band.top_px + band.height_px * (1 - height_shares)).tolist(),
         "line": {"width": 1.5, "color": theme.accent, "shape": "hv"},
         "customdata": values.tolist(),
-        "hovertemplate": f"{lane_label(frame, band)}: %{{customdata:,.6g}}<extra></extra>",
+        "hovertemplate": f"{band_label(frame, band)}: %{{customdata:,.6g}}<extra></extra>",
         "showlegend": False,
     }
 
 
 def _select_readings(frame: Frame, counter: Counter) -> Indices:
-    """Choose the readings to draw: of many in a stretch of time the least and the greatest."""
-    margin_ns = frame.visible.width_ns // 3
-    ends_ns = [frame.visible.start_ns - margin_ns, frame.visible.end_ns + margin_ns]
+    """Return the indexes of the readings to draw: of many neighbours the least and greatest."""
+    # The readings beside the view are drawn, too, as dragging shows them, and the last one before.
+    margin_ns = frame.visible_window.width_ns // 3
+    ends_ns = [frame.visible_window.start_ns - margin_ns, frame.visible_window.end_ns + margin_ns]
     first_index, end_index = np.searchsorted(counter.at_ns, ends_ns).tolist()
     indexes = np.arange(max(first_index - 1, 0), end_index)
     if len(indexes) <= MOST_POINTS:
@@ -102,12 +105,14 @@ def _select_readings(frame: Frame, counter: Counter) -> Indices:
 
 def describe_tracks(frame: Frame, picture: Picture) -> str:
     """Describe how many spans are in opened processes' tracks; empty if none is opened."""
-    if not frame.opened:
+    # `picture.inside` are the pictures of these processes.
+    if not frame.opened_processes:
         return ""
-    span_count = sum(inside.spans for inside in picture.inside)
-    hidden_count = sum(process.group.hidden for process in frame.opened)
+    span_count = sum(inside.span_count for inside in picture.opened_pictures)
+    hidden_count = sum(process.tracks.hidden_count for process in frame.opened_processes)
     hidden_text = f", {hidden_count:,} have no room" if hidden_count else ""
-    opened_text = LABELS[len(frame.opened) == 1]
+    opened_text = LABELS[len(frame.opened_processes) == 1]
     return (
-        f" {len(frame.opened)} {opened_text}: {span_count:,} recorded spans in view{hidden_text}."
+        f" {len(frame.opened_processes)} {opened_text}: {span_count:,} recorded spans in "
+        f"view{hidden_text}."
     )

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from tracelens_instrument.hooks.base import Switch, guarded
 from tracelens_instrument.hooks.mpi import windows
-from tracelens_instrument.hooks.mpi.log import Flight, Log, members
+from tracelens_instrument.hooks.mpi.log import CommunicatorLog, Flight, list_members
 from tracelens_instrument.hooks.mpi.requests import FLIGHTS, STARTS, ByObject, span_of
 from tracelens_instrument.hooks.mpi.table import (
     BLOCKING,
@@ -41,8 +41,8 @@ __all__ = ["EVERYTHING", "is_known", "leave_out", "record_communicator", "replac
 
 EVERYTHING: Final = Switch()  # on: also communicators that nobody has attached
 _NULL: Final = MPI.COMM_NULL.handle
-_LOGS: Final[dict[int, Log | None]] = {_NULL: None}  # None: it is not recorded
-_CLAIMS: Final[ByObject[tuple[Log, Claim]]] = ByObject()
+_LOGS: Final[dict[int, CommunicatorLog | None]] = {_NULL: None}  # None: it is not recorded
+_CLAIMS: Final[ByObject[tuple[CommunicatorLog, Claim]]] = ByObject()
 _CLASSES: Final = (
     MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm, MPI.Graphcomm,
     MPI.Distgraphcomm,
@@ -61,7 +61,7 @@ def leave_out(comm: MPI.Comm) -> None:
 
 def record_communicator(comm: MPI.Comm, name: str) -> None:
     """Record what this communicator does from now on, under this name."""
-    _LOGS[comm.handle] = Log(name, *members(comm))
+    _LOGS[comm.handle] = CommunicatorLog(name, *list_members(comm))
 
 
 def replace(replaced: Replaced) -> None:
@@ -81,7 +81,7 @@ def replace(replaced: Replaced) -> None:
         [MPI.Message],
         _bind_specs(_make_receiving, MATCHED) | _bind_specs(_make_probing, MESSAGE_PROBES),
     )
-    replaced.replace([MPI.Win], windows.methods(_log_of, everything=EVERYTHING.on))
+    replaced.replace([MPI.Win], windows.methods(_log_of, records_all=EVERYTHING.on))
 
 
 def _bind_specs(
@@ -90,7 +90,7 @@ def _bind_specs(
     return {name: functools.partial(make, spec) for name, spec in specs.items()}
 
 
-def _log_of(comm: Any) -> Log | None:
+def _log_of(comm: Any) -> CommunicatorLog | None:
     try:
         return _LOGS[comm.handle]
     except KeyError:
@@ -100,7 +100,7 @@ def _log_of(comm: Any) -> Log | None:
 
 
 @guarded
-def _record_unseen(comm: MPI.Comm) -> Log | None:
+def _record_unseen(comm: MPI.Comm) -> CommunicatorLog | None:
     """Record a communicator that was not seen when it was made."""
     leave_out(comm)  # unless it turns out well
     if MPI.Is_finalized():
@@ -133,7 +133,10 @@ def _make_messaging(spec: PointToPoint, name: str, mpi_method: Function) -> Func
     is_immediate = name[0] in "Ii"  # it returns a request
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Send or receive in spans, which end with the request if the method returns one."""
+        """Send or receive in spans, which end with the request if the method returns one.
+
+        A receive from anybody has a receipt: it learns its sender from the status that we add.
+        """
         flight = _begin_messages(_log_of(self), name, spec, args, kwargs)
         if is_immediate or flight is None:
             return _issue(flight, mpi_method, self, args, kwargs)
@@ -168,7 +171,11 @@ def _issue(
 def _make_persistent(
     begin: Callable[..., Flight | None], spec: Any, name: str, mpi_method: Function
 ) -> Function:
-    """Make the method whose request can be started again and again; each start calls `begin`."""
+    """Make the method whose request can be started again and again; each start calls `begin`.
+
+    `begin` gets the communicator's log, the method's name, `spec`, which names its parameters, and
+    what it was called with, and returns the open spans.
+    """
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         request = mpi_method(self, *args, **kwargs)
@@ -181,7 +188,7 @@ def _make_persistent(
 
 
 def _make_deriving(spec: Collective, name: str, mpi_method: Function) -> Function:
-    """Make the method that returns a new communicator, to be recorded if this one is."""
+    """Make the method `name` that returns a new communicator, to be recorded if this one is."""
     record_call = _make_blocking(spec, name, mpi_method)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -193,8 +200,11 @@ def _make_deriving(spec: Collective, name: str, mpi_method: Function) -> Functio
 
 
 @guarded
-def _record_derived(log: Log | None, result: Any, method_name: str) -> None:
-    """Record the communicator that a method of another one, with this log, returned."""
+def _record_derived(log: CommunicatorLog | None, result: Any, method_name: str) -> None:
+    """Record the communicator that a method of another one, with this log, returned.
+
+    Not if the other one has no log, or the process is no member of the new one.
+    """
     is_pending = isinstance(result, tuple)  # with a request: until that is complete, ask nothing
     comm = result[0] if is_pending else result
     leave_out(comm)  # unless it turns out well
@@ -202,7 +212,7 @@ def _record_derived(log: Log | None, result: Any, method_name: str) -> None:
         return
     name = f"{log.name}.{method_name}"
     if is_pending:
-        _LOGS[comm.handle] = Log(name, log.ranks, log.peers)
+        _LOGS[comm.handle] = CommunicatorLog(name, log.member_ranks, log.peer_ranks)
     else:
         record_communicator(comm, name)
 
@@ -211,14 +221,14 @@ def _make_freeing(_name: str, mpi_method: Function) -> Function:
     """Make the method after which a communicator is not recorded, because its handle is reused."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Free it, and forget its log, if it is one that can be freed."""
+        """Free it, and forget its log (None: it is left out), if it is one that can be freed."""
         handle = getattr(self, "handle", _NULL)
-        is_recorded = handle in _LOGS and handle != _NULL
-        log = _LOGS.pop(handle) if is_recorded else None  # before a new one gets this handle
+        has_entry = handle in _LOGS and handle != _NULL
+        log = _LOGS.pop(handle) if has_entry else None  # before a new one gets this handle
         try:
             return mpi_method(self, *args, **kwargs)
         finally:
-            if is_recorded and self:  # it was none that can be freed
+            if has_entry and self:  # it is still there: one that cannot be freed, or an error
                 _LOGS[handle] = log
 
     return method
@@ -230,7 +240,7 @@ def _make_probing(spec: Probe, name: str, mpi_method: Function) -> Function:
     def method(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Probe with a status, and count the message if the probe takes it out of the queue."""
         arguments = dict(zip(spec.parameters, args, strict=False)) | kwargs
-        log = _log_of(arguments.get("comm", owner))  # the owner is one, or a class of messages
+        log = _log_of(arguments.get("comm", owner))  # the owner is a communicator, or MPI.Message
         if log is None:
             return mpi_method(owner, *args, **kwargs)
         args, kwargs, status = _with_status(spec.parameters, args, kwargs)
@@ -244,10 +254,10 @@ def _make_probing(spec: Probe, name: str, mpi_method: Function) -> Function:
 
 
 @guarded
-def _claim(log: Log, message: MPI.Message, status: MPI.Status) -> None:
+def _claim(log: CommunicatorLog, message: MPI.Message, status: MPI.Status) -> None:
     """Count a message where it is taken out of the queue, which may be in another order."""
     if status.source != MPI.PROC_NULL:
-        _CLAIMS.put(message, (log, log.claim(status)))
+        _CLAIMS.put(message, (log, log.claim_message(status)))
 
 
 def _make_receiving(_row: None, name: str, mpi_method: Function) -> Function:
@@ -264,10 +274,13 @@ def _make_receiving(_row: None, name: str, mpi_method: Function) -> Function:
 def _with_status(
     parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
-    """Return the arguments with a status among them, and that: the program's, or a new one."""
+    """Return (args, kwargs, status) with a status among the arguments: the program's, or a new one.
+
+    `parameters` are the names of the called method's.
+    """
     status_index = parameters.index("status")
-    given_status = args[status_index] if len(args) > status_index else kwargs.get("status")
-    status = MPI.Status() if given_status is None else given_status
+    program_status = args[status_index] if len(args) > status_index else kwargs.get("status")
+    status = MPI.Status() if program_status is None else program_status
     if len(args) > status_index:
         return (*args[:status_index], status, *args[status_index + 1 :]), kwargs, status
     return args, kwargs | {"status": status}, status
@@ -275,15 +288,23 @@ def _with_status(
 
 @guarded
 def _begin_collective(
-    log: Log | None, name: str, spec: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+    log: CommunicatorLog | None,
+    name: str,
+    spec: Collective,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     if log is None:
         return None
-    return log.collective(name, spec, dict(zip(spec.parameters, args, strict=False)) | kwargs)
+    return log.begin_collective(name, spec, dict(zip(spec.parameters, args, strict=False)) | kwargs)
 
 
 def _begin_flight(
-    log: Log | None, name: str, spec: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+    log: CommunicatorLog | None,
+    name: str,
+    spec: Collective,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Flight | None:
     token = _begin_collective(log, name, spec, args, kwargs)
     return None if token is None else Flight([token])
@@ -291,13 +312,20 @@ def _begin_flight(
 
 @guarded
 def _begin_messages(
-    log: Log | None, name: str, spec: PointToPoint, args: tuple[Any, ...], kwargs: dict[str, Any]
+    log: CommunicatorLog | None,
+    name: str,
+    spec: PointToPoint,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Flight | None:
     if log is None:
         return None
-    return log.messages(name, spec, dict(zip(spec.parameters, args, strict=False)) | kwargs)
+    return log.begin_messages(name, spec, dict(zip(spec.parameters, args, strict=False)) | kwargs)
 
 
 @guarded
-def _begin_claimed(claimed: tuple[Log, Claim] | None, name: str) -> Flight | None:
-    return None if claimed is None else claimed[0].claimed(name, claimed[1])
+def _begin_claimed(claimed: tuple[CommunicatorLog, Claim] | None, name: str) -> Flight | None:
+    if claimed is None:
+        return None
+    log, claim = claimed
+    return log.begin_claimed(name, claim)

@@ -13,7 +13,7 @@ from tracelens_instrument.core.environment import ALL_RANKS_VARIABLE
 from tracelens_instrument.hooks.base import Switch, attempt
 from tracelens_instrument.hooks.mpi import communicators, requests
 from tracelens_instrument.hooks.mpi.clock_offsets import compare_clocks
-from tracelens_instrument.hooks.mpi.log import members
+from tracelens_instrument.hooks.mpi.log import list_members
 from tracelens_instrument.hooks.mpi.replaced import Replaced
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def attach(comm: MPI.Comm, *, record: bool = True) -> MPI.Comm:
 def install(framework: Any) -> None:
     """Record all communicators as soon as MPI runs."""
     if framework.Is_initialized():
-        communicators.EVERYTHING.turn_on()
+        communicators.EVERYTHING.turn_on_if_off()
         _attach(framework.COMM_WORLD, compare=_all_ranks_record())
     else:
         _INITIALIZERS.replace([framework], dict.fromkeys(("Init", "Init_thread"), _initializing))
@@ -80,7 +80,7 @@ def _attach(comm: MPI.Comm, *, compare: bool) -> None:
     if not communicators.is_known(comm):
         attempt(_record, comm, compare=compare)
     _resume()
-    if _RESUMES.turn_on():
+    if _RESUMES.turn_on_if_off():
         recorder.on_start(_resume)
 
 
@@ -93,7 +93,7 @@ def _record(comm: MPI.Comm, *, compare: bool) -> None:
         recorder.identify(comm.rank, comm.size)
     communicators.leave_out(comm)  # while we use it ourselves
     if compare and isinstance(comm, MPI.Intracomm):
-        attempt(compare_clocks, comm, members(comm)[0])
+        attempt(compare_clocks, comm, list_members(comm)[0])
     name = comm.name or f"MPI communicator of {comm.size}"
     communicators.record_communicator(comm, name)
     note_attached(f"{name} with {comm.size} ranks")

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Claim",
+    "CommunicatorLog",
     "Flight",
-    "Log",
     "Receipt",
     "free_to_global_ranks",
-    "global_ranks",
-    "members",
+    "list_members",
     "payload_of_buffer",
     "payload_of_call",
+    "to_global_ranks",
 ]
 _TRACK: Final = "non-blocking"
 
@@ -43,17 +43,19 @@ _TRACK: Final = "non-blocking"
 def payload_of_call(spec: Collective, arguments: Mapping[str, Any], rank_count: int) -> int:
     """Return the bytes of this rank's payload in a collective of some ranks, or `NO_BYTES`.
 
-    `spec` says which arguments hold it; in place of `IN_PLACE` another, maybe for all ranks.
+    `spec` names the parameter of the buffer that is it. Where the caller gave `IN_PLACE` for that, it
+    lies in the buffer of another parameter, which may hold the equal payloads of all ranks.
     """
-    if spec.payload is None:
+    if spec.payload_parameter is None:
         return NO_BYTES
-    buffer = arguments.get(spec.payload)
+    buffer = arguments.get(spec.payload_parameter)
     if not _is_absent(buffer):
         return payload_of_buffer(buffer)
-    if spec.in_place_payload is None:
+    if spec.in_place_parameter is None:
         return NO_BYTES
-    nbytes = payload_of_buffer(arguments.get(spec.in_place_payload))
-    return nbytes // rank_count if spec.holds_all and nbytes != NO_BYTES else nbytes
+    nbytes = payload_of_buffer(arguments.get(spec.in_place_parameter))
+    is_of_all_ranks = spec.in_place_holds_all and nbytes != NO_BYTES
+    return nbytes // rank_count if is_of_all_ranks else nbytes
 
 
 def payload_of_buffer(buffer: Any) -> int:
@@ -79,10 +81,13 @@ def _bytes_of_data(data: Any) -> int:
 
 
 def _bytes_of_specification(specification: Sequence[Any]) -> int:
-    """Return the bytes of (data, count, datatype) or less: without a count the whole buffer."""
+    """Return the bytes of (buffer, count, datatype) or less: without a count the whole buffer.
+
+    The datatype is MPI's, or the code of one, such as "d"; the count may be one for each rank.
+    """
     data, *others = specification
     datatype = others.pop() if others and isinstance(others[-1], MPI.Datatype | str) else None
-    count = _sum_counts(others[0]) if others and others[0] is not None else None
+    count = _sum_counts(others[0]) if others and others[0] is not None else None  # of elements
     if count is None:
         return _bytes_of_data(data)
     if datatype is None:
@@ -105,12 +110,15 @@ class Receipt:
     While it waits, it is in the trace without them.
     """
 
-    def __init__(self, log: Log, span: Span, track: int | None, token: Token) -> None:
+    def __init__(self, log: CommunicatorLog, span: Span, track: int | None, token: Token) -> None:
         self._log, self._span, self._track, self.token = log, span, track, token
         self._start_ns = now()
 
     def end(self, status: MPI.Status | None, failed: bool) -> None:  # noqa: FBT001 - as Token.end
-        """Record the message that came, or, without a status, that the receive is over."""
+        """Record the message that came, or, without a status, that the receive is over.
+
+        Until now its span, of `token`, had no sender, tag and size: a complete one replaces it.
+        """
         end_ns = now()
         if failed or status is None:
             self.token.end(failed)
@@ -124,8 +132,8 @@ class Receipt:
             end_ns,
             self._track,
             nbytes=status.Get_count(MPI.BYTE),
-            seq=self._log.next_message("recv", source, tag),
-            peer=self._log.global_rank(source),
+            seq=self._log.number_message("recv", source, tag),
+            peer=self._log.to_global_rank(source),
             key=tag,
         )
 
@@ -133,14 +141,15 @@ class Receipt:
 class Flight:
     """The open spans of one call; ended once, when it is first seen complete.
 
-    `polled_ns` is when the program last tested for it, `polled_since_ns` when it began to.
+    `receipt` is of a receive whose sender or tag is not known before it is complete. `last_test_ns` is
+    when the program last tested for it, `tests_since_ns` when it began to.
     """
 
     def __init__(self, tokens: list[Token], status: MPI.Status | None = None) -> None:
         self.tokens = tokens
         self.receipt: Receipt | None = None
         self.status = status
-        self.polled_since_ns = self.polled_ns = -sys.maxsize
+        self.tests_since_ns = self.last_test_ns = -sys.maxsize
         self._is_cancelled = False
 
     @property
@@ -154,7 +163,11 @@ class Flight:
 
     @guarded
     def end(self, status: MPI.Status | None = None, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token.end
-        """Close the spans; remove them if MPI says that the operation was cancelled."""
+        """Close the spans; remove them if MPI says that the operation was cancelled.
+
+        `status` is MPI's of the operation; without one that which the call was given counts. The
+        receipt, if any, is of a receive whose sender was not known, and takes it from the status.
+        """
         final_status = status or self.status
         tokens, self.tokens = self.tokens, []
         receipt, self.receipt = self.receipt, None
@@ -192,28 +205,28 @@ class Claim(NamedTuple):
     nbytes: int
 
 
-def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
+def list_members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
     """Return the global ranks of a communicator's members, and of the receivers of its messages.
 
-    They differ only for a communicator between two groups.
+    They differ only for a communicator between two groups: it has the members of both.
     """
     own_ranks = free_to_global_ranks(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
         return own_ranks, own_ranks
-    peers = free_to_global_ranks(comm.Get_remote_group())
-    return sorted({*own_ranks, *peers}), peers
+    peer_ranks = free_to_global_ranks(comm.Get_remote_group())
+    return sorted({*own_ranks, *peer_ranks}), peer_ranks
 
 
 def free_to_global_ranks(group: MPI.Group) -> list[int]:
     """Free a group, and return the global ranks that it had."""
     try:
-        return global_ranks(group)
+        return to_global_ranks(group)
     finally:
         group.Free()
 
 
-def global_ranks(group: MPI.Group) -> list[int]:
-    """Return ranks in COMM_WORLD; `NO_INDEX` for processes of another one."""
+def to_global_ranks(group: MPI.Group) -> list[int]:
+    """Return the ranks of a group's members in COMM_WORLD; `NO_INDEX` for processes of another one."""
     world_group = MPI.COMM_WORLD.Get_group()
     try:
         ranks = group.Translate_ranks(None, world_group)
@@ -222,7 +235,7 @@ def global_ranks(group: MPI.Group) -> list[int]:
         world_group.Free()
 
 
-class Log:
+class CommunicatorLog:
     """Records what one communicator does; collectives and messages are counted apart.
 
     Args:
@@ -232,7 +245,7 @@ class Log:
     """
 
     def __init__(self, name: str, ranks: list[int], peers: list[int]) -> None:
-        self.name, self.ranks, self.peers = name, ranks, peers
+        self.name, self.member_ranks, self.peer_ranks = name, ranks, peers
         self._index = recorder.communicator([rank for rank in ranks if rank != NO_INDEX], name)
         # Between two groups a rank waits for the other one; processes that another job started have
         # ranks of their own.
@@ -241,19 +254,20 @@ class Log:
         self._next_collective_seq = itertools.count().__next__
         self._message_numbers = MessageNumbers()
 
-    def collective(self, name: str, spec: Collective, arguments: Mapping[str, Any]) -> Token:
+    def begin_collective(self, name: str, spec: Collective, arguments: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block.
 
-        Only a call with an operation in `spec` is matched between ranks, by its number.
+        `spec` describes the method `name`, `arguments` are the call's by parameter. Only a call with an
+        operation in `spec` is matched between ranks, by its number.
         """
-        nbytes = payload_of_call(spec, arguments, len(self.ranks))
-        op = spec.op if self._is_matched else None
+        nbytes = payload_of_call(spec, arguments, len(self.member_ranks))
+        op = spec.op if self._is_matched else None  # None: no other rank's call belongs to it
         track, span = _track(name), self.span(name, op)
         if op is None:
             return span.begin(track, nbytes=nbytes)
         seq = self._next_collective_seq()
-        if spec.rooted:
-            root = self.global_rank(arguments.get("root", 0))
+        if spec.has_root:
+            root = self.to_global_rank(arguments.get("root", 0))
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
         else:
             token = span.begin(track, nbytes=nbytes, seq=seq)
@@ -261,21 +275,25 @@ class Log:
             write_pending()
         return token
 
-    def claim(self, status: MPI.Status) -> Claim:
+    def claim_message(self, status: MPI.Status) -> Claim:
         """Count a message that was taken out of the queue, to be received later."""
         source, tag = status.source, status.tag
         seq = self._message_numbers.next("recv", source, tag)
-        return Claim(seq, self.global_rank(source), tag, status.Get_count(MPI.BYTE))
+        return Claim(seq, self.to_global_rank(source), tag, status.Get_count(MPI.BYTE))
 
-    def claimed(self, name: str, claim: Claim) -> Flight:
+    def begin_claimed(self, name: str, claim: Claim) -> Flight:
         """Begin to receive such a message."""
         values = {"seq": claim.seq, "peer": claim.peer, "key": claim.tag, "nbytes": claim.nbytes}
         return Flight([self.span(name, "recv").begin(_track(name), **values)])
 
-    def messages(
+    def begin_messages(
         self, name: str, spec: PointToPoint, arguments: Mapping[str, Any]
     ) -> Flight | None:
-        """Begin the messages of a call; return what is in flight, None if it exchanges nothing."""
+        """Begin the messages of a call; return what is in flight, None if it exchanges nothing.
+
+        `spec` has a leg for each message that method `name` sends or receives: which parameters are its
+        buffer, peer and tag. `arguments` are those of the call, by parameter.
+        """
         track = _track(name)
         flight = Flight([], arguments.get("status"))
         for leg in spec.legs:
@@ -285,11 +303,14 @@ class Log:
         return flight if flight.tokens or flight.receipt is not None else None
 
     def begin_notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
-        """Begin a message without data to (op ``send``) or from (``recv``) each of these ranks."""
+        """Begin a message without data to (op ``send``) or from (``recv``) each of these global ranks.
+
+        What is returned ends all of them; `tag` tells them from messages of other calls.
+        """
         span = self.span(name, op)
         return Notices(
             [
-                span.begin(None, seq=self.next_message(op, rank, tag), peer=rank, key=tag)
+                span.begin(None, seq=self.number_message(op, rank, tag), peer=rank, key=tag)
                 for rank in ranks
             ]
         )
@@ -297,26 +318,31 @@ class Log:
     def _begin_leg(
         self, flight: Flight, name: str, leg: Leg, arguments: Mapping[str, Any], track: int | None
     ) -> None:
-        """Add a message to `flight`: `leg` says which arguments are its buffer, peer and tag."""
+        """Add a message to `flight`: `leg` says which of the `arguments` are its buffer, peer and tag.
+
+        A receive whose sender or tag MPI chooses has its number and peer when it is complete: `receipt`.
+        """
         is_receive = leg.op == "recv"
-        peer = arguments.get(leg.peer, MPI.ANY_SOURCE)
-        tag = arguments.get(leg.tag, MPI.ANY_TAG if is_receive else 0)
+        peer = arguments.get(leg.peer_parameter, MPI.ANY_SOURCE)
+        tag = arguments.get(leg.tag_parameter, MPI.ANY_TAG if is_receive else 0)
         if peer == MPI.PROC_NULL:
             return
-        nbytes = payload_of_buffer(arguments.get(leg.payload))
+        nbytes = payload_of_buffer(arguments.get(leg.payload_parameter))
         span = self.span(name, leg.op)
         if is_receive and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
             flight.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
         else:
-            seq = self.next_message(leg.op, peer, tag)
-            token = span.begin(track, nbytes=nbytes, seq=seq, peer=self.global_rank(peer), key=tag)
+            seq = self.number_message(leg.op, peer, tag)
+            token = span.begin(
+                track, nbytes=nbytes, seq=seq, peer=self.to_global_rank(peer), key=tag
+            )
             flight.tokens.append(token)
 
-    def global_rank(self, rank: int) -> int:
-        """Return a rank in COMM_WORLD by its rank here; `NO_INDEX` for what is no member."""
-        return self.peers[rank] if 0 <= rank < len(self.peers) else NO_INDEX
+    def to_global_rank(self, rank: int) -> int:
+        """Return a receiver's rank in COMM_WORLD by its rank here; `NO_INDEX` for what is no member."""
+        return self.peer_ranks[rank] if 0 <= rank < len(self.peer_ranks) else NO_INDEX
 
-    def next_message(self, op: str, peer: int, tag: int) -> int:
+    def number_message(self, op: str, peer: int, tag: int) -> int:
         """Count the messages to or from a peer with a tag."""
         return self._message_numbers.next(op, peer, tag)
 

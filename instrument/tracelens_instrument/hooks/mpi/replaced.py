@@ -32,34 +32,34 @@ class Replaced:
     """What was replaced, and can be put back."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any, Any]] = []
+        self._replacements: list[tuple[Any, str, Any, Any]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._before)
+        return bool(self._replacements)
 
     def replace(self, owners: Iterable[Any], factories: Mapping[str, Make]) -> None:
         """Replace functions by what the factory of their name makes, in these classes or modules.
 
-        What is made passes for the original: it has its name, documentation and signature.
+        A factory gets the name and the original. What it makes passes for the original: it gets its
+        name, documentation and signature.
         """
         for owner in owners:
             for name in factories.keys() & vars(owner).keys():
                 original = vars(owner)[name]
+                make = factories[name]
                 if isinstance(original, classmethod):
                     function = original.__func__
-                    replacement: Any = classmethod(
-                        functools.wraps(function)(factories[name](name, function))
-                    )
+                    replacement: Any = classmethod(functools.wraps(function)(make(name, function)))
                 else:
-                    replacement = functools.wraps(original)(factories[name](name, original))
-                self._before.append((owner, name, original, replacement))
+                    replacement = functools.wraps(original)(make(name, original))
+                self._replacements.append((owner, name, original, replacement))
                 _put(owner, name, replacement)
 
     def restore(self) -> None:
         """Put everything back that is still there."""
-        while self._before:
-            owner, name, original, now = self._before.pop()
-            if vars(owner).get(name) is now:
+        while self._replacements:
+            owner, name, original, replacement = self._replacements.pop()
+            if vars(owner).get(name) is replacement:
                 _put(owner, name, original)
 
 

@@ -80,46 +80,50 @@ def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
     """Note a test of requests; a loop of tests is recorded as waiting when it is over.
 
     It is over when a request is complete, or when the next test comes too late to belong to it.
+    `flights` are what the requests have under way, each with the times of its first and last test.
     """
     moment_ns = now()
-    last_flight = max(flights, key=lambda flight: flight.polled_ns)
-    polled_since_ns, last_test_ns = last_flight.polled_since_ns, last_flight.polled_ns
+    last_flight = max(flights, key=lambda flight: flight.last_test_ns)
+    tests_since_ns, last_test_ns = last_flight.tests_since_ns, last_flight.last_test_ns
     is_new_loop = moment_ns - last_test_ns > _LOOP_PAUSE_NS
     loop_end_ns = last_test_ns if is_new_loop else moment_ns
-    if (is_complete or is_new_loop) and polled_since_ns < loop_end_ns:
-        _span_of("polling", "wait").complete(polled_since_ns, loop_end_ns)
+    if (is_complete or is_new_loop) and tests_since_ns < loop_end_ns:
+        _span_of("polling", "wait").complete(tests_since_ns, loop_end_ns)
     for flight in flights:
-        flight.polled_since_ns = moment_ns if is_complete or is_new_loop else polled_since_ns
-        flight.polled_ns = moment_ns
+        flight.tests_since_ns = moment_ns if is_complete or is_new_loop else tests_since_ns
+        flight.last_test_ns = moment_ns
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A class method: `completed` picks the indices of complete requests from what it returned.
+    """A class method: `list_completed` picks the indices of complete requests from what it returned.
 
-    `packed` says that the statuses are those of the complete ones only; `all_fail` that an
-    exception concerns all requests.
+    `has_packed_statuses`: the statuses are those of the complete ones only. `fails_all`: an exception
+    concerns all requests.
     """
 
-    completed: Callable[[Any, int], Iterable[int]]
-    argument: str = "statuses"
-    packed: bool = False
-    all_fail: bool = False
+    list_completed: Callable[[Any, int], Iterable[int]]
+    status_argument: str = "statuses"
+    has_packed_statuses: bool = False
+    fails_all: bool = False
 
     def make_statuses(self) -> Any:
         """Return the status objects into which MPI writes."""
-        return [] if self.argument == "statuses" else MPI.Status()
+        return [] if self.status_argument == "statuses" else MPI.Status()
 
     @guarded
     def finish(self, result: Any, requests: Sequence[MPI.Request], statuses: Any) -> None:
         """End what the complete requests had under way."""
-        for position, index in enumerate(self.completed(result, len(requests))):
-            _end(requests[index], self._status(statuses, position if self.packed else index))
+        for position, index in enumerate(self.list_completed(result, len(requests))):
+            _end(
+                requests[index],
+                self._status(statuses, position if self.has_packed_statuses else index),
+            )
 
     @guarded
     def fail(self, requests: Sequence[MPI.Request]) -> None:
         """End, as failed, what all the requests had under way."""
-        for request in requests if self.all_fail else ():
+        for request in requests if self.fails_all else ():
             _end(request, failed=True)
 
     def _status(self, statuses: Any, index: int) -> MPI.Status | None:
@@ -155,24 +159,24 @@ def _list_some(indices: list[int] | None, _count: int) -> Iterable[int]:
 
 
 def _by_first_result(
-    completed: Callable[[Any, int], Iterable[int]],
+    list_completed: Callable[[Any, int], Iterable[int]],
 ) -> Callable[[Any, int], Iterable[int]]:
-    return lambda result, count: completed(result[0], count)
+    return lambda result, count: list_completed(result[0], count)
 
 
 COMPLETIONS: Final[dict[str, Completion]] = {
-    "Waitall": Completion(_list_all, all_fail=True),
-    "waitall": Completion(_list_all, all_fail=True),
-    "Testall": Completion(_list_all_if, all_fail=True),
-    "testall": Completion(_by_first_result(_list_all_if), all_fail=True),
-    "Waitany": Completion(_list_one, argument="status"),
-    "waitany": Completion(_by_first_result(_list_one), argument="status"),
-    "Testany": Completion(_list_one_if, argument="status"),
-    "testany": Completion(_list_one_if, argument="status"),
-    "Waitsome": Completion(_list_some, packed=True),
-    "waitsome": Completion(_by_first_result(_list_some), packed=True),
-    "Testsome": Completion(_list_some, packed=True),
-    "testsome": Completion(_by_first_result(_list_some), packed=True),
+    "Waitall": Completion(_list_all, fails_all=True),
+    "waitall": Completion(_list_all, fails_all=True),
+    "Testall": Completion(_list_all_if, fails_all=True),
+    "testall": Completion(_by_first_result(_list_all_if), fails_all=True),
+    "Waitany": Completion(_list_one, status_argument="status"),
+    "waitany": Completion(_by_first_result(_list_one), status_argument="status"),
+    "Testany": Completion(_list_one_if, status_argument="status"),
+    "testany": Completion(_list_one_if, status_argument="status"),
+    "Waitsome": Completion(_list_some, has_packed_statuses=True),
+    "waitsome": Completion(_by_first_result(_list_some), has_packed_statuses=True),
+    "Testsome": Completion(_list_some, has_packed_statuses=True),
+    "testsome": Completion(_by_first_result(_list_some), has_packed_statuses=True),
 }
 _SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
     "Wait": lambda _: True,
@@ -199,12 +203,16 @@ def _span_kind(name: str) -> str | None:
 
 
 def _make_completing(name: str, mpi_method: Function) -> Function:
-    """Make a request's method that waits or tests, and ends what it had in flight when complete."""
+    """Make a request's method that waits or tests, and ends what it had in flight when complete.
+
+    `says_complete` tells whether the result of method `name` says so; the kind of span is "wait" for a
+    method that waits, None (no span) for one that tests.
+    """
     says_complete, kind = _SINGLE[name], _span_kind(name)
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Wait or test in a span, of a `kind` or none, with a status if the end needs one."""
-        flight = FLIGHTS.get(self)
+        """Wait or test: in a span of `kind`, None without, and with a status if the end needs one."""
+        flight = FLIGHTS.get(self)  # the open spans of the call that returned this request
         if flight is None:
             return mpi_method(self, *args, **kwargs)
         status = args[0] if args else kwargs.get("status")
@@ -228,16 +236,22 @@ def _make_completing(name: str, mpi_method: Function) -> Function:
 
 
 def _make_completing_several(name: str, mpi_method: Function) -> Function:
-    """Make the method for several requests; `completion` says which are complete then."""
+    """Make the method for several requests; `completion` says which are complete then.
+
+    The kind of span is "wait" for a method that waits, None (no span) for one that tests.
+    """
     completion, kind = COMPLETIONS[name], _span_kind(name)
 
     def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
-        """Wait or test in a span, of a `kind` or none, with statuses if an end needs them."""
+        """Wait or test: in a span of `kind`, None without, and with statuses if an end needs them.
+
+        `flights` are what the calls that returned the requests have under way.
+        """
         requests: Any = args[0] if args else kwargs.get("requests")
         flights = _find_flights(requests)
         if not flights:
             return mpi_method(cls, *args, **kwargs)
-        statuses = args[1] if len(args) > 1 else kwargs.get(completion.argument)
+        statuses = args[1] if len(args) > 1 else kwargs.get(completion.status_argument)
         if statuses is None and any(flight.needs_status for flight in flights):
             statuses = completion.make_statuses()
             args, kwargs = (requests, statuses), {}
@@ -248,8 +262,8 @@ def _make_completing_several(name: str, mpi_method: Function) -> Function:
                 completion.fail(requests)
                 raise
             if kind is None:
-                is_complete = any(True for _ in completion.completed(result, len(requests)))
-                _note_test(flights, is_complete=is_complete)
+                has_completed = any(True for _ in completion.list_completed(result, len(requests)))
+                _note_test(flights, is_complete=has_completed)
             completion.finish(result, requests, statuses)
         return result
 
@@ -264,7 +278,7 @@ def _find_flights(requests: Any) -> list[Flight]:
 
 
 def _make_cancelling(_name: str, mpi_method: Function) -> Function:
-    """Make the method after which a request may never complete."""
+    """Make the method that cancels a request; the spans it has under way may never end then."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = mpi_method(self, *args, **kwargs)

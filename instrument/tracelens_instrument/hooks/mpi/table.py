@@ -39,17 +39,17 @@ class Collective:
 
     Without an operation, ranks wait for some others or for nobody: its time is
     communication, but no arrival follows from it, so its calls are not matched.
-    With `IN_PLACE` (or None) as payload, `in_place_payload` is it, or holds those of all ranks.
+    With `IN_PLACE` (or None) as payload, `in_place_parameter` is it, or holds those of all ranks.
     """
 
     op: str | None
     parameters: tuple[str, ...] = ()
-    payload: str | None = None
-    in_place_payload: str | None = None
-    holds_all: bool = False
+    payload_parameter: str | None = None
+    in_place_parameter: str | None = None
+    in_place_holds_all: bool = False
 
     @property
-    def rooted(self) -> bool:
+    def has_root(self) -> bool:
         """Whether one rank is the source or the destination of all."""
         return "root" in self.parameters
 
@@ -59,9 +59,9 @@ class Leg:
     """A message that a call sends or receives: which parameters are its buffer, peer and tag."""
 
     op: str
-    payload: str
-    peer: str
-    tag: str
+    payload_parameter: str
+    peer_parameter: str
+    tag_parameter: str
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,14 @@ class PointToPoint:
 
 
 def _of_buffers(
-    op: str, parameters: tuple[str, ...] = _BOTH, *, receives: bool = False, holds_all: bool = False
+    op: str,
+    parameters: tuple[str, ...] = _BOTH,
+    *,
+    receives: bool = False,
+    in_place_holds_all: bool = False,
 ) -> Collective:
     send, receive = _BOTH[::-1] if receives else _BOTH
-    return Collective(op, parameters, send, receive, holds_all)
+    return Collective(op, parameters, send, receive, in_place_holds_all)
 
 
 _MATCHED_COLLECTIVES: Final = {
@@ -84,11 +88,11 @@ _MATCHED_COLLECTIVES: Final = {
     "Bcast": Collective("broadcast", ("buf", "root"), "buf"),
     "Reduce": _of_buffers("reduce", ("sendbuf", "recvbuf", "op", "root")),
     "Allreduce": _of_buffers("allreduce"),
-    "Allgather": _of_buffers("all_gather", holds_all=True),
+    "Allgather": _of_buffers("all_gather", in_place_holds_all=True),
     "Allgatherv": Collective("all_gather", _BOTH, "sendbuf"),
-    "Gather": _of_buffers("gather", _ROOTED, holds_all=True),
+    "Gather": _of_buffers("gather", _ROOTED, in_place_holds_all=True),
     "Gatherv": Collective("gather", _ROOTED, "sendbuf"),
-    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, holds_all=True),
+    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, in_place_holds_all=True),
     "Scatterv": Collective("scatter", _ROOTED, "recvbuf"),
     "Alltoall": _of_buffers("all_to_all"),
     "Alltoallv": _of_buffers("all_to_all"),

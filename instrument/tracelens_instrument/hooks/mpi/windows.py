@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from mpi4py import MPI
 
 from tracelens_instrument.hooks.base import guarded
-from tracelens_instrument.hooks.mpi.log import Log, free_to_global_ranks, global_ranks
+from tracelens_instrument.hooks.mpi.log import (
+    CommunicatorLog,
+    free_to_global_ranks,
+    to_global_ranks,
+)
 from tracelens_instrument.hooks.mpi.table import WINDOW_CALLS, WINDOW_MAKERS, Collective
 
 if TYPE_CHECKING:
@@ -24,34 +28,39 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.hooks.mpi.replaced import Function, Make
 
-    LogOf = Callable[[Any], Log | None]
+    LogOf = Callable[[Any], CommunicatorLog | None]
 
 __all__ = ["methods"]
 
 POSTED, COMPLETED = range(2)  # tags: a window has no others
 _BARRIER: Final = Collective("barrier")
-_LOOSE: Final = Collective(None)
-_UNKNOWN: Final = nullcontext()
+_UNMATCHED: Final = Collective(None)
+_NO_SPAN: Final = nullcontext()
 
 
 class _Window:
     """What is recorded of a window; the global ranks that it is open for, and to, without all others."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: CommunicatorLog) -> None:
         self.log = log
         self.posted_ranks: list[int] = []
         self.started_ranks: list[int] = []
 
     def begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Begin the span of a method, as a barrier, as messages, or without an operation."""
+        """Begin the span of a window's method `name`: a barrier, messages, or without an operation.
+
+        `Post` and `Start` open the window for ranks, which the later `Wait` and `Complete` refer to.
+        What is returned ends the span with the call.
+        """
         span_name, log = f"Win.{name}", self.log
         match name:
             case "Fence":
                 assertion = kwargs.get("assertion", args[0] if args else 0)
-                spec = _LOOSE if assertion & MPI.MODE_NOPRECEDE else _BARRIER
-                return log.collective(span_name, spec, {})
+                # Nothing came before, says the program: MPI need not wait for all ranks.
+                spec = _UNMATCHED if assertion & MPI.MODE_NOPRECEDE else _BARRIER
+                return log.begin_collective(span_name, spec, {})
             case "Post" | "Start":
-                ranks = global_ranks(args[0] if args else kwargs["group"])
+                ranks = to_global_ranks(args[0] if args else kwargs["group"])
                 if name == "Post":
                     self.posted_ranks = ranks
                 else:
@@ -65,34 +74,34 @@ class _Window:
                 ranks, self.posted_ranks = self.posted_ranks, []
                 return log.begin_notices(span_name, "recv", ranks, COMPLETED)
             case _:
-                return log.collective(span_name, _LOOSE, {})
+                return log.begin_collective(span_name, _UNMATCHED, {})
 
     def count_tested(self) -> None:
         """Count what a test has found to be complete, as a wait would."""
         ranks, self.posted_ranks = self.posted_ranks, []
         for rank in ranks:
-            self.log.next_message("recv", rank, COMPLETED)
+            self.log.number_message("recv", rank, COMPLETED)
 
 
 _WINDOWS: Final[dict[int, _Window | None]] = {}
 
 
-def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
+def methods(log_of: LogOf, *, records_all: bool) -> dict[str, Make]:
     """Return a factory for each method of windows: it makes the replacement that records.
 
     Args:
         log_of: Finds the log of a communicator.
-        everything: Also record windows that were made before.
+        records_all: Also record windows that were made before.
     """
 
     def make_creating(name: str, mpi_method: Function) -> Function:
-        """Make the class method that makes a window of a communicator, among its arguments."""
+        """Make the class method that makes a window of the communicator that is among its arguments."""
         comm_index = WINDOW_MAKERS[name]
 
         def method(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
             comm = kwargs.get("comm", args[comm_index] if len(args) > comm_index else MPI.COMM_SELF)
             log = log_of(comm)
-            with _begin_loose(log, name) or _UNKNOWN:
+            with _begin_unmatched(log, name) or _NO_SPAN:
                 window = mpi_method(cls, *args, **kwargs)
             _record_window(window, log)
             return window
@@ -101,7 +110,7 @@ def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
 
     def make_synchronizing(name: str, mpi_method: Function) -> Function:
         def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            with _begin_call(self, name, args, kwargs, everything) or _UNKNOWN:
+            with _begin_call(self, name, args, kwargs, records_all) or _NO_SPAN:
                 return mpi_method(self, *args, **kwargs)
 
         return method
@@ -114,28 +123,30 @@ def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
 
 
 @guarded
-def _begin_loose(log: Log | None, name: str) -> AbstractContextManager[Any] | None:
+def _begin_unmatched(log: CommunicatorLog | None, name: str) -> AbstractContextManager[Any] | None:
     """Begin a call in which ranks may wait for others."""
-    return None if log is None else log.collective(f"Win.{name}", _LOOSE, {})
+    return None if log is None else log.begin_collective(f"Win.{name}", _UNMATCHED, {})
 
 
 @guarded
-def _record_window(window: MPI.Win, log: Log | None) -> None:
+def _record_window(window: MPI.Win, log: CommunicatorLog | None) -> None:
     """Record a window from now on, if its communicator is recorded."""
     _WINDOWS[window.handle] = None  # unless it turns out well
     if log is not None:
-        _WINDOWS[window.handle] = _Window(Log(f"{log.name}.Win", log.ranks, log.ranks))
+        _WINDOWS[window.handle] = _Window(
+            CommunicatorLog(f"{log.name}.Win", log.member_ranks, log.member_ranks)
+        )
 
 
-def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
+def _window_of(window: MPI.Win, *, records_all: bool) -> _Window | None:
     """Return the record of a window; None if it has none.
 
-    With `everything` also one that was made before is recorded; only its group is known then.
+    With `records_all` also one that was made before is recorded; only its group is known then.
     """
     handle = window.handle
-    if handle not in _WINDOWS and everything:
+    if handle not in _WINDOWS and records_all:
         ranks = free_to_global_ranks(window.Get_group())
-        _WINDOWS[handle] = _Window(Log(f"MPI window of {len(ranks)}", ranks, ranks))
+        _WINDOWS[handle] = _Window(CommunicatorLog(f"MPI window of {len(ranks)}", ranks, ranks))
     return _WINDOWS.get(handle)
 
 
@@ -145,23 +156,26 @@ def _begin_call(
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    everything: bool,  # noqa: FBT001 - `guarded` takes what is given by position
+    records_all: bool,  # noqa: FBT001 - `guarded` takes what is given by position
 ) -> AbstractContextManager[Any] | None:
-    recorded_window = _window_of(window, everything=everything)
+    recorded_window = _window_of(window, records_all=records_all)
     return None if recorded_window is None else recorded_window.begin_call(name, args, kwargs)
 
 
 def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         window = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
-        with _begin_loose(window.log if window else None, "Free") or _UNKNOWN:
+        with _begin_unmatched(window.log if window else None, "Free") or _NO_SPAN:
             return mpi_method(self, *args, **kwargs)
 
     return method
 
 
 def _make_testing(_name: str, mpi_method: Function) -> Function:
-    """Make the method that tests what `Wait` waits for; it counts as a wait if it says True."""
+    """Make the window's method that tests what `Wait` waits for.
+
+    If it says True, the messages that a `Wait` would have received are counted.
+    """
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         is_complete = mpi_method(self, *args, **kwargs)

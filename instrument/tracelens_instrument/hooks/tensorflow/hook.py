@@ -41,7 +41,10 @@ _ROLES = {"worker": "worker", "ps": "ps"}
 
 @guarded
 def record_when_planned(directory: Path, role: str, task_index: int) -> None:
-    """Wait for the plan, profile this worker or server, record: the body of a thread of its own."""
+    """Wait for the plan, profile this worker or server, record: the body of a thread of its own.
+
+    The plan lies in the trace folder `directory`, and says what is exchanged and when to profile.
+    """
     while (plan := read_plan(directory)) is None:
         time.sleep(LOOK_EVERY_S)
     SESSIONS.plan = plan
@@ -68,7 +71,10 @@ def _profile(folder: str, plan: Plan) -> None:
 
 
 def _read_events(serialized: bytes, wall_minus_monotonic_ns: int) -> Iterator[Event]:
-    """Read the events of a serialized profile; their times become monotonic ones."""
+    """Read the events of a serialized profile (an XSpace); their times become monotonic ones.
+
+    `wall_minus_monotonic_ns` is Unix time minus monotonic time.
+    """
     from tensorflow.tsl.profiler.protobuf.xplane_pb2 import (  # noqa: PLC0415 - only with TensorFlow
         XSpace,
     )
@@ -134,7 +140,10 @@ def _around_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
 
 @guarded
 def _record_server(server: Any) -> None:
-    """Take rank and role from the server's job and number, and wait for the plan."""
+    """Record this server of a cluster: rank and role from its job and number, spans by the plan.
+
+    Worker or server, every task runs such a `tf.distribute.Server`. A thread waits for the plan.
+    """
     from tensorflow.python.training.server_lib import ClusterSpec  # noqa: PLC0415 - only with TensorFlow
 
     server_definition = server.server_def
@@ -167,8 +176,8 @@ def _around_schedule(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> An
 
 @guarded
 def _write_plan_once(function: Any) -> None:
-    """Write the plan for what the graphs of a TensorFlow function exchange, once for all."""
-    directory = wanted_directory()
+    """Write the plan for what the graphs of a TensorFlow function exchange, once for all processes."""
+    directory = wanted_directory()  # the trace folder
     list_concrete_functions = getattr(function, "_list_all_concrete_functions", None)
     if directory is None or list_concrete_functions is None or has_plan(directory):
         return

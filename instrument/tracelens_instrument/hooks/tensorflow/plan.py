@@ -42,13 +42,17 @@ UPDATES: Final = re.compile(
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor that is pulled from a variable's server, or pushed there to update it."""
+    """A tensor that is pulled from a variable's server, or pushed there to update it.
+
+    The server's `update_operation` takes in what is pushed: `server_op` says that it applies it, or
+    aggregates it. `nbytes` is None where the size depends on the batch.
+    """
 
     variable: str
     shard: int
-    nbytes: int | None  # None: it is as large as its batch wants it
-    update: str = ""  # the operation that takes it in
-    served: str = "apply"  # what that does: apply it, or aggregate it
+    nbytes: int | None
+    update_operation: str = ""
+    server_op: str = "apply"
 
 
 @dataclass(frozen=True)
@@ -59,63 +63,76 @@ class Plan:
     hand out tokens to workers that are in step.
     """
 
-    pulls: dict[str, Transfer]
-    pushes: dict[str, Transfer]
+    pull_by_tensor: dict[str, Transfer]
+    push_by_tensor: dict[str, Transfer]
     begin_ns: int
     end_ns: int
-    applied: dict[str, Transfer] = field(default_factory=dict)
-    tokens: list[str] = field(default_factory=list)
+    server_updates: dict[str, Transfer] = field(default_factory=dict)
+    token_operations: list[str] = field(default_factory=list)
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Any]) -> Self:
         """Return the plan of all reads and updates of variables that are on parameter servers."""
-        pulls: dict[str, Transfer] = {}  # by operation, as are the pushes
-        pushes: dict[str, Transfer] = {}
+        pull_by_tensor: dict[
+            str, Transfer
+        ] = {}  # by the operation that makes it, as are the pushes
+        push_by_tensor: dict[str, Transfer] = {}
         for graph in graphs:
-            variables = _find_variables(graph)
+            variable_by_placeholder = _find_variables(graph)  # with its shard
             for operation in graph.get_operations():
-                variable_and_shard = variables.get(_first_input_name(operation))
+                variable_and_shard = variable_by_placeholder.get(_first_input_name(operation))
                 if variable_and_shard is None:
                     continue
                 if operation.type == _READ:
                     nbytes = size_of(operation.outputs[0])
-                    pulls[operation.name] = Transfer(*variable_and_shard, nbytes)
+                    pull_by_tensor[operation.name] = Transfer(*variable_and_shard, nbytes)
                 elif UPDATES.fullmatch(operation.type):
                     for tensor in operation.inputs[1:]:
-                        pushes[tensor.op.name] = Transfer(
+                        push_by_tensor[tensor.op.name] = Transfer(
                             *variable_and_shard, size_of(tensor), operation.name
                         )
-        return cls.starting_soon(pulls, pushes)
+        return cls.starting_soon(pull_by_tensor, push_by_tensor)
 
     @classmethod
     def starting_soon(
         cls,
-        pulls: dict[str, Transfer],
-        pushes: dict[str, Transfer],
-        applied: dict[str, Transfer] | None = None,
-        tokens: Iterable[str] = (),
+        pull_by_tensor: dict[str, Transfer],
+        push_by_tensor: dict[str, Transfer],
+        server_updates: dict[str, Transfer] | None = None,
+        token_operations: Iterable[str] = (),
         default_duration_s: float = 0.0,
     ) -> Self:
         """Return a plan to profile soon, as long as the environment says, else by default.
 
-        Transfers are by the name of the operation that hands over the tensor, as are `tokens`.
+        Transfers are by the name of the operation that makes the tensor; `server_updates` are those that
+        servers make by themselves, by operation. `token_operations` hand out tokens to workers.
         """
         begin_ns = time.time_ns() + round(AHEAD_S * 1e9)
         end_ns = begin_ns + round(_read_duration_s(default_duration_s) * 1e9)
-        return cls(pulls, pushes, begin_ns, end_ns, applied or {}, list(tokens))
+        return cls(
+            pull_by_tensor,
+            push_by_tensor,
+            begin_ns,
+            end_ns,
+            server_updates or {},
+            list(token_operations),
+        )
 
     @property
     def bytes_by_shard(self) -> dict[int, int]:
         """Bytes that a worker pushes to each server in a step, as far as they are known."""
         sizes: Counter[int] = Counter()
-        for push in set(self.pushes.values()):
+        for push in set(self.push_by_tensor.values()):
             sizes[push.shard] += push.nbytes or 0
         return dict(sorted(sizes.items()))
 
     @property
     def variables(self) -> set[str]:
         """The names of all variables."""
-        return {transfer.variable for transfer in (*self.pulls.values(), *self.pushes.values())}
+        return {
+            transfer.variable
+            for transfer in (*self.pull_by_tensor.values(), *self.push_by_tensor.values())
+        }
 
 
 def has_plan(directory: Path) -> bool:
@@ -132,10 +149,10 @@ def write_plan(directory: Path, plan: Plan) -> None:
 
 
 def read_plan(directory: Path) -> Plan | None:
-    """Return the plan that was written, None without one or if its window is over."""
+    """Return the plan in the trace folder; None without one or if its window is over."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         fields = json.loads((directory / _FILE).read_text())
-        for key in ("pulls", "pushes", "applied"):
+        for key in ("pull_by_tensor", "push_by_tensor", "server_updates"):
             fields[key] = {name: Transfer(**values) for name, values in fields[key].items()}
         plan = Plan(**fields)
         return plan if plan.end_ns > time.time_ns() else None
@@ -144,14 +161,15 @@ def read_plan(directory: Path) -> Plan | None:
 
 def _find_variables(graph: Any) -> dict[str, tuple[str, int]]:
     """Return (variable, shard) by the name of the placeholder through which a graph sees it."""
-    names_by_handle = {id(variable.handle): variable.name for variable in graph.variables}
-    variables = {}
+    name_by_handle_id = {id(variable.handle): variable.name for variable in graph.variables}
+    variable_by_placeholder = {}
     for handle, placeholder in graph.captures:
-        name = names_by_handle.get(id(handle))
+        name = name_by_handle_id.get(id(handle))
         server_match = SERVER.search(getattr(handle, "device", None) or "")
         if server_match and name is not None:
-            variables[placeholder.op.name] = (name.partition(":")[0], int(server_match[1]))
-    return variables
+            variable_and_shard = name.partition(":")[0], int(server_match[1])
+            variable_by_placeholder[placeholder.op.name] = variable_and_shard
+    return variable_by_placeholder
 
 
 def _first_input_name(operation: Any) -> str:

@@ -28,33 +28,39 @@ _DEQUEUES: Final = "QueueDequeue"
 def make_plan(graph: Any, default_duration_s: float) -> Plan:
     """Return the plan of what a graph moves and updates, for a window of this default length."""
     operations = graph.get_operations()
-    updates = {  # operation, variable and shard by the operation's name
+    updates = {  # (operation, variable, shard) by the operation's name
         operation.name: (operation, *variable_and_shard)
         for operation in operations
         if (variable_and_shard := _find_updated_variable(operation)) is not None
     }
-    pulls: dict[str, Transfer] = {}
-    tokens: list[str] = []  # operations that hand out tokens
+    pull_by_tensor: dict[str, Transfer] = {}
+    token_operations: list[str] = []  # operations that hand out tokens
     for operation in operations:
-        shard = _shard(operation)
-        if shard is not None and _is_taken_elsewhere(operation):
+        shard = _find_server(operation)
+        if shard is not None and _goes_to_worker(operation):
             if operation.type.startswith(_DEQUEUES):
-                tokens.append(operation.name)
+                token_operations.append(operation.name)
             elif (variable := _find_source_variable(operation, shard)) is not None:
-                pulls[operation.name] = Transfer(variable, shard, size_of(operation.outputs[0]))
-    pushes = dict(_find_pushes(updates.values()))
-    applied = {
+                pull_by_tensor[operation.name] = Transfer(
+                    variable, shard, size_of(operation.outputs[0])
+                )
+    push_by_tensor = dict(_find_pushes(updates.values()))
+    server_updates = {
         name: Transfer(variable, shard, size_of(operation.inputs[0]))
         for name, (operation, variable, shard) in updates.items()
         if not _ACCUMULATES.fullmatch(operation.type)
     }
-    return Plan.starting_soon(pulls, pushes, applied, tokens, default_duration_s)
+    return Plan.starting_soon(
+        pull_by_tensor, push_by_tensor, server_updates, token_operations, default_duration_s
+    )
 
 
 def _find_pushes(updates: Iterable[tuple[Any, str, int]]) -> Iterator[tuple[str, Transfer]]:
     """Yield each gradient that a worker pushes, after the name of the operation that makes it.
 
-    `updates` are (operation, variable, shard). A tensor of many updates is a learning rate.
+    `updates` are (operation, variable, shard) of servers. An update's first input is the variable, and
+    what a server makes is no push, nor is the step that an accumulator is told. A tensor of many
+    updates is a learning rate.
     """
     transfers_by_tensor: defaultdict[str, list[Transfer]] = defaultdict(list)
     for operation, variable, shard in updates:
@@ -63,11 +69,11 @@ def _find_pushes(updates: Iterable[tuple[Any, str, int]]) -> Iterator[tuple[str,
             if (
                 input_index == 0
                 or (accumulates and input_index == _LOCAL_STEP)
-                or _shard(tensor.op) is not None
+                or _find_server(tensor.op) is not None
             ):
                 continue
-            served = "aggregate" if accumulates else "apply"
-            transfer = Transfer(variable, shard, size_of(tensor), operation.name, served)
+            server_op = "aggregate" if accumulates else "apply"
+            transfer = Transfer(variable, shard, size_of(tensor), operation.name, server_op)
             for name in _aliases(tensor.op):
                 transfers_by_tensor[name].append(transfer)
     for tensor_name, transfers in transfers_by_tensor.items():
@@ -85,7 +91,7 @@ def _aliases(operation: Any) -> Iterator[str]:
 
 def _find_updated_variable(operation: Any) -> tuple[str, int] | None:
     """Return the variable that a server's operation updates, and the shard; None if it does not."""
-    shard = _shard(operation)
+    shard = _find_server(operation)
     if shard is None or not operation.inputs:
         return None
     if _ACCUMULATES.fullmatch(operation.type):
@@ -105,18 +111,20 @@ def _find_source_variable(operation: Any, shard: int) -> str | None:
         candidate = queue.pop(0)
         if candidate.type in _VARIABLES:
             return str(candidate.name)
-        if candidate.name not in visited_names and _shard(candidate) == shard:
+        if candidate.name not in visited_names and _find_server(candidate) == shard:
             visited_names.add(candidate.name)
             queue += [tensor.op for tensor in candidate.inputs]
     return None
 
 
-def _is_taken_elsewhere(operation: Any) -> bool:
+def _goes_to_worker(operation: Any) -> bool:
     return any(
-        _shard(consumer) is None for tensor in operation.outputs for consumer in tensor.consumers()
+        _find_server(consumer) is None
+        for tensor in operation.outputs
+        for consumer in tensor.consumers()
     )
 
 
-def _shard(operation: Any) -> int | None:
+def _find_server(operation: Any) -> int | None:
     server_match = SERVER.search(operation.device)
     return int(server_match[1]) if server_match else None

@@ -47,17 +47,18 @@ class Sessions:
         )
 
     def is_training(self, session: Any, targets: Iterable[Any], fetches: Iterable[Any]) -> bool:
-        """Return True if a run updates variables on servers; remembered by operations' names."""
+        """Return True if a run updates variables on servers; remembered by operations' names.
+
+        A run computes the operations `targets` and the tensors `fetches`, and all that these need.
+        """
         if not session._target:  # noqa: SLF001 - nothing public says it
             return False
         operations = [*targets, *(tensor.op for tensor in fetches)]
         names = tuple(operation.name for operation in operations)
         trains_by_names = self._trains_by_graph.setdefault(session.graph, {})
         if names not in trains_by_names:
-            updates = {
-                push.update
-                for push in make_plan(session.graph, default_duration_s=0.0).pushes.values()
-            }
+            plan = make_plan(session.graph, default_duration_s=0.0)  # only what is pushed matters
+            updates = {push.update_operation for push in plan.push_by_tensor.values()}
             trains_by_names[names] = not updates.isdisjoint(_find_needed_names(operations))
         return trains_by_names[names]
 
@@ -67,7 +68,7 @@ class Sessions:
         if plan is None or self._number_offset is not None or time.time_ns() < plan.begin_ns:
             return
         self._number_offset = -len(self.runs)
-        if plan.tokens:
+        if plan.token_operations:
             self._number_offset += _global_step(session)
 
     def end_run(self, session: Any, begin_ns: int) -> None:
@@ -109,7 +110,10 @@ def install() -> None:
 def _around_run(
     run: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a part of the session's graph, and note the run if it trains."""
+    """Run a part of the session's graph, and note the run if it trains.
+
+    It computes the operations `targets` and the tensors `fetches`.
+    """
     _handle, targets, fetches = args[:3] if len(args) > 2 else (None, (), ())
     if not attempt(SESSIONS.is_training, session, targets, fetches):
         return run(*args, **kwargs)

@@ -54,16 +54,16 @@ class Run:
 
     start_ns: int
     end_ns: int
-    number: int
+    step_number: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProfiledSpan:
     """A span to record; `lane` numbers requests in flight; None otherwise."""
 
     name: str
     kind: str
-    op: str | None
+    op: str | None = None
     start_ns: int
     end_ns: int
     shard: int | None = None
@@ -76,13 +76,13 @@ class _Step:
     """One function run in a process: its operations, and what receives or sends each tensor."""
 
     step_id: int
-    wait_begins_ns: dict[str, int] = field(default_factory=dict)
-    arrivals: dict[str, Event] = field(default_factory=dict)
-    sends: dict[str, Event] = field(default_factory=dict)
-    operations: list[Event] = field(default_factory=list)
-    peer: int | None = None  # the worker, on a server
+    wait_begin_ns_by_tensor: dict[str, int] = field(default_factory=dict)
+    arrival_by_tensor: dict[str, Event] = field(default_factory=dict)
+    send_by_tensor: dict[str, Event] = field(default_factory=dict)
+    operation_events: list[Event] = field(default_factory=list)
+    peer_worker: int | None = None  # whose step it is, on a server
 
-    def request(self, worker: int, tensor: str) -> int:
+    def make_request_id(self, worker: int, tensor: str) -> int:
         """Return the request's identity, the same on both ends."""
         text = f"{self.step_id}/{tensor}".encode()
         return worker << 40 | int.from_bytes(blake2b(text, digest_size=5).digest(), "big")
@@ -101,7 +101,8 @@ def spans_of(
 ) -> Iterator[ProfiledSpan]:
     """Yield the spans of worker or server `task_index`, by `role`, from events of its profile.
 
-    `runs` are those of a worker's sessions, by time; without them its steps are numbered from 0.
+    `plan` says which tensors are pulled and pushed. `runs` are those of a worker's sessions, by time;
+    without them its steps are numbered from 0.
     """
     steps = _gather_steps(list(events))
     if role == "ps":
@@ -112,7 +113,8 @@ def spans_of(
     worker_steps = [
         step
         for step in steps
-        if step.wait_begins_ns.keys() & plan.pulls.keys() or step.sends.keys() & plan.pushes.keys()
+        if step.wait_begin_ns_by_tensor.keys() & plan.pull_by_tensor.keys()
+        or step.send_by_tensor.keys() & plan.push_by_tensor.keys()
     ]
     if runs:
         yield from _session_spans(worker_steps, runs, task_index, plan)
@@ -122,7 +124,13 @@ def spans_of(
         spans = list(_worker_spans(step, step_index, task_index, plan))
         if spans:  # the first is that of the step
             if step_end_ns and step_end_ns < spans[0].start_ns:
-                yield ProfiledSpan(_IDLE, "wait", "launch", step_end_ns, spans[0].start_ns)
+                yield ProfiledSpan(
+                    name=_IDLE,
+                    kind="wait",
+                    op="launch",
+                    start_ns=step_end_ns,
+                    end_ns=spans[0].start_ns,
+                )
             step_end_ns = spans[0].end_ns
         yield from spans
 
@@ -132,63 +140,93 @@ def _session_spans(
 ) -> Iterator[ProfiledSpan]:
     """Yield the spans of each session's run that the profile shows from its begin on.
 
-    The first operation of a profiled step lies in its run, whose begin, end and number are known.
+    The first operation of a profiled step lies in its run, whose begin, end and number are known. A step
+    whose pulls the profile does not show began before the profile, and is left out.
     """
-    last_run: Run | None = None
+    last_run: Run | None = None  # of which spans were yielded
     for step in worker_steps:
-        send_begins_ns = [event.start_ns for event in step.sends.values()]
-        first_ns = min([*step.wait_begins_ns.values(), *send_begins_ns])
+        send_begins_ns = [event.start_ns for event in step.send_by_tensor.values()]
+        first_ns = min([*step.wait_begin_ns_by_tensor.values(), *send_begins_ns])
         run_index = bisect_right(runs, first_ns, key=lambda run: run.start_ns) - 1
         if run_index < 0 or first_ns > runs[run_index].end_ns:
             continue
         run = runs[run_index]
         spans = [
-            span for span in _worker_spans(step, run.number, worker, plan) if span.kind == "ps"
+            span for span in _worker_spans(step, run.step_number, worker, plan) if span.kind == "ps"
         ]
         spans += _compute_spans(step, run, plan)
-        is_from_begin = bool(step.wait_begins_ns.keys() & plan.pulls.keys())
-        if not spans or not is_from_begin or (last_run and run.number <= last_run.number):
+        is_from_begin = bool(step.wait_begin_ns_by_tensor.keys() & plan.pull_by_tensor.keys())
+        if not spans or not is_from_begin or (last_run and run.step_number <= last_run.step_number):
             continue
-        values = {"step": run.number}
-        if last_run and last_run.number + 1 == run.number:
-            gap = last_run.end_ns, run.start_ns
-            yield ProfiledSpan(_BETWEEN_RUNS, "user", None, *gap, values={"step": last_run.number})
+        if last_run and last_run.step_number + 1 == run.step_number:
+            yield ProfiledSpan(
+                name=_BETWEEN_RUNS,
+                kind="user",
+                start_ns=last_run.end_ns,
+                end_ns=run.start_ns,
+                values={"step": last_run.step_number},
+            )
         last_run = run
-        yield ProfiledSpan("step", "step", None, run.start_ns, run.end_ns, values=values)
+        yield _make_phase_span("step", run.start_ns, run.end_ns, run.step_number)
         yield from spans
         yield from _update_waits(step, run, plan)
 
 
 def _compute_spans(step: _Step, run: Run, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield forward and backprop, without the pauses in which a variable had not come yet."""
-    values = {"step": run.number}
-    pulls_end_ns = max(
-        (step.arrivals[name].end_ns for name in plan.pulls if name in step.arrivals), default=0
-    )
-    for kind, events in _split_phases(step.operations):
+    """Yield forward and backprop of a run, without the pauses in which a variable had not come yet."""
+    pull_ends_ns = [
+        step.arrival_by_tensor[tensor].end_ns
+        for tensor in plan.pull_by_tensor
+        if tensor in step.arrival_by_tensor
+    ]
+    last_pull_end_ns = max(pull_ends_ns, default=0)
+    for kind, events in _split_phases(step.operation_events):
         begin_ns, end_ns = events[0].start_ns, events[0].end_ns
         for event in events[1:]:
-            if end_ns + _TOUCHING_NS < event.start_ns and end_ns < pulls_end_ns:
-                yield ProfiledSpan(kind, kind, None, begin_ns, end_ns, values=values)
+            if end_ns + _TOUCHING_NS < event.start_ns and end_ns < last_pull_end_ns:
+                yield _make_phase_span(kind, begin_ns, end_ns, run.step_number)
                 begin_ns = event.start_ns
             end_ns = max(end_ns, event.end_ns)
-        yield ProfiledSpan(kind, kind, None, begin_ns, end_ns, values=values)
+        yield _make_phase_span(kind, begin_ns, end_ns, run.step_number)
+
+
+def _make_phase_span(kind: str, begin_ns: int, end_ns: int, step_number: int) -> ProfiledSpan:
+    values = {"step": step_number}
+    return ProfiledSpan(name=kind, kind=kind, start_ns=begin_ns, end_ns=end_ns, values=values)
 
 
 def _update_waits(step: _Step, run: Run, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield the wait of a worker that has pushed everything for the token: all is updated then."""
-    token = next((step.arrivals[name] for name in plan.tokens if name in step.arrivals), None)
+    """Yield the wait of a worker that has pushed everything for the token: all is updated then.
+
+    It lasts from the last operation or push before the token's arrival until that.
+    """
+    token_arrivals = (
+        step.arrival_by_tensor[name]
+        for name in plan.token_operations
+        if name in step.arrival_by_tensor
+    )
+    token = next(token_arrivals, None)
     if token is None:
         return
-    events = [event for event in step.operations if event.end_ns < token.end_ns]
-    begin_ns = max((event.end_ns for event in (*events, *step.sends.values())), default=None)
+    events = [event for event in step.operation_events if event.end_ns < token.end_ns]
+    ends_ns = (event.end_ns for event in (*events, *step.send_by_tensor.values()))
+    begin_ns = max(ends_ns, default=None)
     if begin_ns is not None and begin_ns < token.end_ns:
-        values = {"step": run.number}
-        yield ProfiledSpan(_UPDATE_WAIT, "wait", None, begin_ns, token.end_ns, values=values)
+        yield ProfiledSpan(
+            name=_UPDATE_WAIT,
+            kind="wait",
+            start_ns=begin_ns,
+            end_ns=token.end_ns,
+            values={"step": run.step_number},
+        )
 
 
 def _gather_steps(events: list[Event]) -> list[_Step]:
-    """Return the steps with their events, which name their step or lie within one that does."""
+    """Return the steps with their events, which name their step or lie within one that does.
+
+    `events` are all of the profile; they are put in order of their begin. The executor's events span
+    what a thread runs for one step.
+    """
     steps: dict[int, _Step] = {}  # by step_id
     executor_events: dict[tuple[int, int], list[Event]] = defaultdict(list)  # by thread
     events.sort(key=lambda event: event.start_ns)
@@ -215,34 +253,33 @@ def _add_event(step: _Step, event: Event) -> None:
     if event.name in (_RECEIVE_START, _RECEIVE_DONE):
         tensor = _NUMBER_SUFFIX.sub("", str(event.stats.get("name", "")))
         if event.name == _RECEIVE_START:
-            step.wait_begins_ns[tensor] = event.start_ns
+            step.wait_begin_ns_by_tensor[tensor] = event.start_ns
         else:
-            step.arrivals[tensor] = event
+            step.arrival_by_tensor[tensor] = event
     elif event.name.endswith(":_Send"):
-        step.sends[_NUMBER_SUFFIX.sub("", event.name)] = event
+        step.send_by_tensor[_NUMBER_SUFFIX.sub("", event.name)] = event
         worker_match = _WORKER.search(str(event.stats.get("key", "")))
-        step.peer = int(worker_match[1]) if worker_match else step.peer
+        step.peer_worker = int(worker_match[1]) if worker_match else step.peer_worker
     elif ":" in event.name and not event.name.startswith(_RUNTIME_EVENTS):
-        step.operations.append(event)
+        step.operation_events.append(event)
 
 
 def _worker_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
     """Yield a worker's step, then its forward pass and backprop, its pulls and its pushes."""
-    values = {"step": step_index}
     spans: list[ProfiledSpan] = []
-    for kind, events in _split_phases(step.operations):
+    for kind, events in _split_phases(step.operation_events):
         end_ns = max(event.end_ns for event in events)
-        spans.append(ProfiledSpan(kind, kind, None, events[0].start_ns, end_ns, values=values))
+        spans.append(_make_phase_span(kind, events[0].start_ns, end_ns, step_index))
     spans += _pull_spans(step, step_index, worker, plan)
     spans += _push_spans(step, step_index, worker, plan)
     if spans:
         begin_ns, end_ns = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
-        yield ProfiledSpan("step", "step", None, begin_ns, end_ns, values=values)
+        yield _make_phase_span("step", begin_ns, end_ns, step_index)
         yield from spans
 
 
 def _split_phases(operations: list[Event]) -> Iterator[tuple[str, list[Event]]]:
-    """Yield forward and backprop with their operations: a gradient's begins backprop."""
+    """Yield ("forward", its operations) and ("backprop", its), which a gradient's begins; none empty."""
     gradient_index = next(
         (index for index, event in enumerate(operations) if _GRADIENTS.match(event.name)),
         len(operations),
@@ -257,69 +294,86 @@ def _split_phases(operations: list[Event]) -> Iterator[tuple[str, list[Event]]]:
 
 def _pull_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
     """Yield a worker's pulls: each from when it waits for the tensor until that has arrived."""
-    for lane, (tensor, transfer) in enumerate(plan.pulls.items()):
-        if tensor in step.wait_begins_ns and tensor in step.arrivals:
-            times = step.wait_begins_ns[tensor], step.arrivals[tensor].end_ns
-            request = step.request(worker, tensor)
+    for lane, (tensor, transfer) in enumerate(plan.pull_by_tensor.items()):
+        if tensor in step.wait_begin_ns_by_tensor and tensor in step.arrival_by_tensor:
+            times = step.wait_begin_ns_by_tensor[tensor], step.arrival_by_tensor[tensor].end_ns
+            request = step.make_request_id(worker, tensor)
             yield _make_request_span("pull", transfer, times, request, lane, step=step_index)
 
 
 def _push_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield pushes; each ends when the worker learns of the update, if it waits for that."""
-    last_arrival_ns = max((event.end_ns for event in step.arrivals.values()), default=0)
-    for lane, (tensor, transfer) in enumerate(plan.pushes.items(), len(plan.pulls)):
-        if tensor in step.sends:
-            send, update = step.sends[tensor], step.arrivals.get(transfer.update)
-            update_ns = last_arrival_ns if update is None else update.end_ns
+    """Yield pushes; each ends when the worker learns of the update, if it waits for that.
+
+    Lanes of pushes follow those of pulls. Without a word of its own update, the last tensor that arrives
+    in the step tells of it.
+    """
+    last_arrival_ns = max((event.end_ns for event in step.arrival_by_tensor.values()), default=0)
+    first_lane = len(plan.pull_by_tensor)
+    for lane, (tensor, transfer) in enumerate(plan.push_by_tensor.items(), first_lane):
+        if tensor in step.send_by_tensor:
+            send = step.send_by_tensor[tensor]
+            update_arrival = step.arrival_by_tensor.get(transfer.update_operation)
+            update_ns = last_arrival_ns if update_arrival is None else update_arrival.end_ns
             times = send.start_ns, max(update_ns, send.end_ns)
-            request = step.request(worker, tensor)
+            request = step.make_request_id(worker, tensor)
             yield _make_request_span("push", transfer, times, request, lane, step=step_index)
 
 
 def _server_spans(step: _Step, shard: int, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield a server's part of a step: replies to pulls, gradients received and applied."""
-    if step.peer is None:
+    """Yield what server `shard` did in a worker's step: replies to pulls, pushes received, updates."""
+    if step.peer_worker is None:
         return
-    events_by_operation = {event.name.partition(":")[0]: event for event in step.operations}
-    for tensor, transfer in plan.pulls.items():
-        if tensor in step.sends and transfer.shard == shard:
-            yield _make_server_span("reply", step, tensor, transfer, step.sends[tensor])
-    for tensor, transfer in plan.pushes.items():
-        if tensor in step.arrivals and transfer.shard == shard:
-            yield _make_server_span("receive", step, tensor, transfer, step.arrivals[tensor])
-            update_event = events_by_operation.get(transfer.update)
+    event_by_operation = {event.name.partition(":")[0]: event for event in step.operation_events}
+    for tensor, transfer in plan.pull_by_tensor.items():
+        if tensor in step.send_by_tensor and transfer.shard == shard:
+            yield _make_server_span("reply", step, tensor, transfer, step.send_by_tensor[tensor])
+    for tensor, transfer in plan.push_by_tensor.items():
+        if tensor in step.arrival_by_tensor and transfer.shard == shard:
+            arrival = step.arrival_by_tensor[tensor]
+            yield _make_server_span("receive", step, tensor, transfer, arrival)
+            update_event = event_by_operation.get(transfer.update_operation)
             if update_event:
-                yield _make_server_span(transfer.served, step, tensor, transfer, update_event)
+                yield _make_server_span(transfer.server_op, step, tensor, transfer, update_event)
 
 
 def _aggregated_update_spans(steps: list[_Step], shard: int, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield a server's updates from aggregated gradients: each belongs to the last push before."""
-    pushes: defaultdict[str, list[_AggregatedPush]] = defaultdict(list)  # by variable
-    for step in (step for step in steps if step.peer is not None):
-        ends_ns = {event.name.partition(":")[0]: event.end_ns for event in step.operations}
-        for tensor, push in plan.pushes.items():
-            if tensor in step.arrivals and push.served == "aggregate" and push.update in ends_ns:
-                pushes[push.variable].append(_AggregatedPush(ends_ns[push.update], step, tensor))
-    for variable_pushes in pushes.values():
-        variable_pushes.sort(key=lambda push: push.end_ns)
-    for event in (event for step in steps if step.peer is None for event in step.operations):
-        update = plan.applied.get(event.name.partition(":")[0])
+    """Yield a server's updates from aggregated gradients: each belongs to the last push before.
+
+    The updates are operations of steps of the server's own, which are no worker's.
+    """
+    pushes_by_variable: defaultdict[str, list[_AggregatedPush]] = defaultdict(list)
+    for step in (step for step in steps if step.peer_worker is not None):
+        ends_ns = {event.name.partition(":")[0]: event.end_ns for event in step.operation_events}
+        for tensor, push in plan.push_by_tensor.items():
+            end_ns = ends_ns.get(push.update_operation)  # of adding it up
+            if end_ns is None or push.server_op != "aggregate":
+                continue
+            if tensor in step.arrival_by_tensor:
+                pushes_by_variable[push.variable].append(_AggregatedPush(end_ns, step, tensor))
+    for pushes in pushes_by_variable.values():
+        pushes.sort(key=lambda push: push.end_ns)
+    own_steps = [step for step in steps if step.peer_worker is None]
+    for event in (event for step in own_steps for event in step.operation_events):
+        update = plan.server_updates.get(event.name.partition(":")[0])
         if update and update.shard == shard:
-            variable_pushes = pushes.get(update.variable, [])
-            push_count = bisect_right(variable_pushes, event.start_ns, key=lambda push: push.end_ns)
+            pushes = pushes_by_variable.get(update.variable, [])
+            push_count = bisect_right(pushes, event.start_ns, key=lambda push: push.end_ns)
             if push_count:
-                last_push = variable_pushes[push_count - 1]
+                last_push = pushes[push_count - 1]
                 yield _make_server_span("apply", last_push.step, last_push.tensor, update, event)
 
 
 def _make_server_span(
     op: str, step: _Step, tensor: str, transfer: Transfer, event: Event
 ) -> ProfiledSpan:
-    """Make the span of what a server did in an event for the worker of a step."""
-    assert step.peer is not None
-    request = step.request(step.peer, tensor)
+    """Make the span of operation `op` that a server did in an event for the worker of a step.
+
+    The request is that of `tensor`, which `transfer` describes.
+    """
+    assert step.peer_worker is not None
+    request = step.make_request_id(step.peer_worker, tensor)
     times = event.start_ns, event.end_ns
-    return _make_request_span(op, transfer, times, request, peer=step.peer)
+    return _make_request_span(op, transfer, times, request, peer=step.peer_worker)
 
 
 def _make_request_span(
@@ -330,7 +384,20 @@ def _make_request_span(
     lane: int | None = None,
     **values: int,
 ) -> ProfiledSpan:
-    """Make a span of a request from begin to end, ns; of some transfers the size is not known."""
+    """Make the span of operation `op` of a request, from begin to end (`times`, ns), with `values`.
+
+    `request` is its id on both ends, `lane` numbers what a worker has in flight, None on a server. Of
+    some transfers the size is not known.
+    """
     size = {} if transfer.nbytes is None else {"nbytes": transfer.nbytes}
-    values = size | {"request": request} | values
-    return ProfiledSpan(f"{op} {transfer.variable}", "ps", op, *times, transfer.shard, lane, values)
+    begin_ns, end_ns = times
+    return ProfiledSpan(
+        name=f"{op} {transfer.variable}",
+        kind="ps",
+        op=op,
+        start_ns=begin_ns,
+        end_ns=end_ns,
+        shard=transfer.shard,
+        lane=lane,
+        values=size | {"request": request} | values,
+    )

@@ -40,7 +40,7 @@ __all__ = [
 
 _INSTALLED: Final = Switch()
 # Communication hooks of the user's that run now, each inside the one before.
-_running: Final[list[_UserHook]] = []
+_running_hooks: Final[list[_UserHook]] = []
 
 
 class _UserHook:
@@ -62,16 +62,16 @@ class _UserHook:
 
     def reduce(self, bucket: GradBucket) -> Future:
         """Call the user's communication hook; the operations that it issues are part of the bucket."""
-        _running.append(self)
+        _running_hooks.append(self)
         try:
             return self.hook(self.state, bucket)
         finally:
-            _running.pop()
+            _running_hooks.pop()
 
 
 def install() -> None:
     """Call every communication hook that is registered from now on from ours."""
-    if _INSTALLED.turn_on():
+    if _INSTALLED.turn_on_if_off():
         cls = "DistributedDataParallel.register_comm_hook"
         wrapt.wrap_function_wrapper("torch.nn.parallel.distributed", cls, _around_register)
 
@@ -93,8 +93,11 @@ def is_gradient(tensors: list[torch.Tensor]) -> bool:
 
 
 def see_bucket(args: tuple[Any, ...]) -> Flight | None:
-    """See an allreduce by DDP of ([buffer], group, ...), unless a communication hook wants it."""
-    if _running:
+    """Begin a bucket's reduction: an allreduce by DDP, whose arguments are ([buffer], group, ...).
+
+    None if a communication hook of the user's issued it: the hook's bucket is recorded.
+    """
+    if _running_hooks:
         return None
     try:
         buffer = args[0][0]
@@ -109,7 +112,7 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
 
 def in_users_hook() -> bool:
     """Return True if a communication hook of the user's runs: what it issues is part of its bucket."""
-    return bool(_running)
+    return bool(_running_hooks)
 
 
 class _Buffer:
@@ -129,29 +132,35 @@ _BUFFERS: Final[dict[int, _Buffer]] = {}
 
 
 def _remember_buffer(buffer: torch.Tensor, group: Group) -> _Buffer:
-    """Note what is recorded of a buffer's reductions, also in the compiled library."""
+    """Keep the span, track and size of a buffer's reductions, also in the compiled library, if any."""
     new_buffer = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
-    library = compiled.buckets()
-    if library is not None and group.ends is None:  # else their ends are known in Python only
+    library = compiled.load_library()
+    if (
+        library is not None and group.queued_ends is None
+    ):  # else their ends are known in Python only
         library.remember(
-            buffer, new_buffer.span.begin, group.buckets, new_buffer.nbytes, group.next_seq
+            buffer, new_buffer.span.begin, group.bucket_track, new_buffer.nbytes, group.next_seq
         )
     return new_buffer
 
 
 def resume() -> None:
     """Let what is compiled see buckets that were met."""
-    library = compiled.buckets()
+    library = compiled.load_library()
     if library is not None:
         library.configure(
-            STATE, _running, tuple(backward.ENGINE), backward.bucket_issued, backward.NEXT_BUCKET
+            STATE,
+            _running_hooks,
+            tuple(backward.ENGINE),
+            backward.bucket_issued,
+            backward.NEXT_BUCKET,
         )
         library.resume()
 
 
 def suspend() -> None:
     """Let it see none."""
-    library = compiled.buckets()
+    library = compiled.load_library()
     if library is not None:
         library.suspend()
 
@@ -165,7 +174,7 @@ def _forget_buffer(dropped: weakref.ref[torch.Tensor]) -> None:
 def _begin_reduction(known_buffer: _Buffer, bucket_number: int) -> Flight:
     group = known_buffer.group
     token = known_buffer.span.begin(
-        group.buckets, nbytes=known_buffer.nbytes, seq=group.next_seq(), bucket=bucket_number
+        group.bucket_track, nbytes=known_buffer.nbytes, seq=group.next_seq(), bucket=bucket_number
     )
     return Flight(token, group)
 
@@ -176,13 +185,14 @@ def _around_register(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Register our communication hook in the place of the user's, which it calls."""
-    state, hook = _hook_arguments(*args, **kwargs)
-    if not callable(hook) or model._use_python_reducer:  # noqa: SLF001 - it has no buckets
+    """Register our communication hook in the place of the user's, which it calls with its state."""
+    user_state, user_hook = _hook_arguments(*args, **kwargs)
+    if not callable(user_hook) or model._use_python_reducer:  # noqa: SLF001 - it has no buckets
         return register_comm_hook(*args, **kwargs)
     check_hook: Any = model._check_comm_hook  # noqa: SLF001 - as register_comm_hook begins
-    check_hook(hook)
-    return register_comm_hook(_UserHook(model.process_group, hook, state), _record_bucket)
+    check_hook(user_hook)
+    our_state = _UserHook(model.process_group, user_hook, user_state)
+    return register_comm_hook(our_state, _record_bucket)
 
 
 def _hook_arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
@@ -190,13 +200,16 @@ def _hook_arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
 
 
 def _record_bucket(state: _UserHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Call the user's communication hook, in a span until the future that it returns."""
+    """Call the user's communication hook (in `state`), in a span until its future is done.
+
+    The flight, None if nothing was recorded, ends the span.
+    """
     flight = attempt(state.begin, bucket)
     try:
         future = state.reduce(bucket)
     except BaseException:
         if flight is not None:
-            flight.refused()
+            flight.on_refused()
         raise
     if flight is not None:
         attempt(flight.end_with, future)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
-__all__ = ["buckets", "build"]
+__all__ = ["build", "load_library"]
 
 _SOURCE: Final = Path(__file__).with_name("_buckets.cpp")
 _MODULE: Final = "_buckets"
@@ -39,7 +39,7 @@ _FLAGS: Final = ("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=h
 _LIBRARIES: Final = ("torch_python", "torch", "torch_cpu", "c10")
 
 
-class Buckets(Protocol):
+class BucketsLibrary(Protocol):
     """What `_buckets.cpp` offers."""
 
     def configure(
@@ -72,8 +72,8 @@ class Buckets(Protocol):
 
 
 @cache
-def buckets() -> Buckets | None:
-    """Return the library for this PyTorch; None where none was built, or nothing in C is wanted."""
+def load_library() -> BucketsLibrary | None:
+    """Load the compiled library for this PyTorch; None where none was built, or C is not wanted."""
     if not NATIVE:
         return None
     try:
@@ -88,7 +88,7 @@ def buckets() -> Buckets | None:
     except (OSError, ImportError, RuntimeError) as error:
         warn_once(f"what was compiled for this PyTorch cannot be used: {error}")
         return None
-    return cast("Buckets", module)
+    return cast("BucketsLibrary", module)
 
 
 def build() -> Path:

@@ -56,20 +56,18 @@ class Fetches:
     def begin_wait(self, iterator: Any) -> dict[str, int]:
         """Called when the next batch is waited for; return its request and how many are ready."""
         self._read_reports()
-        awaited_batch = iterator._rcvd_idx  # noqa: SLF001 - nothing public has it
+        awaited_number = iterator._rcvd_idx  # noqa: SLF001 - nothing public has it
         self.request = next(_requests)
-        return {
-            "request": self.request,
-            "queue_depth": sum(1 for batch in self._ready_fetches if batch >= awaited_batch),
-        }
+        ready_count = sum(1 for number in self._ready_fetches if number >= awaited_number)
+        return {"request": self.request, "queue_depth": ready_count}
 
     def end_wait(self, iterator: Any) -> None:
         """Called when the batch has arrived: record when its worker fetched it."""
         self._read_reports()
         batch_number = iterator._rcvd_idx - 1  # noqa: SLF001 - as above
-        fetch = self._ready_fetches.pop(batch_number, None)
-        if fetch is not None:
-            worker, begin_ns, end_ns = fetch
+        worker_and_times = self._ready_fetches.pop(batch_number, None)
+        if worker_and_times is not None:
+            worker, begin_ns, end_ns = worker_and_times
             track = recorder.track(f"loader worker {worker}")
             _FETCH.complete(begin_ns, end_ns, track, key=batch_number, request=self.request)
 
@@ -110,8 +108,11 @@ def fetches_of(iterator: Any) -> Fetches | None:
 def around_workers(
     init: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Call the iterator's `init`, which starts its workers, so that these report their fetches."""
-    fetches = attempt(Fetches) if args and DETAIL.phases and recorder.active() else None
+    """Call the iterator's `init`, which starts its workers, so that these report their fetches.
+
+    `fetches` has the reports, and the pipe to write them into. They need the batches to come in order.
+    """
+    fetches = attempt(Fetches) if args and DETAIL.records_phases and recorder.active() else None
     if fetches is None:
         init(*args, **kwargs)
         return
@@ -213,9 +214,9 @@ def _around_next(
 def _fetch_from_workers(
     fetches: Fetches, fetch: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Wait for a batch that a worker has fetched, and record when it did."""
-    values = attempt(fetches.begin_wait, iterator) or {}
-    batch = _record_fetch(partial(_DATA.begin, **values), fetch, *args, **kwargs)
+    """Wait for a batch that a worker has fetched, and record when it did; return the batch."""
+    span_values = attempt(fetches.begin_wait, iterator) or {}  # request, and how many are ready
+    batch = _record_fetch(partial(_DATA.begin, **span_values), fetch, *args, **kwargs)
     attempt(fetches.end_wait, iterator)
     return batch
 
@@ -237,7 +238,7 @@ def _record_fetch(
         return fetch(*args, **kwargs)
     if STATE.infers_steps:
         attempt(STEPS.fetching)
-    if not DETAIL.phases:
+    if not DETAIL.records_phases:
         return fetch(*args, **kwargs)
     token = begin()
     failed = True

@@ -81,7 +81,10 @@ def _around_shard(
 
 
 def _record_sharded(sharded: Any) -> None:
-    """Record forward passes of what was sharded, instead of those of the modules inside."""
+    """Record forward passes of a sharded module, or several, instead of those of the modules inside.
+
+    `_sharded` has the handles by which the hooks of each sharded module are removed.
+    """
     roots = sharded if isinstance(sharded, (list, tuple)) else [sharded]
     for root in roots:
         for inner_module in root.modules():
@@ -90,7 +93,7 @@ def _record_sharded(sharded: Any) -> None:
                 inner_model.remove()
         _sharded[root] = _record_passes(root, recorder.detail())
     recorder.identify(dist.get_rank(), dist.get_world_size())
-    if _NOTED.turn_on():
+    if _NOTED.turn_on_if_off():
         note_attached("FSDP")
 
 
@@ -138,7 +141,7 @@ def install(_framework: Any) -> None:
 def _record_phases(level: str) -> None:
     """Record what belongs to no single model."""
     if level != "step":
-        DETAIL.phases = True
+        DETAIL.records_phases = True
         backward.install()
         buckets.install()
         operations.install()
@@ -154,19 +157,19 @@ def _keep_out_of_graphs(rules: Any) -> None:
 
 
 def _record_model(model: Module, level: str) -> None:
-    """Record the passes of a model by a level of detail, once, and its rank if it is a DDP."""
+    """Record a model's passes by a level of detail, once, and the process's rank if it has a DDP."""
     if model in _models:
         return
     _models[model] = _record_passes(model, level)
-    for parallel in _parallel_parts(model):
+    for parallel_module in _parallel_parts(model):
         recorder.identify(dist.get_rank(), dist.get_world_size())
-        buckets.warn_of_earlier_hook(parallel)
+        buckets.warn_of_earlier_hook(parallel_module)
     note_attached(f"{type(model).__name__} with {sum(1 for _ in model.parameters())} parameters")
 
 
 def _record_passes(model: Module, level: str) -> RecordedModel:
     """Record the passes of a model at `level`, and closer while that is requested."""
-    if _LISTENING.turn_on():
+    if _LISTENING.turn_on_if_off():
         recorder.on_detail(_change_detail)
     recorded_model = RecordedModel(model, level)
     for requested_level in _requested_levels:

@@ -54,7 +54,7 @@ def _patch_fetchers(pipe: Connection, worker: int) -> None:
 
 
 def _patch_fetcher(fetcher: Any, report: Callable[[FrameType | None, int], None]) -> None:
-    """Let a class of PyTorch's call `report` after each fetch, with the caller and the begin."""
+    """Let a class of PyTorch's call `report` after each fetch, with the caller's frame and the begin."""
     original = fetcher.fetch
 
     @functools.wraps(original)

@@ -58,11 +58,11 @@ _WAIT: Final = recorder.span("wait for collectives", kind="wait")
 class Issue(Protocol):
     """An operation that is about to be issued, and a callback at its end."""
 
-    def issued(self, result: Any) -> object:
+    def on_issued(self, result: Any) -> object:
         """Called with what the operator returned."""
         ...
 
-    def refused(self) -> object:
+    def on_refused(self) -> object:
         """Called when it raised."""
         ...
 
@@ -100,7 +100,10 @@ _DISPATCHER: Final = _Dispatcher()
 
 
 def install_kernels(watches: Mapping[str, Watch]) -> None:
-    """Call each of `watches` with the arguments of the operator of that name, before it is issued."""
+    """Call each of `watches` with the arguments of the operator of that name, before it is issued.
+
+    Kernels are made once in a process, and put before PyTorch's own.
+    """
     if _DISPATCHER.kernels:
         return
     try:
@@ -121,14 +124,17 @@ def resume_kernels() -> None:
 
 
 def _make_kernel(name: str, watch: Watch) -> Callable[..., Any]:
-    """Make the kernel that lets `watch` see an operator, and calls the next one, of PyTorch."""
+    """Make the kernel that lets `watch` see operator `name`, and calls the next kernel, of PyTorch."""
     operator = getattr(torch.ops.c10d, name).default
-    handle = getattr(operator, "_handle", None)  # the operator's method would only call it
+    handle = getattr(operator, "_handle", None)  # its method is called by the operator's: save that
     call_next = getattr(handle, "redispatch_boxed", operator.redispatch)
     lower_keys = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the next kernel, of the lower dispatch keys; let `issue` know of its result."""
+        """Call the next kernel, of the lower dispatch keys; let `issue` know of its result.
+
+        `watch` returns the issue, whose span that ends, or None: the end does not matter.
+        """
         issue = None
         if STATE.segment is not None or STATE.waiting is not None:
             issue = watch(args)
@@ -137,9 +143,9 @@ def _make_kernel(name: str, watch: Watch) -> Callable[..., Any]:
         try:
             result = call_next(keys & lower_keys, *args, **kwargs)
         except BaseException:
-            issue.refused()
+            issue.on_refused()
             raise
-        issue.issued(result)
+        issue.on_issued(result)
         return result
 
     return kernel
@@ -151,7 +157,7 @@ class _Call:
 
     tensor: torch.Tensor
     group: Group
-    peer: int
+    peer_in_group: int
     tag: int
 
 
@@ -163,34 +169,34 @@ class _FromAnyRank(Flight):
     def __init__(self, call: _Call) -> None:
         self._span = call.group.span_on_host("recv", "recv")
         super().__init__(
-            self._span.begin(call.group.messages, nbytes=call.tensor.nbytes), call.group
+            self._span.begin(call.group.message_track, nbytes=call.tensor.nbytes), call.group
         )
         self._call = call
         self._start_ns = now()
 
-    def issued(self, result: Any) -> None:
+    def on_issued(self, result: Any) -> None:
         """Defer until the program waits for it: only then is the sender known."""
         try:
             self.end_by_waiting(dist.Work.unbox(result))
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(self.end_by_waiting, error)
 
-    def waited_for(self, work: Any, *, failed: bool) -> None:
-        """Record what was received, and from which rank."""
+    def on_waited(self, work: Any, *, failed: bool) -> None:
+        """Record what was received, and from which rank; the span without a sender is removed."""
         end_ns = now()
         if failed:
-            super().waited_for(work, failed=True)
+            super().on_waited(work, failed=True)
             return
-        peer = work._source_rank()  # noqa: SLF001 - in the group, as `dist.recv` itself does
+        peer_in_group = work._source_rank()  # noqa: SLF001 - in the group, as `dist.recv` itself does
         self._token.discard()
         call = self._call
         self._span.complete(
             self._start_ns,
             end_ns,
-            call.group.messages,
+            call.group.message_track,
             nbytes=call.tensor.nbytes,
-            seq=call.group.numbers.next("recv", peer, call.tag),
-            peer=call.group.ranks[peer],
+            seq=call.group.message_numbers.next("recv", peer_in_group, call.tag),
+            peer=call.group.global_ranks[peer_in_group],
             key=call.tag,
         )
 
@@ -204,20 +210,23 @@ def _begin_receive(args: tuple[Any, ...]) -> Flight:
 
 
 def _begin_receive_from_any(args: tuple[Any, ...]) -> Flight:
-    return _FromAnyRank(_call_of(args, -1, args[2]))
+    return _FromAnyRank(_call_of(args, peer_in_group=-1, tag=args[2]))
 
 
-def _call_of(args: tuple[Any, ...], peer: int, tag: int) -> _Call:
-    return _Call(args[0][0], group_of(dist.ProcessGroup.unbox(args[1])), peer, tag)
+def _call_of(args: tuple[Any, ...], peer_in_group: int, tag: int) -> _Call:
+    return _Call(args[0][0], group_of(dist.ProcessGroup.unbox(args[1])), peer_in_group, tag)
 
 
 def _begin_message(op: str, call: _Call) -> Flight:
-    """Begin the span of a message, numbered among those of this peer and tag."""
+    """Begin the span of a message (`op`: send or recv), numbered among those of this peer and tag.
+
+    The flight ends the span. The call's peer is a rank in the group.
+    """
     group = call.group
     token = group.span_of(op, op, call.tensor).begin(
-        group.messages,
-        seq=group.numbers.next(op, call.peer, call.tag),
-        peer=group.ranks[call.peer],
+        group.message_track,
+        seq=group.message_numbers.next(op, call.peer_in_group, call.tag),
+        peer=group.global_ranks[call.peer_in_group],
         key=call.tag,
         nbytes=call.tensor.nbytes,
     )
@@ -285,7 +294,7 @@ COLLECTIVES: Final = {
 
 def install() -> None:
     """Record every collective that this process issues from now on, and waiting for it."""
-    if not _INSTALLED.turn_on():
+    if not _INSTALLED.turn_on_if_off():
         return
     watches: dict[str, Any] = {
         name: _WatchCollective(name, row) for name, row in COLLECTIVES.items()
@@ -319,7 +328,7 @@ class _WatchCollective:
         tensors = [] if self._payload is None else list(_tensors_in(args[self._payload]))
         span = group.span_of(self._row.name, self._row.op, tensors[0] if tensors else None)
         nbytes = sum(map(_payload_bytes, tensors)) if tensors else NO_BYTES
-        token = span.begin(group.collectives, seq=group.next_seq(), nbytes=nbytes)
+        token = span.begin(group.collective_track, seq=group.next_seq(), nbytes=nbytes)
         return Flight(token, group)
 
 

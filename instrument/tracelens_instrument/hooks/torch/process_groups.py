@@ -26,19 +26,19 @@ _MOST_ENDED_BY_WAITING: Final = 256
 class Group:
     """A process group: its communicator, the spans of its operations, and their number.
 
-    `ranks` are the global ranks of its members.
+    `global_ranks` are those of its members.
     """
 
     def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
         self._communicator = recorder.communicator(ranks, name)
-        self.ranks = ranks
-        self.ends = QueuedEnds() if queues else None
+        self.global_ranks = ranks
+        self.queued_ends = QueuedEnds() if queues else None
         self._spans: dict[str, tuple[Span, Placed | None]] = {}
-        self.buckets = recorder.track("gradient buckets")
-        self.collectives = recorder.track("collectives")
-        self.messages = recorder.track("messages")
+        self.bucket_track = recorder.track("gradient buckets")
+        self.collective_track = recorder.track("collectives")
+        self.message_track = recorder.track("messages")
         self.next_seq = itertools.count().__next__
-        self.numbers = MessageNumbers()
+        self.message_numbers = MessageNumbers()
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on the device of a tensor."""
@@ -53,17 +53,20 @@ class Group:
         span_and_placed = self._spans.get(name)
         if span_and_placed is None:
             span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
-            placed = None if self.ends is None else Placed(span, REDUCTIONS)
+            placed = None if self.queued_ends is None else Placed(span, REDUCTIONS)
             span_and_placed = self._spans[name] = (span, placed)
         return span_and_placed
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
-    """Return the group of `process_group`, without keeping it alive."""
+    """Return what is recorded of `process_group`, without keeping that alive.
+
+    `queues`: its reductions on devices are over, for the host, as soon as they are queued.
+    """
     entry = _GROUPS.get(id(process_group))
     if entry is not None:
         reference, group = entry
-        if reference() is process_group:
+        if reference() is process_group:  # else the id is that of an object that is gone
             return group
     recorder.identify(dist.get_rank(), dist.get_world_size())
     ranks = dist.get_process_group_ranks(process_group)
@@ -95,20 +98,20 @@ class Flight:
     With NCCL an operation is over for the host as soon as it is queued (`QueuedEnds`).
     """
 
-    __slots__ = ("_ends", "_token")
+    __slots__ = ("_queued_ends", "_token")
 
     def __init__(self, token: Token | DeviceToken, group: Group) -> None:
         self._token = token
-        self._ends = group.ends
+        self._queued_ends = group.queued_ends
 
-    def issued(self, result: Any) -> None:
-        """End with the work that an operator returned: `result` is that, or ends with it.
+    def on_issued(self, result: Any) -> None:
+        """End the span with the work that an operator returned: `result` is that, or ends with it.
 
         Without a work it is over, or, with NCCL, queued on the calling thread's stream.
         """
         try:
-            boxed = result[-1] if isinstance(result, (tuple, list)) else result
-            work: Any = _unbox_work(boxed)
+            boxed_work = result[-1] if isinstance(result, (tuple, list)) else result
+            work: Any = _unbox_work(boxed_work)
             if work is None:
                 self._token.end()
             else:
@@ -116,18 +119,18 @@ class Flight:
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(self._follow, error)
 
-    def refused(self) -> None:
+    def on_refused(self) -> None:
         """End now, for nothing was issued."""
         self._token.end(failed=True)
 
     def end_with(self, future: Any) -> None:
         """End with this future, which is left as it is."""
-        if self._ends is not None and future.done():
-            self._ends.end(self._token, future)
+        if self._queued_ends is not None and future.done():
+            self._queued_ends.end(self._token, future)
         else:
             future.add_done_callback(self._token.completed)
 
-    def waited_for(self, _work: Any, *, failed: bool) -> None:
+    def on_waited(self, _work: Any, *, failed: bool) -> None:
         """Called when the program has waited for it."""
         self._token.end(failed=failed)
 
@@ -154,4 +157,4 @@ def end_waited_for(work: Any, *, failed: bool) -> None:
     """Note that the program has waited for a work, which ends it if nothing else does."""
     _, flight = _flights_by_work.pop(id(work), (None, None))
     if flight is not None:
-        flight.waited_for(work, failed=failed)
+        flight.on_waited(work, failed=failed)

@@ -32,7 +32,7 @@ class Detail:
     """How closely this process's training is looked at: at its phases, or at its steps only."""
 
     def __init__(self) -> None:
-        self.phases = False
+        self.records_phases = False
 
 
 DETAIL: Final = Detail()
@@ -139,7 +139,7 @@ _INSTALLED: Final = Switch()
 
 def install_updates() -> None:
     """Record the steps of every optimizer in this process."""
-    if _INSTALLED.turn_on():
+    if _INSTALLED.turn_on_if_off():
         torch_optimizer.register_optimizer_step_pre_hook(_before_update)
         torch_optimizer.register_optimizer_step_post_hook(_after_update)
 
@@ -172,7 +172,7 @@ class _Updates:
             return
         if self._depth and self._token is not None:
             self._token.discard()  # it raised: PyTorch calls no hook then, so its end is not known
-        self._token = self._span.begin() if DETAIL.phases else None
+        self._token = self._span.begin() if DETAIL.records_phases else None
         self._depth = 1
         self._caller = id(caller)
 

@@ -73,7 +73,7 @@ _NUMBER_BITS = np.uint64(48)
 _DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
-def pick_records(records: Records, indices: Indices) -> Records:
+def pick_rows(records: Records, indices: Indices) -> Records:
     """Select records by index; as rows of integers: numpy copies structures field by field."""
     if len(indices) == len(records) and bool((np.diff(indices) == 1).all()):
         return records
@@ -81,7 +81,7 @@ def pick_records(records: Records, indices: Indices) -> Records:
     return picked
 
 
-def join_records(parts: Sequence[Records]) -> Records:
+def join_rows(parts: Sequence[Records]) -> Records:
     """Put records one after the other; as rows of integers: numpy copies structures field by field."""
     nonempty_parts = [part for part in parts if len(part)]
     if len(nonempty_parts) == 1:
@@ -331,7 +331,7 @@ class RecordChunk(NamedTuple):
         """Put chunks one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
-            join_records([chunk.records for chunk in chunks]),
+            join_rows([chunk.records for chunk in chunks]),
             np.concatenate([empty, *(chunk.origin for chunk in chunks)]),
             np.concatenate([empty, *(chunk.depth for chunk in chunks)]),
         )
@@ -353,5 +353,5 @@ class RecordChunk(NamedTuple):
 
     def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
-        records = pick_records(self.records, indices)
+        records = pick_rows(self.records, indices)
         return RecordChunk(records, self.origin[indices], self.depth[indices])

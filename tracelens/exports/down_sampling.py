@@ -230,10 +230,7 @@ def _count_depth(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
-    """Sum up operations in flight by `_KEY`, one row per sum; it lasts as long as any was in flight.
-
-    `own_ns` is the time of a span in which none before it of the same key was in flight.
-    """
+    """Sum up operations in flight by `_KEY`, one row per sum; it lasts as long as any was in flight."""
     ordered_spans = spans.sort("start_ns", "end_ns").with_columns(
         covered_until_ns=pl.col("end_ns").cum_max().shift(1).over(_KEY)
     )
@@ -245,8 +242,7 @@ def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
 def _sum_up_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the unchanged spans of threads, and sums of the others; one row per span.
 
-    `unchanged` marks rows to keep, `matched` calls and requests; `alone`: no other has the same `_KEY`.
-    Open spans end after all others.
+    `unchanged` marks rows to keep, `matched` calls and requests, `alone` those with a key of their own.
     """
     spans = spans.with_columns(alone=pl.len().over(_KEY) == 1)
     unchanged_spans, sums = [spans.clear()], [_add_up(_no_spans(spans))]

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
             """The devices it has met, `times.Devices`."""
             ...
 
-        def reserve_in_next_segment(self, full: OpenSegment) -> tuple[OpenSegment, Slot]:
+        def reserve_slot_after(self, full: OpenSegment) -> tuple[OpenSegment, Slot]:
             """Reserve a slot in the segment after `full`."""
             ...
 
@@ -164,16 +164,12 @@ class _Fields:
         self._armed_segment = None
 
     def pass_boundary(self) -> bool:
-        """Note a boundary between steps at which there is nothing to do; False if there may be.
-
-        `arm` has said for which segment and until when that holds; `left` are the free slots that it
-        had at the boundary before.
-        """
+        """Note a boundary between steps at which there is nothing to do; False if there may be."""
         segment = self.segment
         if segment is None or segment is not self._armed_segment or now() >= self._until_ns:
             return False
         slots_left = length_hint(segment.slots)
-        slots_used = self.left - slots_left
+        slots_used = self.left - slots_left  # since the boundary before
         if slots_used > self._max_step_slots or slots_left < self._min_slots_left:
             return False
         self.left = slots_left

@@ -133,18 +133,14 @@ class Anchors:
             self._cast_latest()
 
     def look(self) -> None:
-        """Write down a reading of both clocks if the device has passed the latest anchor by now.
-
-        An anchor is an event with its time on the device, None before it was passed, and the window
-        on the host's clock in which that was. The first one sets the device's clock to the host's.
-        """
+        """Write down a reading of both clocks if the device has passed the latest anchor by now."""
         anchor = self.latest
         if anchor.device_ns is not None or not self._wait_until_seen(anchor):
             return
         host_middle_ns = anchor.host_before_ns + anchor.window_ns // 2
         earlier_anchor = self._last_seen
         if earlier_anchor is None or earlier_anchor.device_ns is None:
-            anchor.device_ns = host_middle_ns
+            anchor.device_ns = host_middle_ns  # the first one: the device's clock is set by it
         else:
             anchor.device_ns = earlier_anchor.device_ns + self._clock.between_ns(
                 earlier_anchor.event, anchor.event
@@ -165,10 +161,7 @@ class Anchors:
         self.look()
 
     def _cast_sharpest(self) -> Anchor:
-        """Record some events as anchors, until the device does not pass one soon.
-
-        Return the anchor with the smallest window on the host's clock, in which the device passed it.
-        """
+        """Record events until one is not passed soon; return that with the smallest window."""
         sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
             anchor = Anchor(event=None, host_before_ns=self._now())

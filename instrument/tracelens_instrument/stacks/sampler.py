@@ -21,12 +21,7 @@ from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, UNFINISHED_SA
 from tracelens_instrument.core.attachments import ATTACHED_VARIABLE, note_attached
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.stacks.frame_paths import make_path_shortener
-from tracelens_instrument.stacks.timeline import (
-    Run,
-    find_clock_offset_ns,
-    read_runs,
-    run_marker,
-)
+from tracelens_instrument.stacks.timeline import Run, find_clock_offset_ns, read_runs, run_marker
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
 MARKERS: Final = 40
@@ -97,10 +92,7 @@ class _Spy:
 
 
 def main() -> None:
-    """Sample the rank in pieces until it ends, and write them to a file, a batch each.
-
-    The command line is the rank's pid, the samples per second, and the file.
-    """
+    """Sample the rank in pieces until it ends, and write them to a file, a batch each."""
     rank, rate_hz, samples_path = _Rank(int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too, and ends us
     work_folder = samples_path.with_suffix(UNFINISHED_SAMPLES)
@@ -121,9 +113,6 @@ def main() -> None:
 
 def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatch:
     """Sample until the piece is full or the rank ends; return its runs on the monotonic clock.
-
-    A run is samples in a row with the same stack, a row of the batch. As py-spy samples this process,
-    too, markers, functions of known begin and end, tie its clock to ours.
 
     Raises:
         OSError: py-spy cannot be run, or may not look into the rank.

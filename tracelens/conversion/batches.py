@@ -184,8 +184,7 @@ class Conversion:
     ) -> RecordChunk:
         """Pass on the events to keep as batches, and return those that are held back.
 
-        Depths and sampling also see the spans of earlier chunks that may enclose this one's. Open spans
-        of released origins are passed on as such, and counted in `lost_by_reason`.
+        Depths and sampling also see the spans of earlier chunks that may enclose this one's.
         """
         fields = split_fields(chunk.records)
         definition_rows = self._definitions.find_rows(fields["definition"])

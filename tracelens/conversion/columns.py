@@ -151,12 +151,9 @@ def make_batch(
         "step": _wrap_array(fields["step"]),
         "request": _null_where(request, has_no_request),
         "value": _null_where(request.view(np.float64), ~is_counter),
-        **{
-            name: _null_where_equal(fields[name], NO_SHORT)
-            for name in ("micro_step", "queue_depth")
-        },
-        "seq": _null_where_equal(fields["seq"], NO_SEQ),
-        **{name: _null_where_negative(fields[name]) for name in ("bytes", "bucket", "peer", "key")},
+        **{n: _null_where(fields[n], fields[n] == NO_SHORT) for n in ("micro_step", "queue_depth")},
+        "seq": _null_where(fields["seq"], fields["seq"] == NO_SEQ),
+        **{n: _null_where(fields[n], fields[n] < 0) for n in ("bytes", "bucket", "peer", "key")},
         **_make_definition_columns(definition_rows, definitions),
         **device_times.make_columns(np.where(is_span, request, NO_REQUEST)),
     }
@@ -173,14 +170,6 @@ def _code_statuses(fields: Fields, is_span: Flags) -> Int8s:
     status_codes[is_span & (signed_end_ns < 0)] = _EXCEPTION
     status_codes[is_span & (signed_end_ns == 0)] = _OPEN
     return status_codes
-
-
-def _null_where_equal(values: Array, absent: int) -> pa.Array[Any]:
-    return _null_where(values, values == absent)
-
-
-def _null_where_negative(values: Array) -> pa.Array[Any]:
-    return _null_where(values, values < 0)
 
 
 def _null_where(values: Array, is_absent: Flags) -> pa.Array[Any]:
@@ -353,5 +342,6 @@ class RecordChunk(NamedTuple):
 
     def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
-        records = pick_rows(self.records, indices)
-        return RecordChunk(records, self.origin[indices], self.depth[indices])
+        return RecordChunk(
+            pick_rows(self.records, indices), self.origin[indices], self.depth[indices]
+        )

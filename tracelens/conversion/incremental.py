@@ -73,8 +73,8 @@ def add_counts(side: SideTables, conversion: Conversion) -> SideTables:
     dropped_by_reason.update(side.dropped)  # a Counter adds
     return replace(
         side,
-        dropped={reason: count for reason, count in dropped_by_reason.items() if count},
-        thinned={kind: count for kind, count in conversion.thinned_by_kind.items() if count},
+        dropped=_nonzero_counts(dropped_by_reason),
+        thinned=_nonzero_counts(conversion.thinned_by_kind),
         sorted=conversion.is_sorted,
     )
 
@@ -215,7 +215,10 @@ class IncrementalConversion:
     def _convert(
         self, chunk_segments: Sequence[Segment], new_records: RecordChunk, next_records: Records
     ) -> None:
-        """Convert a chunk and the slots held back before, save the progress, remove whole segments."""
+        """Convert a chunk and the slots held back before, save the progress, remove whole segments.
+
+        A held slot may still change. An origin is segment number << `SLOT_BITS` | slot.
+        """
         now_ns = time.monotonic_ns()
         held_records, unused_slots, released_origins = self._read_held_slots(now_ns)
         held_chunk = self._conversion.feed(

@@ -38,14 +38,12 @@ if TYPE_CHECKING:
 
         def value(self) -> object:
             """Return its value, or raise its error."""
-            ...
 
     class Ends(Protocol):
         """A token, as far as it ends."""
 
         def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as tokens have it
             """Close the span."""
-            ...
 
 
 __all__ = [

@@ -38,39 +38,31 @@ class DeviceClock(Protocol):
     @property
     def index(self) -> int:
         """Its number in this process."""
-        ...
 
     @property
     def name(self) -> str:
         """What it is called, such as ``cuda:0``."""
-        ...
 
     def record_event(self) -> tuple[Event, int] | None:
         """Record an event on the calling thread's stream; also say which stream that is.
 
         None where nothing may be recorded, because the stream's work is captured to be repeated.
         """
-        ...
 
     def record_event_apart(self) -> Event:
         """Record an event on a stream on which nothing else runs, so that it is over soon."""
-        ...
 
     def can_query(self) -> bool:
         """Return True if events may be asked about now."""
-        ...
 
     def is_over(self, event: Event) -> bool:
         """Return True if the device has come past an event."""
-        ...
 
     def between_ns(self, first: Event, second: Event) -> int:
         """Return the device's time between two events that are over, nanoseconds."""
-        ...
 
     def reuse(self, *events: Event) -> None:
         """Return events to the pool."""
-        ...
 
 
 def find() -> DeviceClock | None:
@@ -133,7 +125,10 @@ class Anchors:
             self._cast_latest()
 
     def look(self) -> None:
-        """Write down a reading of both clocks if the device has passed the latest anchor by now."""
+        """Write down a reading of both clocks if the device has passed the latest anchor by now.
+
+        An anchor is an event with its time on the device's clock, and a window for it on the host's.
+        """
         anchor = self.latest
         if anchor.device_ns is not None or not self._wait_until_seen(anchor):
             return

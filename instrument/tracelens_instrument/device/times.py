@@ -88,7 +88,7 @@ class DeviceTimer:
         return Timing(request, self._now(), self._anchors.latest, event, track)
 
     def end(self, timing: Timing) -> None:
-        """End a span's timing where the calling thread's stream is now; write known times later."""
+        """End a span's timing where the thread's stream is now; its times are written once known."""
         event_and_stream = None if self._closed else self._clock.record_event()
         if event_and_stream is None:
             return

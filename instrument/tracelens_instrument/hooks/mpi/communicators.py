@@ -168,7 +168,10 @@ def _issue(
 def _make_persistent(
     begin: Callable[..., Flight | None], spec: Any, name: str, mpi_method: Function
 ) -> Function:
-    """Make the method whose request can be started again and again: each start calls `begin`."""
+    """Make the method whose request can be started again and again; each start calls `begin`.
+
+    `begin` returns the open spans of the call; `spec` names the parameters of method `name`.
+    """
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         request = mpi_method(self, *args, **kwargs)

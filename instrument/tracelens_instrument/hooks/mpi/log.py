@@ -193,13 +193,10 @@ class Claim(NamedTuple):
 
 
 def list_members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
-    """Return the global ranks of a communicator's members, and of the receivers of its messages.
-
-    They differ only for a communicator between two groups.
-    """
+    """Return the global ranks of a communicator's members, and of the receivers of its messages."""
     own_ranks = free_to_global_ranks(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
-        return own_ranks, own_ranks
+        return own_ranks, own_ranks  # it is not between two groups
     peer_ranks = free_to_global_ranks(comm.Get_remote_group())
     return sorted({*own_ranks, *peer_ranks}), peer_ranks
 
@@ -275,7 +272,10 @@ class CommLog:
     def begin_messages(
         self, name: str, spec: PointToPoint, arguments: Mapping[str, Any]
     ) -> Flight | None:
-        """Begin the messages of a call, by its legs; return what is in flight, None without any."""
+        """Begin the messages of a call; return what is in flight, None if it exchanges nothing.
+
+        `spec` has a leg for each, which names the parameters of its buffer, peer and tag.
+        """
         track = _track(name)
         flight = Flight([], arguments.get("status"))
         for leg in spec.legs:

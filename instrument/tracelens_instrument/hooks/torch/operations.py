@@ -60,11 +60,9 @@ class Issue(Protocol):
 
     def on_issued(self, result: Any) -> object:
         """Called with what the operator returned."""
-        ...
 
     def on_refused(self) -> object:
         """Called when it raised."""
-        ...
 
 
 class Watch(Protocol):
@@ -72,7 +70,6 @@ class Watch(Protocol):
 
     def __call__(self, args: tuple[Any, ...], /) -> Issue | None:
         """Inspect the arguments of an operator; None: its end does not matter."""
-        ...
 
 
 class _Dispatcher:

@@ -59,7 +59,7 @@ class Group:
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
-    """Return what is recorded of `process_group`, without keeping that alive."""
+    """Return the recorded group of `process_group`, without keeping that alive."""
     entry = _GROUPS.get(id(process_group))
     if entry is not None:
         reference, group = entry

@@ -10,22 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Array",
-    "Bytes",
-    "Flags",
-    "Floats",
-    "Indices",
-    "Int8s",
-    "Int16s",
-    "Int32s",
-    "Ints",
-    "UInt16s",
-    "UInt32s",
-    "UInt64s",
-    "sum_exactly",
-]
-
 Array = npt.NDArray[Any]  # of any kind
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

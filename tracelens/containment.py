@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
-__all__ = [
-    "BYTES_A_SECOND",
-    "OUT_OF_MEMORY",
-    "allow_more_cpu",
-    "announce_run",
-    "contain",
-    "end_out_of_memory",
-    "find_reason_left_out",
-    "is_contained",
-    "leave_out",
-    "leaving_out",
-    "limit_cpu_meanwhile",
-    "list_left_out",
-    "try_files",
-]
-
 OUT_OF_MEMORY: Final = 75  # exit status of a process that was refused memory
 BYTES_A_SECOND: Final = 1 << 20  # of a file; it takes a tenth of that time, or less
 

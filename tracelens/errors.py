@@ -15,18 +15,6 @@ A message has one sentence: what was found, what was expected, what to do next.
 
 from __future__ import annotations
 
-__all__ = [
-    "EmptyTrace",
-    "GateFailed",
-    "InvalidArgument",
-    "MissingExtra",
-    "NewerVersion",
-    "NotATrace",
-    "TraceLensError",
-    "TraceNotFound",
-    "UnusableInput",
-]
-
 
 class TraceLensError(Exception):
     """The root of every error of TraceLens; `exit_code` is what the command line returns."""

@@ -16,17 +16,6 @@ from tracelens.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "CHUNK_BYTES",
-    "STRATEGIES",
-    "Piece",
-    "chunked",
-    "greedy",
-    "largest_first",
-    "round_robin",
-    "sum_shard_bytes",
-]
-
 CHUNK_BYTES: Final = 32 * 1024
 
 

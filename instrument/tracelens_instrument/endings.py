@@ -50,7 +50,7 @@ class EndNotes:
         self._append_line = append
         self._noted_error: BaseException | None = None
         self._fatal_dump: _Dump | None = None
-        self._termination_dump: _Dump | None = None
+        self._sigterm_dump: _Dump | None = None
         self._is_on = False
         self._put_back: list[Callable[[], None]] = []
 
@@ -64,12 +64,9 @@ class EndNotes:
                 self._fatal_dump = _Dump(self._folder / FATAL_DUMP)
                 faulthandler.enable(self._fatal_dump.hand_over())
             if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
-                self._termination_dump = _Dump(self._folder / TERMINATED_DUMP)
+                self._sigterm_dump = _Dump(self._folder / TERMINATED_DUMP)
                 faulthandler.register(
-                    signal.SIGTERM,
-                    self._termination_dump.hand_over(),
-                    all_threads=False,
-                    chain=True,
+                    signal.SIGTERM, self._sigterm_dump.hand_over(), all_threads=False, chain=True
                 )
 
     def _replace_hook(self, module: Any, hook: Callable[..., Any]) -> None:
@@ -85,7 +82,7 @@ class EndNotes:
 
     def look(self) -> None:
         """Give up a file that the program has closed: its number may stand for another one now."""
-        for dump in (self._fatal_dump, self._termination_dump):
+        for dump in (self._fatal_dump, self._sigterm_dump):
             if dump is not None and dump.descriptor.number is None:
                 self._leave_signals()
                 return
@@ -150,7 +147,7 @@ class EndNotes:
     def _leave_signals(self) -> None:
         """Close the files for stacks, and make faulthandler forget them, if it still uses ours."""
         fatal_dump, self._fatal_dump = self._fatal_dump, None
-        termination_dump, self._termination_dump = self._termination_dump, None
+        termination_dump, self._sigterm_dump = self._sigterm_dump, None
         try:
             if termination_dump is not None:
                 if termination_dump.is_in_use():
@@ -198,10 +195,7 @@ class _DumpFile:
 
 
 def open_on_failure(open_recording: Callable[[], object]) -> None:
-    """Begin a recording when an uncaught exception ends this process before its first event.
-
-    `open_recording` sets `STATE.recording`, whose notes then get the exception.
-    """
+    """Begin a recording when an uncaught exception ends this process before its first event."""
     program_hook = sys.excepthook
 
     def note_and_pass_on(
@@ -228,10 +222,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:
-    """Return the frames of an exception as texts, innermost first, and the innermost one of the user's.
-
-    A frame reads ``function (file:line)``. The second is None if all are of libraries.
-    """
+    """Return an exception's frames as texts, innermost first, and the innermost of the user's code."""
     from tracelens_instrument.stacks.frame_paths import make_path_shortener  # noqa: PLC0415 - few fail
 
     shorten = make_path_shortener()

@@ -230,11 +230,7 @@ def _open(
     make_identity: Callable[[], Identity],
     read_retention: Callable[[], Retention],
 ) -> None:
-    """Begin to record into `directory`, else where the environment says; warn if that fails.
-
-    `make_identity` and `read_retention` say who records and how much is kept; what they raise is warned
-    of, too.
-    """
+    """Begin to record into `directory`, else where the environment says; warn if anything fails."""
     STATE.waiting = None
     if sys.platform != "linux":
         warn_once("the recorder works on Linux only, so nothing is recorded here")
@@ -394,10 +390,7 @@ def _warn_of_standstill(recording: Recording) -> None:
 
 
 def _in_forked_child() -> None:
-    """Make the child a recording process of its own, beginning at its first event.
-
-    The recording under way is the parent's; only its folder and identity are taken over.
-    """
+    """Make the child a recording process of its own, beginning at its first event."""
     _GUARD.lock = RLock()
     REGISTRY.after_fork()
     _callbacks.clear()

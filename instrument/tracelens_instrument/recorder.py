@@ -347,10 +347,7 @@ def _handle(name: object, kind: object, event_type: str) -> Span:
 
 
 def _new_handle(key: tuple[str, str, str]) -> Span:
-    """Make the handle of an instant or counter, and keep it for later uses under its key.
-
-    The key is (name, kind, event type); an unknown kind is recorded as "user".
-    """
+    """Make the handle of an instant or counter, and keep it for later uses under (name, kind, type)."""
     name, kind, event_type = key
     if kind not in KINDS:
         warn_once(

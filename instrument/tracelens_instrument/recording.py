@@ -22,11 +22,7 @@ from tracelens_instrument.core.registry import LAST_THREAD, REGISTRY
 from tracelens_instrument.core.state import STATE, ThreadState
 from tracelens_instrument.endings import EndNotes
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
-from tracelens_instrument.storage.placement import (
-    SegmentsLocation,
-    discard_location,
-    make_segments_folder,
-)
+from tracelens_instrument.storage.placement import Location, discard_location, make_segments_folder
 from tracelens_instrument.storage.rotation import Storage
 from tracelens_instrument.storage.segments import LEAST_CONVERTED
 from tracelens_instrument.storage.side_file import Losses, SideFile
@@ -121,7 +117,7 @@ class Recording:
         try:
             return SideFile(self.folder)
         except OSError:
-            discard_location(SegmentsLocation(self.folder, self.note_path))
+            discard_location(Location(self.folder, self.note_path))
             raise
 
     @property
@@ -129,9 +125,9 @@ class Recording:
         """What is written to now."""
         return self.storage.segment
 
-    def reserve_in_next_segment(self, full: OpenSegment) -> tuple[Segment, Slot]:
+    def reserve_slot_after(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
-        slot = self.storage.reserve_in_next_segment(full)
+        slot = self.storage.reserve_slot_after(full)
         if self.segment.number > self._boundary + _NO_STEPS:
             self._inform_converter(self.segment.number)
         return slot
@@ -160,8 +156,7 @@ class Recording:
     def register_thread(self) -> ThreadState:
         """Return the calling thread's state; enter the thread into the thread table if it is new.
 
-        A thread that Python did not start is a new one to Python each time it calls something, so it is
-        known by the operating system's number for it. Threads past the last row share that.
+        A thread that Python did not start is new to Python at each call; its native id is known.
         """
         python_thread = threading.current_thread()
         is_foreign = isinstance(python_thread, threading._DummyThread)  # noqa: SLF001 - nothing public tells it

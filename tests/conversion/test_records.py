@@ -10,9 +10,9 @@ from tracelens.conversion.columns import (
     UNKNOWN_DEPTH,
     RecordChunk,
     Records,
-    join_records,
+    join_rows,
     null_column,
-    pick_records,
+    pick_rows,
     split_fields,
 )
 from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, tabulate_definitions
@@ -34,7 +34,7 @@ RECORDS = draw_records(6)
 def test_records_are_picked_by_index(where: list[int]) -> None:
     """In any order, more than once."""
     indices = np.array(where, np.intp)
-    assert pick_records(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
+    assert pick_rows(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
     chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).take(indices)
     assert chunk.records.tobytes() == RECORDS[indices].tobytes()
     assert (chunk.origin.tolist(), chunk.depth.tolist()) == (
@@ -47,8 +47,8 @@ def test_records_are_picked_by_index(where: list[int]) -> None:
 def test_joined_records_keep_all_bytes(sizes: list[int]) -> None:
     chunks = [draw_records(size, seed) for seed, size in enumerate(sizes)]
     expected = b"".join(part.tobytes() for part in chunks)
-    assert join_records(chunks).tobytes() == expected
-    assert join_records(chunks).dtype == SLOT
+    assert join_rows(chunks).tobytes() == expected
+    assert join_rows(chunks).dtype == SLOT
     chunk = RecordChunk.concatenated([RecordChunk.new(p, np.arange(len(p))) for p in chunks])
     assert chunk.records.tobytes() == expected
     assert chunk.origin.tolist() == [n for size in sizes for n in range(size)]

@@ -17,7 +17,7 @@ TITLES = [*(page.TITLE for page in PAGES), run_list.TITLE]
 def names_of_pictures() -> set[str]:
     """Return the pictures that documentation shows or leads to."""
     root = DOCS.parent
-    pages = (DOCS / "dashboard.md", root / "README.md", root / "ARCHITECTURE.md")
+    pages = (*DOCS.glob("*.md"), root / "README.md", root / "ARCHITECTURE.md")
     names_by_page = (
         re.findall(r"pictures/([\w-]+\.(?:png|svg))", page.read_text()) for page in pages
     )

@@ -43,9 +43,9 @@ def test_one_process_is_read_alone(trace: Trace, monkeypatch: pytest.MonkeyPatch
     read: list[str] = []
     original = arrow_file.read_arrow
 
-    def note_and_read(path: Path, *arguments: Any) -> Any:
+    def note_and_read(path: Path, *arguments: Any, **options: Any) -> Any:
         read.append(path.name)
-        return original(path, *arguments)
+        return original(path, *arguments, **options)
 
     monkeypatch.setattr(assemble, "read_arrow", note_and_read)
     rows = trace.events_of(3)

@@ -43,7 +43,10 @@ def test_it_is_sent_alone() -> None:
         own_part.read_columns((), BoundedCache()),
     )
     assert sent_columns.height == expected.height == 2
-    assert sent_columns.number("start_ns").tolist() == expected.number_column("start_ns").tolist()
+    assert (
+        sent_columns.number_column("start_ns").tolist()
+        == expected.number_column("start_ns").tolist()
+    )
 
 
 @pytest.mark.timeout(60, method="thread")

@@ -46,7 +46,9 @@ def take_live_pictures(
                 _wait(look)
                 _write_terminal(watcher, news, pictures / f"watch-{state}.svg")
                 tab.wait_for_timeout(1500)
-                (pictures / f"live-{state}.png").write_bytes(reduced(tab))
+                name = "live.png" if state == "hanging" else f"live-{state}.png"
+                picture_path = pictures / name
+                picture_path.write_bytes(reduced(tab))
 
             take("healthy", lambda: bool(watcher.status and watcher.status.usual_steps_per_s))
             take("hanging", lambda: any(item.kind == "stacks" for item in news))

@@ -101,7 +101,7 @@ def _follow(folder: Path, watch: DetailWatch, request: DetailRequest) -> int:
             f"'{folder}' cannot be written ({error.strerror}): run this as the user of the job."
         ) from error
     try:
-        _tell_begin(watch, request)
+        _report_begin(watch, request)
         _wait_until(request.end_ns, watch, request)
     except KeyboardInterrupt:
         _write("withdrawn")
@@ -109,10 +109,10 @@ def _follow(folder: Path, watch: DetailWatch, request: DetailRequest) -> int:
         if read_request(folder) == request:
             with suppress(OSError):
                 (folder / REQUEST_FILE).unlink()
-    return _tell_end(folder, watch, request)
+    return _report_end(folder, watch, request)
 
 
-def _tell_begin(watch: DetailWatch, request: DetailRequest) -> None:
+def _report_begin(watch: DetailWatch, request: DetailRequest) -> None:
     """Wait until all ranks follow, or for some seconds, and tell which do."""
     from tracelens.readers.native.process_notes import describe_detail
 
@@ -144,7 +144,7 @@ def _tell_begin(watch: DetailWatch, request: DetailRequest) -> None:
         )
 
 
-def _tell_end(folder: Path, watch: DetailWatch, request: DetailRequest) -> int:
+def _report_end(folder: Path, watch: DetailWatch, request: DetailRequest) -> int:
     """Wait for the ranks to go back, and tell how to look at what they recorded."""
     if not watch.changed_ranks:
         return 0 if watch.other_hosts and not watch.running_ranks else 1

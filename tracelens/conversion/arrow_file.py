@@ -123,9 +123,7 @@ class GrowingFile:
         has_new_rank = (process.role, process.rank) != (earlier.role, earlier.rank)
         if has_new_rank and self._empty_batch is not None:
             self._process = side.process
-            self.append(
-                self._empty_batch
-            )  # its dictionaries, of the new rank, hold for all batches
+            self.append(self._empty_batch)  # with the new rank, for all batches
         self._writer.close()
         if self._empty_batch is None:  # no batch was written: the schema is still in the buffer
             self._append_bytes(self._stream_buffer.getvalue()[: -len(END)])

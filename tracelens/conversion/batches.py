@@ -20,9 +20,9 @@ from tracelens.conversion.columns import (
     RecordChunk,
     compute_ends,
     count_depths,
-    join_records,
+    join_rows,
     make_batch,
-    pick_records,
+    pick_rows,
     split_fields,
 )
 from tracelens.conversion.definitions import TYPES, UNKNOWN, DefinitionTable, tabulate_definitions
@@ -96,10 +96,7 @@ class Conversion:
         batch_rows: int = BATCH_ROWS,
         max_waiting: int = _MOST_WAITING,
     ) -> None:
-        """Start anew, or at the `progress` of an earlier conversion; `sink` takes the batches.
-
-        At most `max_waiting` events wait for ones that begin earlier.
-        """
+        """Start; batches go to `sink`; at most `max_waiting` events wait for ones that begin earlier."""
         _keep_memory()
         self._batch_rows = batch_rows
         self._max_waiting = max_waiting
@@ -124,8 +121,7 @@ class Conversion:
             self._definition_count = len(definitions)
             self._definitions = tabulate_definitions(definitions)
         flight_threads = [thread.index for thread in threads if thread.in_flight]
-        # [thread]; the last one stands for all beyond, which are none.
-        self._in_flight = np.zeros(max(flight_threads, default=-1) + 2, np.bool_)
+        self._in_flight = np.zeros(max(flight_threads, default=-1) + 2, np.bool_)  # [thread]
         self._in_flight[flight_threads] = True
 
     def has_all_definitions(self, records: Records) -> bool:
@@ -169,11 +165,11 @@ class Conversion:
         if not table.times_devices:
             return events, DeviceTimes.from_records(None)
         next_type_codes = table.type[table.find_rows(next_records["definition"])]
-        chunk_times = pick_records(chunk.records, np.flatnonzero(type_codes == _DEVICE))
-        next_times = pick_records(next_records, np.flatnonzero(next_type_codes == _DEVICE))
+        chunk_times = pick_rows(chunk.records, np.flatnonzero(type_codes == _DEVICE))
+        next_times = pick_rows(next_records, np.flatnonzero(next_type_codes == _DEVICE))
         # Of the chunk before and of this one.
         self._device_records = [*self._device_records[-1:], chunk_times]
-        device_records = join_records([*self._device_records, next_times])
+        device_records = join_rows([*self._device_records, next_times])
         return events, DeviceTimes.from_records(device_records)
 
     def _count_ready(self, starts_ns: Ints, next_records: Records, mode: ChunkMode) -> int:
@@ -188,8 +184,7 @@ class Conversion:
     ) -> RecordChunk:
         """Pass on the events to keep as batches, and return those that are held back.
 
-        Depths and sampling also see the spans of earlier chunks that may enclose this one's. Open spans
-        of released origins are passed on as such, and counted in `lost_by_reason`.
+        Depths and sampling also see the spans of earlier chunks that may enclose this one's.
         """
         fields = split_fields(chunk.records)
         definition_rows = self._definitions.find_rows(fields["definition"])

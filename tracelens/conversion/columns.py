@@ -73,7 +73,7 @@ _NUMBER_BITS = np.uint64(48)
 _DEVICE_MARK = np.uint64(TIMED_ON_DEVICE) >> _NUMBER_BITS
 
 
-def pick_records(records: Records, indices: Indices) -> Records:
+def pick_rows(records: Records, indices: Indices) -> Records:
     """Select records by index; as rows of integers: numpy copies structures field by field."""
     if len(indices) == len(records) and bool((np.diff(indices) == 1).all()):
         return records
@@ -81,7 +81,7 @@ def pick_records(records: Records, indices: Indices) -> Records:
     return picked
 
 
-def join_records(parts: Sequence[Records]) -> Records:
+def join_rows(parts: Sequence[Records]) -> Records:
     """Put records one after the other; as rows of integers: numpy copies structures field by field."""
     nonempty_parts = [part for part in parts if len(part)]
     if len(nonempty_parts) == 1:
@@ -151,12 +151,9 @@ def make_batch(
         "step": _wrap_array(fields["step"]),
         "request": _null_where(request, has_no_request),
         "value": _null_where(request.view(np.float64), ~is_counter),
-        **{
-            name: _null_where_equal(fields[name], NO_SHORT)
-            for name in ("micro_step", "queue_depth")
-        },
-        "seq": _null_where_equal(fields["seq"], NO_SEQ),
-        **{name: _null_where_negative(fields[name]) for name in ("bytes", "bucket", "peer", "key")},
+        **{n: _null_where(fields[n], fields[n] == NO_SHORT) for n in ("micro_step", "queue_depth")},
+        "seq": _null_where(fields["seq"], fields["seq"] == NO_SEQ),
+        **{n: _null_where(fields[n], fields[n] < 0) for n in ("bytes", "bucket", "peer", "key")},
         **_make_definition_columns(definition_rows, definitions),
         **device_times.make_columns(np.where(is_span, request, NO_REQUEST)),
     }
@@ -173,14 +170,6 @@ def _code_statuses(fields: Fields, is_span: Flags) -> Int8s:
     status_codes[is_span & (signed_end_ns < 0)] = _EXCEPTION
     status_codes[is_span & (signed_end_ns == 0)] = _OPEN
     return status_codes
-
-
-def _null_where_equal(values: Array, absent: int) -> pa.Array[Any]:
-    return _null_where(values, values == absent)
-
-
-def _null_where_negative(values: Array) -> pa.Array[Any]:
-    return _null_where(values, values < 0)
 
 
 def _null_where(values: Array, is_absent: Flags) -> pa.Array[Any]:
@@ -331,7 +320,7 @@ class RecordChunk(NamedTuple):
         """Put chunks one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
-            join_records([chunk.records for chunk in chunks]),
+            join_rows([chunk.records for chunk in chunks]),
             np.concatenate([empty, *(chunk.origin for chunk in chunks)]),
             np.concatenate([empty, *(chunk.depth for chunk in chunks)]),
         )
@@ -353,5 +342,6 @@ class RecordChunk(NamedTuple):
 
     def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
-        records = pick_records(self.records, indices)
-        return RecordChunk(records, self.origin[indices], self.depth[indices])
+        return RecordChunk(
+            pick_rows(self.records, indices), self.origin[indices], self.depth[indices]
+        )

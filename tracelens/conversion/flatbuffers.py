@@ -22,9 +22,7 @@ def follow_offset(buffer: memoryview, position: int) -> int:
 
 def find_field(buffer: memoryview, table: int, index: int) -> int | None:
     """Return the position of field `index` of the table at position `table`; None if absent."""
-    vtable = (
-        table - struct.unpack_from("<i", buffer, table)[0]
-    )  # its size, ..., offset of each field
+    vtable = table - struct.unpack_from("<i", buffer, table)[0]  # sizes, then field offsets
     if vtable < 0:
         raise struct.error("a table begins before its header")
     (vtable_bytes,) = struct.unpack_from("<H", buffer, vtable)

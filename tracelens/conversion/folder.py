@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick_records
+from tracelens.conversion.columns import SLOT, RecordChunk, Records, pick_rows
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import read_contents
 from tracelens.schema.json_text import loads
@@ -42,9 +42,7 @@ class Segment(NamedTuple):
     def used_records(self) -> RecordChunk:
         """Return the slots that are in use; their origins locate them."""
         used_slots = np.flatnonzero(self.slots["definition"])
-        return RecordChunk.new(
-            pick_records(self.slots, used_slots), self.compute_origins(used_slots)
-        )
+        return RecordChunk.new(pick_rows(self.slots, used_slots), self.compute_origins(used_slots))
 
     def compute_free_origins(self) -> Ints:
         """Return the origins of the slots that are not in use."""

@@ -15,13 +15,7 @@ import numpy as np
 
 from tracelens.conversion.arrow_file import GrowingFile
 from tracelens.conversion.batches import BATCH_ROWS, ChunkMode, Conversion
-from tracelens.conversion.columns import (
-    SLOT,
-    UNKNOWN_DEPTH,
-    RecordChunk,
-    join_records,
-    pick_records,
-)
+from tracelens.conversion.columns import SLOT, UNKNOWN_DEPTH, RecordChunk, join_rows, pick_rows
 from tracelens.conversion.folder import (
     SLOT_BITS,
     HeldSlot,
@@ -60,8 +54,7 @@ def convert_rest(
 ) -> SideTables:
     """Convert all segments that `progress` leaves, as of a recording that is over.
 
-    Returns the side tables with the counts of lost events, and the steps that were cut off. A chunk is
-    fed when the next one is there: conversion looks ahead.
+    Returns the side tables with the counts of lost events, and the steps that were cut off.
     """
     conversion.set_definitions(side.definitions, side.threads)
     chunk = RecordChunk.concatenated(())
@@ -80,8 +73,8 @@ def add_counts(side: SideTables, conversion: Conversion) -> SideTables:
     dropped_by_reason.update(side.dropped)  # a Counter adds
     return replace(
         side,
-        dropped={reason: count for reason, count in dropped_by_reason.items() if count},
-        thinned={kind: count for kind, count in conversion.thinned_by_kind.items() if count},
+        dropped=_nonzero_counts(dropped_by_reason),
+        thinned=_nonzero_counts(conversion.thinned_by_kind),
         sorted=conversion.is_sorted,
     )
 
@@ -92,7 +85,7 @@ def read_held_in(
     """Return the records now in a segment's held slots, and the slots that are still unused."""
     indices = np.array([slot.slot_index for slot in held_slots], np.intp)
     depths = np.array([slot.depth for slot in held_slots], np.int64)
-    slot_records = pick_records(segment.slots, indices) if len(indices) else segment.slots[:0]
+    slot_records = pick_rows(segment.slots, indices) if len(indices) else segment.slots[:0]
     held_records = RecordChunk(slot_records, segment.compute_origins(indices), depths)
     is_used = slot_records["definition"] != 0
     unused_slots = [
@@ -138,13 +131,10 @@ def _cut_to_last_steps(
     side: SideTables,
     past_steps: list[Past],
 ) -> RecordChunk:
-    """Return the records of the last steps; count others as lost, and add their steps to `past_steps`.
-
-    `side.kept` are moments before which the last steps are kept, too.
-    """
+    """Return the records of the last steps; count others as lost, and add their steps as past."""
     numbered_records = [(segment.number, segment.used_records().records) for segment in segments]
     stretches = join_consecutive(numbered_records)
-    kept_records = join_records(cut_to_last(stretches, step_count, side.kept, side.definitions))
+    kept_records = join_rows(cut_to_last(stretches, step_count, side.kept, side.definitions))
     records_by_segment = [segment_records for _, segment_records in numbered_records]
     past_steps += summarize_steps(steps_cut_off(records_by_segment, kept_records, side.definitions))
     conversion.lost_by_reason[OUTDATED] += sum(map(len, records_by_segment)) - len(kept_records)
@@ -177,9 +167,7 @@ class IncrementalConversion:
         self._file.close()
 
     def advance(self, end_number: int) -> bool:
-        """Convert the next chunk of full segments before `end_number`; False = not yet.
-
-        There are too few, with those to look ahead at, or a definition is missing.
+        """Convert the next chunk of full segments before `end_number`; False if there are too few yet.
 
         Raises:
             UnusableInput: a segment cannot be read.
@@ -227,7 +215,7 @@ class IncrementalConversion:
     def _convert(
         self, chunk_segments: Sequence[Segment], new_records: RecordChunk, next_records: Records
     ) -> None:
-        """Convert a chunk and the held slots, save the progress, remove converted segments.
+        """Convert a chunk and the slots held back before, save the progress, remove whole segments.
 
         A held slot may still change. An origin is segment number << `SLOT_BITS` | slot.
         """
@@ -239,7 +227,7 @@ class IncrementalConversion:
             ChunkMode(holds_back=True, released_origins=released_origins),
         )
         held_slots = [
-            HeldSlot(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)
+            HeldSlot(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)  # segment, and slot in it
             for origin, depth in zip(
                 held_chunk.origin.tolist(), held_chunk.depth.tolist(), strict=True
             )
@@ -263,10 +251,7 @@ class IncrementalConversion:
         self._remove_converted()
 
     def _read_held_slots(self, now_ns: int) -> tuple[RecordChunk, list[HeldSlot], Ints]:
-        """Return records in held slots, unused slots to wait for, and origins to hold no longer.
-
-        Expired segments hold up the removal of too many: nothing of them is waited for any more.
-        """
+        """Return records in held slots, unused slots to wait for, and origins to hold no longer."""
         file_by_number = {file.number: file for file in segment_files(self._folder)}
         slots_by_segment: dict[int, list[HeldSlot]] = {}
         for slot in self._progress.held:

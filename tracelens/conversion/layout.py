@@ -97,7 +97,6 @@ def sum_declared_bytes(header: memoryview, body: memoryview) -> int:
     Raises:
         struct.error: the header points outside of itself or of the body.
     """
-    # Only small headers are cached: those of other batches may be equal.
     read_buffers = _read_buffers if len(header) <= _SMALL else _read_buffers.__wrapped__
     buffers, is_compressed = read_buffers(bytes(header))
     total_bytes = 0
@@ -163,9 +162,8 @@ def _read_buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
     batch = _find_batch(view)
     if batch is None:
         return [], False
-    return read_structs(view, batch, _BUFFERS, _PAIR), find_field(
-        view, batch, _COMPRESSION
-    ) is not None
+    is_compressed = find_field(view, batch, _COMPRESSION) is not None
+    return read_structs(view, batch, _BUFFERS, _PAIR), is_compressed
 
 
 def read_dictionary_id(header: memoryview) -> int | None:

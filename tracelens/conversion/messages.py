@@ -47,10 +47,7 @@ _MOST_PAIRS: Final = 64  # of custom metadata that are looked at
 
 
 class Message(NamedTuple):
-    """A message's position and lengths in a file, in bytes; the header includes its prefix.
-
-    `dictionary_id` is 0 of what is no dictionary, and where only the footer was read.
-    """
+    """A message's position and lengths in a file, in bytes; the header includes its prefix."""
 
     kind: int
     dictionary_id: int
@@ -186,10 +183,8 @@ def add_blocks_to_footer(footer: bytes, file_messages: list[Message]) -> bytes:
         (_DICTIONARIES, list(last_dictionaries.values())),
         (_BATCHES, batches),
     ):
-        blocks = b"".join(
-            _BLOCK.pack(message.offset, message.header_bytes, message.body_bytes)
-            for message in messages_of_kind
-        )
+        # Of each message the offset, and the bytes of header and body.
+        blocks = b"".join(_BLOCK.pack(*message[2:]) for message in messages_of_kind)
         footer = _replace_vector(footer, index, len(messages_of_kind), blocks)
     return footer
 

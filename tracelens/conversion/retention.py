@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import group_by_thread, join_records, pick_records
+from tracelens.conversion.columns import group_by_thread, join_rows, pick_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -195,7 +195,7 @@ def join_consecutive(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
     end_rows = [*begin_rows, len(segments)][1:]
     return [
         Stretch(
-            records=join_records([records for _, records in segments[begin_row:end_row]]),
+            records=join_rows([records for _, records in segments[begin_row:end_row]]),
             first_segment=numbers[begin_row],
             last_segment=numbers[end_row - 1],
             has_gap_after=end_row < len(segments),
@@ -248,10 +248,7 @@ def _step_ids(definitions: Sequence[Definition]) -> UInt32s:
 def _cut_stretch(
     stretch: Stretch, step_count: int, moments_ns: Sequence[int], definition_ids: UInt32s
 ) -> Records:
-    """Return the records of a stretch that begin in the last steps before one of the moments.
-
-    Steps have these definitions. A gap after the stretch cuts off the step that it is in.
-    """
+    """Return a stretch's records that begin in the last steps, of these definitions, before a moment."""
     records = stretch.records
     step_rows = records[np.isin(records["definition"], definition_ids)]
     step_rows = step_rows[np.argsort(step_rows["start_ns"], kind="stable")]
@@ -264,14 +261,13 @@ def _cut_stretch(
     is_wanted, start_ns = np.zeros(len(records), bool), records["start_ns"]
     for begin_ns, end_ns in _iterate_windows(step_rows, step_count, moments_ns, earliest_ns):
         is_wanted |= (start_ns >= begin_ns) & (start_ns < min(end_ns, limit_ns))
-    return pick_records(records, np.flatnonzero(is_wanted))
+    return pick_rows(records, np.flatnonzero(is_wanted))
 
 
 def _find_moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
     """Return the times before which steps are to be kept, ns; `_FOREVER` for the stretch's end."""
-    moments_ns = [
-        row.at_ns for row in kept if stretch.first_segment <= row.segment <= stretch.last_segment
-    ]
+    segments = range(stretch.first_segment, stretch.last_segment + 1)
+    moments_ns = [row.at_ns for row in kept if row.segment in segments]
     return moments_ns if stretch.has_gap_after and moments_ns else [*moments_ns, _FOREVER]
 
 

@@ -105,8 +105,6 @@ def convert(path: Path) -> Path:
 def finish(converting: IncrementalConversion, path: Path) -> Path:
     """Convert the rest of `path`, whose recording is over, as `convert` does; its lock is held.
 
-    The file is published under the process's final rank, and its path returned.
-
     Raises:
         UnusableInput, OSError: as `convert` does.
     """
@@ -182,10 +180,7 @@ def is_live(path: Path) -> bool:
 
 
 def _rename_for(process: Process, path: Path) -> Path:
-    """Rename the folder, or the note, after the final rank of its process; return its new path.
-
-    It keeps its path if the name is not one of ours, or another recording has the new one.
-    """
+    """Rename the folder, or the note, after its process's final rank, if possible; return the path."""
     parsed_stem = parse_stem(path.stem)
     if parsed_stem is None:
         return path

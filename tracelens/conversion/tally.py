@@ -108,10 +108,7 @@ class Tally:
         self._step_keys.update(np.unique(keys[change_rows]).tolist())
 
     def _count_worker_steps(self, flight_threads: set[int]) -> int:
-        """Return the steps of the training thread, which is no track of operations in flight.
-
-        It has the most steps; without step spans, the most spans, whose step numbers are counted.
-        """
+        """Return the steps of the training thread, with most steps or spans; no operations in flight."""
         step_counts = {t: n for t, n in self._step_counts.items() if t not in flight_threads}
         if step_counts:
             return max(step_counts.values())

@@ -25,19 +25,6 @@ from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "INDEX_FOLDER",
-    "INDEX_VERSION",
-    "cache_directory",
-    "fingerprint",
-    "keeping_nothing",
-    "list_directories_to_keep",
-    "list_index_directories",
-    "list_outdated_directories",
-    "lock_directory",
-    "may_keep",
-]
-
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
 INDEX_VERSION: Final = 16

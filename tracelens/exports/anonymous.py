@@ -47,10 +47,7 @@ class Replacements:
     """Numbers names in the order in which they are met; `text` replaces those in any text."""
 
     def __init__(self, hosts: Iterable[str], texts: Iterable[str]) -> None:
-        """Number the hosts, and the users and odd paths that occur in the run's texts.
-
-        `hosts` such as "rank 3" are ours, and names of nothing; short host names are replaced, too.
-        """
+        """Number the hosts, and the users and odd paths that occur in the run's texts."""
         self._numbered_names: dict[str, dict[str, str]] = {}
         self._replaced_texts: dict[str, str] = {}
         self._replacement_by_name: dict[str, str] = {}

@@ -44,9 +44,7 @@ class Saved:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """A part of a run; `flagged` says what is not summed up, and `replacements` what names become.
-
-    Null: nothing is summed up, and names stay.
+    """A part of a run; `flagged` says what is not summed up, `replacements` what names become, if any.
 
     The events and samples of `trace` are those of the choice, its tables those of the run. `processes`
     are as in `Trace.processes`, workers first and by rank, with names replaced. `sources` are the runs'
@@ -95,7 +93,7 @@ class Content:
         samples = self.trace.samples.filter(pl.col("process") == process)
         return samples if self.replacements is None else self.replacements.replace_samples(samples)
 
-    def anonymize(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text as it may be written."""
         return text if self.replacements is None else self.replacements.replace_text(text)
 
@@ -106,7 +104,7 @@ class Content:
         if self.choice.description:
             notes.append(f"As asked, only {self.choice.description} of the run are here.")
         if self.flagged is not None:
-            notes.append(self.anonymize(self.flagged.sentence))
+            notes.append(self.redact(self.flagged.sentence))
         if self.replacements is not None:
             notes.append("Hosts, users, jobs and paths have numbers instead of names.")
         return tuple(notes)

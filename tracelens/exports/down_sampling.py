@@ -230,10 +230,7 @@ def _count_depth(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
-    """Sum up operations in flight by `_KEY`, one row per sum; it lasts as long as any was in flight.
-
-    `own_ns` is the time of a span in which none before it of the same key was in flight.
-    """
+    """Sum up operations in flight by `_KEY`, one row per sum; it lasts as long as any was in flight."""
     ordered_spans = spans.sort("start_ns", "end_ns").with_columns(
         covered_until_ns=pl.col("end_ns").cum_max().shift(1).over(_KEY)
     )
@@ -245,8 +242,7 @@ def _sum_up_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
 def _sum_up_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the unchanged spans of threads, and sums of the others; one row per span.
 
-    `unchanged` marks rows to keep, `matched` calls and requests; `alone`: no other has the same `_KEY`.
-    Open spans end after all others.
+    `unchanged` marks rows to keep, `matched` calls and requests, `alone` those with a key of their own.
     """
     spans = spans.with_columns(alone=pl.len().over(_KEY) == 1)
     unchanged_spans, sums = [spans.clear()], [_add_up(_no_spans(spans))]
@@ -270,8 +266,7 @@ def _no_spans(spans: pl.DataFrame) -> pl.DataFrame:
 def _find_unchanged(spans: pl.DataFrame, start_ns: Ints, end_ns: Ints) -> Flags:
     """Return True for each span of a thread that is kept, nested in one, or a single call, [span].
 
-    Spans are sorted by begin. `unchanged` marks those to keep, `matched` calls and requests, and `alone`
-    those whose key no other span has; a leaf has none inside.
+    Sorted by begin; `unchanged` marks those to keep, `matched` calls and requests, `alone` single ones.
     """
     is_leaf = np.append(start_ns[1:] >= end_ns[:-1], True)
     is_single = (spans["matched"] & spans["alone"]).to_numpy() & is_leaf
@@ -388,8 +383,7 @@ def _find_innermost(bounds_ns: Ints, start_ns: Ints, end_ns: Ints, rows: Indices
 def _add_up(spans: pl.DataFrame) -> pl.DataFrame:
     """Add up spans by `_KEY`, one row per sum, in `EVENT_COLUMNS`.
 
-    A sum begins at the first `first_ns` of its spans and lasts as long as their `own_ns` together. Other
-    columns have the value on which all its spans agree, else null.
+    A sum begins at its spans' first `first_ns` and lasts for all `own_ns`; else it has what all share.
     """
     has_several = pl.len() > 1
     agreed_columns: dict[str, pl.Expr] = {

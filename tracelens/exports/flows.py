@@ -52,10 +52,7 @@ class Survey:
 
 
 def survey(selection: Selection) -> Survey:
-    """Read a selection once, process by process, for its earliest time and its arrows.
-
-    Of each process are kept tables of its collective calls and of its spans of requests.
-    """
+    """Read a selection once, process by process, for its earliest time and its arrows."""
     calls, requests, begins_ns = [], [], [selection.origin_ns]
     for owner_index, owner in enumerate(selection.owners):
         events = selection.events(owner).with_row_index("row")

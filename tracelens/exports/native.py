@@ -109,7 +109,7 @@ def _make_side(
 ) -> SideTables:
     """Return the side tables of process `owner` of the result; `recorded` are those of its file."""
     side = recorded or _rebuild_side(content, owner)
-    dropped = {content.anonymize(reason): count for reason, count in side.dropped.items()}
+    dropped = {content.redact(reason): count for reason, count in side.dropped.items()}
     losses = (n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES)
     lost_events = (owner["dropped"] or 0) - sum(losses)
     if lost_events > 0:  # what reading the file found unusable
@@ -122,19 +122,15 @@ def _make_side(
         host=owner["host"] or "",
         clock_domain=owner["clock_domain"],
         job=owner["job"] or "",
-        versions={
-            name: content.anonymize(str(text)) for name, text in side.process.versions.items()
-        },
+        versions={name: content.redact(str(text)) for name, text in side.process.versions.items()},
     )
     return replace(
         side,
         process=process,
         definitions=(),
-        threads=tuple(
-            replace(thread, name=content.anonymize(thread.name)) for thread in side.threads
-        ),
+        threads=tuple(replace(thread, name=content.redact(thread.name)) for thread in side.threads),
         communicators=tuple(
-            replace(group, uid=content.anonymize(group.uid), name=content.anonymize(group.name))
+            replace(group, uid=content.redact(group.uid), name=content.redact(group.name))
             for group in side.communicators
         ),
         clocks=_find_readings(content, owner),
@@ -142,7 +138,7 @@ def _make_side(
         complete=bool(owner["complete"]),
         kept=(),  # moments on a clock that is not this one any more
         sorted=True,
-        notes=tuple(dict.fromkeys([*map(content.anonymize, side.notes), *content.notes])),
+        notes=tuple(dict.fromkeys([*map(content.redact, side.notes), *content.notes])),
     )
 
 
@@ -185,8 +181,7 @@ def _find_readings(content: Content, owner: Mapping[str, Any]) -> tuple[ClockRea
     domain = trace.processes.filter(of_process)["clock_domain"][0]
     hosts = [host for host in trace.alignment.hosts if host.clock_domain == domain]
     window_ns = 2 * max((host.uncertainty_ns or 0 for host in hosts), default=0)
-    first_ns = owner["first_ns"] or 0
-    readings = [ClockReading("common", first_ns, window_ns)] if window_ns else []
+    readings = [ClockReading("common", owner["first_ns"] or 0, window_ns)] if window_ns else []
     tied_devices = trace.device_clocks.filter(of_process)["device"]
     is_kept = (pl.col("method") == "local") | pl.col("device").is_in(tied_devices.implode())
     for row in trace.clocks.filter(of_process, is_kept).drop("process").iter_rows(named=True):

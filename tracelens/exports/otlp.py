@@ -107,7 +107,7 @@ class _ProcessWriter:
         self._last_ns = max((end for end in ends_ns if isinstance(end, int)), default=0)
         threads = content.trace.threads.filter(process=self._process).select("thread", "name")
         self._thread_names = {
-            thread: content.anonymize(name or f"thread {thread}")
+            thread: content.redact(name or f"thread {thread}")
             for thread, name in threads.iter_rows()
         }
         attributes = {
@@ -162,10 +162,8 @@ class _ProcessWriter:
             while open_spans and (open_spans[-1][0] <= start_ns or open_spans[-1][0] < end_ns):
                 open_spans.pop()
             request = row["request"] if row["kind"] in EXCHANGE_KINDS else None
-            parent_id = (
-                open_spans[-1][1]["spanId"] if open_spans else self._make_request_id(request)
-            )
-            span_id = self._make_span_id(row["row"], request, used_requests)
+            parent_id = open_spans[-1][1]["spanId"] if open_spans else self._request_id(request)
+            span_id = self._span_id(row["row"], request, used_requests)
             span = self._make_span(row, end_ns, span_id, parent_id, request)
             yield span
             open_spans.append((end_ns, span))
@@ -179,11 +177,11 @@ class _ProcessWriter:
             "attributes": _to_attributes(attributes),
         }
 
-    def _make_request_id(self, request: int | None) -> str:
+    def _request_id(self, request: int | None) -> str:
         """Return the id of the request that a server's span serves."""
         return _hexadecimal(request | _REQUEST) if self._is_server and request is not None else ""
 
-    def _make_span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
+    def _span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
         """Return a span's id; that of its request, which servers know, if it is the first of it."""
         if self._is_server or request is None or request in used_requests:
             return _hexadecimal((self._process + 1) << 40 | row)
@@ -194,9 +192,7 @@ class _ProcessWriter:
         self, row: Mapping[str, Any], end_ns: int, span_id: str, parent_id: str, request: int | None
     ) -> dict[str, Any]:
         """Return the span of an event's row that ends at `end_ns`; an empty id is no parent."""
-        facts = {
-            name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT
-        }  # said of it
+        facts = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
         if row["type"] == "instant":
             facts["type"] = row["type"]
         if row["device_start_ns"] is not None:
@@ -228,7 +224,7 @@ def _make_run_attributes(content: Content, offset_ns: int, *, is_first: bool) ->
         return attributes
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
     for name, ranks in groups.iter_rows():
-        attributes[f"tracelens.communicator.{content.anonymize(name)}"] = ranks
+        attributes[f"tracelens.communicator.{content.redact(name)}"] = ranks
     return attributes | ({"tracelens.notes": content.notes} if content.notes else {})
 
 

@@ -67,7 +67,7 @@ def selection_of(content: Content) -> Selection:
     """Return a selection of a content's main processes and all of their time."""
     main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]
-    thread_names = [None if name is None else content.anonymize(name) for name in names]
+    thread_names = [None if name is None else content.redact(name) for name in names]
     threads = content.trace.threads.with_columns(name=pl.Series(thread_names, dtype=pl.String))
     return Selection(
         run=content.name,
@@ -90,7 +90,7 @@ def _collect_facts(content: Content, main_processes: pl.DataFrame) -> dict[str, 
     return {
         "offset_ns": unix_offset_ns(content.trace) or 0,
         "window_ns": 2 * content.trace.alignment.uncertainty_ns,
-        "communicators": {content.anonymize(name): ranks for name, ranks in groups.iter_rows()},
+        "communicators": {content.redact(name): ranks for name, ranks in groups.iter_rows()},
         "processes": [*rows],
     }
 

@@ -106,10 +106,7 @@ def _copy(
     folder: Path,
     repaired: Repaired,
 ) -> None:
-    """Copy one recording and its samples; the file as it is, if nothing is wrong with it.
-
-    `rows_and_losses` are the table's rows to keep, and the counts of the others by reason.
-    """
+    """Copy a recording's kept rows and its samples; the file as it is, if nothing is wrong with it."""
     table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
     target = folder / file.with_suffix(TRACE_SUFFIX).name

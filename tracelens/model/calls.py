@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
 
-__all__ = [
-    "ARRIVAL_COLUMNS",
-    "NEVER",
-    "TIME_COLUMNS",
-    "CallFacts",
-    "CallGrid",
-    "distinct_columns",
-    "join_columns",
-    "list_arrivals",
-    "make_grids",
-    "measure_last_gap_ns",
-    "take_rows",
-    "to_slice",
-]
-
 NEVER: Final = -(1 << 62)  # ns: the begin of a call that a process did not make [definition]
 FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
 TO_ROOT: Final = tuple(map(COLLECTIVES.index, ("reduce", "gather")))

@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Flags
 
-__all__ = [
-    "EVERYTHING",
-    "Choice",
-    "Ranges",
-    "describe_choice",
-    "find_empty_range",
-    "format_ranges",
-    "to_ranges",
-]
-
 Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
 
 _OPEN: Final = (1 << 31) - 1  # number: the end of a range without one [definition]

@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
 
-__all__ = [
-    "PREDICTION_ERROR",
-    "TWO_SIDED",
-    "Details",
-    "Finding",
-    "Pattern",
-    "first_sentence",
-    "is_suppressed",
-    "name_subject",
-    "rate_severity",
-    "widen_by_prediction_error",
-]
-
 TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution [definition]
 # of a saving: predictions have this standard deviation, 1.48 times their
 # median error [tests/benchmarks/interventions.py]

@@ -13,24 +13,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "align_cells",
-    "bandwidth",
-    "capital",
-    "count",
-    "duration",
-    "join_words",
-    "listing",
-    "parse_size",
-    "percent",
-    "percent_number",
-    "phase",
-    "saving",
-    "shown_name",
-    "size",
-    "steps",
-]
-
 _UNITS: Final = ((3.6e12, "h"), (6e10, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SIZES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _RATES: Final = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))

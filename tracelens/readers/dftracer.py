@@ -134,13 +134,10 @@ class DFTracerReader(FilesReader[FileEvents]):
 def _add_event(
     event: dict[str, Any], file_events: FileEvents, spans: _Spans, host_by_hash: dict[str, str]
 ) -> None:
-    """Add an event to `spans` if it lasts (phase X), else take what it says; count it either way.
-
-    A metadata event `HH` says the name of the host that other events name by a hash.
-    """
+    """Add an event to `spans` if it lasts (phase X), else take what it says; count it either way."""
     phase, args = event.get("ph"), as_object(event.get("args"))
     if phase != "X":
-        if event.get("name") == "HH":
+        if event.get("name") == "HH":  # the name of a host that other events name by a hash
             host_by_hash[_to_label(args.get("value"))] = _to_label(args.get("name"))
         left_out_as = _PHASES_IN_NO_ROW.get(phase) if isinstance(phase, str) else None
         file_events.left_out_counts[left_out_as or "events of other phases"] += 1

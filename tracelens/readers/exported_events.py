@@ -153,10 +153,7 @@ def _take_run_facts(metadata: dict[str, Any], export: Exported) -> None:
 
 
 def _build_spans(rows: pl.DataFrame, export: Exported) -> pl.DataFrame:
-    """Return one row per span in words of `spans.build`; count rows of unknown processes or kinds.
-
-    `rows` have a `pid`, the file's number of a process, which becomes that of the system (`own_pid`).
-    """
+    """Return one row per span in words of `spans.build`; count rows of unknown processes or kinds."""
     rows = rows.cast({name: EVENT_COLUMNS[name] for name in _NUMBERS}, strict=False)
     process_columns = ("rank", "role", "host", "clock", "world", "shard", "pid")
     processes = pl.DataFrame(
@@ -180,7 +177,7 @@ def _build_spans(rows: pl.DataFrame, export: Exported) -> pl.DataFrame:
             pl.col("rank").cast(pl.Int32),
             pl.col("world").cast(pl.Int32, strict=False),
             shard=pl.coalesce("shard", pl.col("own_shard").cast(pl.Int32, strict=False)),
-            pid="own_pid",
+            pid="own_pid",  # the system's number of the process, instead of the file's
         )
         .drop("own_shard", "own_pid")
         .with_columns(pl.col(*_WORDS, *_PROCESS_WORDS).cast(pl.Categorical()))

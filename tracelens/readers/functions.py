@@ -54,7 +54,7 @@ def function_meaning(qualified_name: str, file: str) -> Meaning:
     path = file.replace("\\", "/")
     for file_pattern, kind, names in _KNOWN_FILES:
         if file_pattern.search(path):
-            return (kind, None) if name in names else _communication(kind, name)
+            return (kind, None) if name in names else _find_communication(kind, name)
     if not path or _LIBRARY_FILE.search(path):
         return USER_CODE
     if name == "step" and _OPTIMIZER.search(owner):
@@ -65,6 +65,6 @@ def function_meaning(qualified_name: str, file: str) -> Meaning:
     return (kind, op) if kind in _PHASES and normal(name) not in _AMBIGUOUS else USER_CODE
 
 
-def _communication(kind: str, name: str) -> Meaning:
-    kind, op = (meaning(name) if kind == _COMMUNICATION else None) or USER_CODE
+def _find_communication(kind_of_file: str, name: str) -> Meaning:
+    kind, op = (meaning(name) if kind_of_file == _COMMUNICATION else None) or USER_CODE
     return (kind, op) if op else USER_CODE

@@ -103,14 +103,11 @@ def read_calls(path: Path) -> Calls:
 
 
 def _convert_record(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
-    """Return a call as a row of `_COLUMNS`; empty for another record, or one that says too little.
-
-    The keys of a collective begin with "coll", those of a message with "p2p".
-    """
+    """Return a call as a row of `_COLUMNS`; empty for another record, or one that says too little."""
     header, metadata = (as_object(record.get(name)) for name in ("header", "metadata"))
     communicator = as_text(header.get("id"))
     prefixes = [p for p in ("coll", "p2p") if isinstance(record.get(f"{p}_perf"), dict)]
-    if not prefixes:
+    if not prefixes:  # neither a collective nor a message
         stats = as_object(record.get("dump_stats"))
         _take_dropped_count(stats, communicator, calls)
         calls.left_out_counts["summaries of dumps" if stats else "records of network proxies"] += 1
@@ -157,15 +154,14 @@ def _take_dropped_count(stats: dict[str, Any], communicator: str, calls: Calls) 
 
 
 def _read_kernel_times(event_trace: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return when the first channel's kernel started and the last one's ended, in ns; both or none.
-
-    They are None where a channel does not say its times: they are 0, or absent.
-    """
+    """Return when the first channel's kernel started and the last one's ended, in ns; both or none."""
     channels = event_trace.get("kernel_events")
     events = [as_object(channel) for channel in channels] if isinstance(channels, list) else []
     starts_ns = [_us_to_ns(event.get("kernel_start_ts")) for event in events]
     ends_ns = [_us_to_ns(event.get("kernel_stop_ts")) for event in events]
-    if not events or not all(starts_ns) or not all(ends_ns):
+    if (
+        not events or not all(starts_ns) or not all(ends_ns)
+    ):  # a time that is not known is 0 or absent
         return None, None
     start_ns, end_ns = min(filter(None, starts_ns)), max(filter(None, ends_ns))
     return (start_ns, end_ns) if start_ns <= end_ns else (None, None)
@@ -243,10 +239,7 @@ class NcclInspectorReader(FilesReader[Calls]):
 
 
 def _find_world_communicator(file_by_name: Mapping[str, Calls]) -> str | None:
-    """Return the communicator whose ranks are those of the job: the largest, if it is in all files.
-
-    None if there is none, as then ranks within communicators do not tell those of the job.
-    """
+    """Return the communicator whose ranks are those of the job: the largest, if it is in all files."""
     tables = [
         file.rows.select("communicator", "communicator_size") for file in file_by_name.values()
     ]

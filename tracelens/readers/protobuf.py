@@ -40,10 +40,10 @@ def build_classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str,
         raise MissingExtra.naming(purpose, format_name) from error
     field_proto = descriptor_pb2.FieldDescriptorProto
     package = f"{_PACKAGE}.{format_name}"
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
-    file.syntax = "proto3"
+    proto_file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
+    proto_file.syntax = "proto3"
     for message_name, message_fields in messages.items():
-        message = file.message_type.add(name=message_name)
+        message = proto_file.message_type.add(name=message_name)
         for field_name, (number, type_name, repeated) in message_fields.items():
             label = field_proto.LABEL_REPEATED if repeated else field_proto.LABEL_OPTIONAL
             field = message.field.add(name=field_name, number=number, label=label)
@@ -52,7 +52,7 @@ def build_classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str,
             else:
                 field.type = getattr(field_proto, f"TYPE_{type_name}")
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(proto_file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
         for name in messages

@@ -262,8 +262,8 @@ def _assign_phases(
     phase_ranges = host_spans.filter(pl.col("kind").is_in([*_COMPUTING_KINDS, "data"]))
     launches = pl.DataFrame(
         [
-            (_correlation_id(call), _to_number(call.get("start_timestamp")), _thread_name(call))
-            for call in hip_calls
+            (_correlation_id(c), _to_number(c.get("start_timestamp")), _thread_name(c))
+            for c in hip_calls
         ],
         schema={"correlation": pl.Int64, "called_ns": pl.Int64, "thread": pl.String},
         orient="row",

@@ -27,8 +27,6 @@ _DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 def find_reason_left_out(columns: Collection[str], process_columns: Sequence[str] = ()) -> pl.Expr:
     """Return why each row is left out, null where it stays: the first rule that it breaks.
 
-    A begin is too far if it is `LONGEST_NS` or more from the median of the usable rows.
-
     Args:
         columns: Those of the frame, `start_ns` among them.
         process_columns: The columns that identify a process, if rows are of several.

@@ -241,16 +241,13 @@ def keep_common_steps(
 def _find_common_steps(
     spans: pl.DataFrame, lossy_steps: Collection[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """Return the first and last step of the longest stretch that all ranks recorded without losses.
-
-    None if there is none. `lossy_steps` are pairs of rank and step.
-    """
+    """Return the first and last step of the longest stretch that all ranks recorded whole, or None."""
     steps = spans.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
     bounds_of_ranks = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
     if bounds_of_ranks.is_empty():
         return None
     first, last = bounds_of_ranks.select(pl.col("first").max(), pl.col("last").min()).row(0)
-    lossy_numbers = {step for _, step in lossy_steps if first <= step <= last}
+    lossy_numbers = {step for _, step in lossy_steps if first <= step <= last}  # of any rank
     excluded_steps = sorted({first - 1, *lossy_numbers, last + 1})  # stretches lie between them
     gaps = pairwise(excluded_steps)
     before, after = max(gaps, key=lambda pair: pair[1] - pair[0], default=(0, 0))

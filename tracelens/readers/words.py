@@ -90,8 +90,8 @@ def normal(word: str) -> str:
 
 
 def _index(synonyms: dict[str, str]) -> dict[str, str]:
-    """Return our word by each normalized synonym; `synonyms` are lists of words by ours."""
-    pairs = [(word, ours) for ours, text in synonyms.items() for word in (ours, *text.split())]
+    """Return our word by each normalized synonym; `synonyms` are words with blanks between, by ours."""
+    pairs = [(word, ours) for ours, words in synonyms.items() for word in (ours, *words.split())]
     return {normal(word): ours for word, ours in pairs}
 
 
@@ -129,16 +129,20 @@ def rank_in_name(name: str) -> int | None:
 
 
 def meaning(word: str) -> Meaning | None:
-    """Return the meaning of a word for a kind or an operation; None if it is unknown."""
-    if kernel := kernel_meaning(word):
-        return kernel
+    """Return the kind that a word means, and its operation where it says one; None if it is unknown.
+
+    It may have a library's name in front, a number behind, and a collective the variant of PyTorch.
+    """
+    if kind_and_op := kernel_meaning(word):
+        return kind_and_op
     normalized = normal(word)
     without_number = _NUMBER.sub("", normalized)
-    for key in (normalized, without_number, _LIBRARY.sub("", without_number)):
-        if key in _MEANINGS:
-            return _MEANINGS[key]
-    variant_meaning = _MEANINGS.get(_VARIANT.sub("", _LIBRARY.sub("", without_number)))
-    return variant_meaning if variant_meaning and variant_meaning[1] in COLLECTIVES else None
+    without_library = _LIBRARY.sub("", without_number)
+    for candidate in (normalized, without_number, without_library):
+        if candidate in _MEANINGS:
+            return _MEANINGS[candidate]
+    kind_and_op = _MEANINGS.get(_VARIANT.sub("", without_library))
+    return kind_and_op if kind_and_op and kind_and_op[1] in COLLECTIVES else None
 
 
 def meaning_of_name(*names: str, excluded_kinds: frozenset[str] = KINDS_NOT_OF_NAMES) -> Meaning:

@@ -191,21 +191,13 @@ def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
     if on_host or track.name == _STEPS:
         step = _find_step(event, track.step_stat_id, name) if on_host else _parse_number(name)
         if step is not None or not on_host:
-            thread, kind, op = track.name, "step", None
-            return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, step)
+            return _Row(start_ns, end_ns, "step", op=None, name=name, thread=track.name,
+                        stream=track.stream, step=step)  # fmt: skip
     kind, op = _find_meaning_on_host(name) if on_host else _find_meaning_on_device(name)
+    thread, step = track.name if on_host else None, None
     is_correlated = not on_host or KERNEL_LAUNCHES in name
-    return _Row(
-        start_ns,
-        end_ns,
-        kind,
-        op,
-        name,
-        thread=track.name if on_host else None,
-        stream=track.stream,
-        step=None,
-        correlation=_read_stat(event, track.correlation_stat_id) if is_correlated else None,
-    )
+    correlation = _read_stat(event, track.correlation_stat_id) if is_correlated else None
+    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, step, correlation)
 
 
 def _find_meaning_on_host(name: str) -> Meaning:

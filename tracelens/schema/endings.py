@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
-__all__ = [
-    "DUMPS",
-    "FATAL_DUMP",
-    "MAX_FRAMES",
-    "MAX_MESSAGE",
-    "TERMINATED_DUMP",
-    "Ending",
-    "is_library_file",
-    "read_dumps",
-]
-
 FATAL_DUMP: Final = "fatal.dump"  # of SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL
 TERMINATED_DUMP: Final = "sigterm.dump"
 DUMPS: Final = (FATAL_DUMP, TERMINATED_DUMP)

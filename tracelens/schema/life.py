@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Final
 
-__all__ = [
-    "JOURNALS",
-    "Ended",
-    "Exited",
-    "Journal",
-    "Launched",
-    "Resumed",
-    "Stalled",
-    "journal_files",
-    "read_journals",
-]
-
 JOURNALS: Final = "life-*.jsonl"
 _MOST_BYTES: Final = 1 << 26
 _LIMIT: Final = 1 << 63

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.conversion.columns import SLOT, join_records, pick_records
+from tracelens.conversion.columns import SLOT, join_rows, pick_rows
 from tracelens.conversion.folder import SLOT_BITS, SegmentFile, segment_files
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
@@ -105,7 +105,7 @@ class _SegmentReader:
         slot_numbers = np.concatenate([self.waiting_slots, new_slots])
         looks = np.concatenate([self.empty_looks, np.zeros(len(new_slots), np.int64)])
         has_waited = np.arange(len(slot_numbers)) < len(self.waiting_slots)
-        records = pick_records(slots, slot_numbers - first_slot) if len(slot_numbers) else slots[:0]
+        records = pick_rows(slots, slot_numbers - first_slot) if len(slot_numbers) else slots[:0]
         is_empty = records["definition"] == 0
         was_open = has_waited & (looks == 0)
         is_open = ~is_empty & (records["end_ns"] == 0)
@@ -117,7 +117,7 @@ class _SegmentReader:
         self.empty_looks = np.where(is_open, 0, looks)[is_waiting]
         is_news = (~is_empty & ~(is_open & was_open)) | (is_empty & was_open)
         origins = slot_numbers[is_news] + (self.number << SLOT_BITS)
-        news = pick_records(records, np.flatnonzero(is_news))
+        news = pick_rows(records, np.flatnonzero(is_news))
         return _Part(news, origins, is_open[is_news])
 
 
@@ -201,15 +201,15 @@ def _is_in_use(reader: _SegmentReader) -> bool:
 
 def _split_news(news_parts: list[_Part]) -> NewRecords:
     """Divide records into those that ended, those that are open, and those that were taken back."""
-    records = join_records([part.records for part in news_parts])
+    records = join_rows([part.records for part in news_parts])
     origins = np.concatenate([np.empty(0, np.int64), *(part.origins for part in news_parts)])
     is_open = np.concatenate([np.empty(0, np.bool_), *(part.is_open for part in news_parts)])
     is_dropped = records["definition"] == 0
     is_ended = ~is_dropped & ~is_open
     return NewRecords(
-        ended=pick_records(records, np.flatnonzero(is_ended)),
+        ended=pick_rows(records, np.flatnonzero(is_ended)),
         ended_origins=origins[is_ended],
-        opened=pick_records(records, np.flatnonzero(is_open)),
+        opened=pick_rows(records, np.flatnonzero(is_open)),
         opened_origins=origins[is_open],
         dropped_origins=origins[is_dropped],
     )

@@ -87,10 +87,13 @@ def draw(view: JobView) -> list[Component]:
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
     messages = [
         html.Li(
-            [html.Time(time.strftime("%H:%M:%S", time.localtime(told_s))), html.Pre(news.sentence)],
+            [
+                html.Time(time.strftime("%H:%M:%S", time.localtime(noted_s))),
+                html.Pre(news.sentence),
+            ],
             className="alarm" if news.kind == "stalled" or news.is_alarm else "",
         )
-        for told_s, news in view.news
+        for noted_s, news in view.news
     ]
     return [
         html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),

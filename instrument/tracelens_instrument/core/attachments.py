@@ -35,10 +35,7 @@ _ATTACHED: Final[list[str]] = []
 
 
 def note_attached(line: str) -> None:
-    """Remember that something was attached, for later questions about the recording.
-
-    `tracelens record` asks by a file that it names in the environment.
-    """
+    """Remember that something was attached; report it to `tracelens record`, if that asks."""
     _ATTACHED.append(line)
     _report(line)
 

@@ -51,12 +51,7 @@ def read_clocks() -> ClockReading:
     ran_ns, queued_ns = _read_scheduled_ns()
     monotonic_ns = window_begin_ns + window_ns // 2
     return ClockReading(
-        method="local",
-        monotonic_ns=monotonic_ns,
-        window_ns=window_ns,
-        wall_ns=wall_ns,
-        ran_ns=ran_ns,
-        queued_ns=queued_ns,
+        "local", monotonic_ns, window_ns, wall_ns=wall_ns, ran_ns=ran_ns, queued_ns=queued_ns
     )
 
 

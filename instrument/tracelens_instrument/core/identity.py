@@ -11,13 +11,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
-from tracelens.schema.host import (
-    allowed_cores,
-    clock_domain,
-    core_quota,
-    host_name,
-    process_age_ns,
-)
+from tracelens.schema.host import allowed_cores, clock_domain, core_quota, host_name, process_age_ns
 from tracelens.schema.json_text import dumps, loads
 from tracelens.schema.side import Process
 
@@ -80,8 +74,7 @@ def identify(
 ) -> Identity:
     """Determine rank, world and role: by the caller, else by the environment, else by hooks.
 
-    The keys of `arguments` (of the caller) and `hook_values` are fields of `Identity`; values that are
-    None do not count.
+    The keys of `arguments` and `hook_values` are fields of `Identity`; None does not count.
     """
     overrides = {key: value for key, value in arguments.items() if value is not None}
     environment_identity = _identity_from_launcher(environment)
@@ -97,11 +90,9 @@ def identify(
 def with_hook_values(identity: Identity, hook_values: Mapping[str, Any]) -> Identity:
     """Add what a hook learned from its framework, where the rank is not known otherwise."""
     values = {key: value for key, value in hook_values.items() if value is not None}
-    return (
-        identity
-        if identity.rank_known or not values
-        else replace(identity, parent_pid=None, **values)
-    )
+    if identity.rank_known or not values:
+        return identity
+    return replace(identity, parent_pid=None, **values)
 
 
 def read_launcher(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
@@ -153,8 +144,7 @@ def _identity_from_parent(
 ) -> Identity | None:
     """Return the identity that a recording parent left in the environment; None without one.
 
-    None also if `own_launcher`, (rank, world) as this process's launcher said, is not the parent's: a
-    launcher has started this process since, with a rank of its own.
+    None also if `own_launcher`, (rank, world), differs: another launcher has started this process since.
     """
     mark = environment.get(PARENT_VARIABLE)
     if not mark:

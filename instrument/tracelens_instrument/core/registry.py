@@ -152,12 +152,9 @@ class Registry:
         self._pass_on(format_line("threads", row))
 
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
-        """Pass all rows so far, and each new one later, to `listener` as lines of the side file.
-
-        Unique ids of communicators are made with the name of the `job`.
-        """
+        """Pass all rows of the side file so far, and each new one later, to `listener` as lines."""
         with self._lock:
-            self._job = job
+            self._job = job  # of which unique ids of communicators are made
             for definition in list(self._definitions.values()):
                 listener(format_line("definitions", definition))
             for index in range(len(self._communicators)):

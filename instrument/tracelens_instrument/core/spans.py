@@ -38,14 +38,12 @@ if TYPE_CHECKING:
 
         def value(self) -> object:
             """Return its value, or raise its error."""
-            ...
 
     class Ends(Protocol):
         """A token, as far as it ends."""
 
         def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as tokens have it
             """Close the span."""
-            ...
 
 
 __all__ = [
@@ -215,9 +213,7 @@ class PythonSpan(metaclass=_Handle):
             try:
                 end_index, byte_offset = next(segment.slots)
             except StopIteration:
-                segment, (end_index, byte_offset) = segment.recording.reserve_in_next_segment(
-                    segment
-                )
+                segment, (end_index, byte_offset) = segment.recording.reserve_slot_after(segment)
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
@@ -280,10 +276,7 @@ class PythonSpan(metaclass=_Handle):
         estimated: bool = False,
         **values: Unpack[Values],
     ) -> None:
-        """Record a span that is over, by times of the monotonic clock.
-
-        `track` is a row of the thread table, None = this thread. What fails to be written is removed.
-        """
+        """Record a span that is over, by monotonic times; `track` is a row of the thread table."""
         token = self.begin(track, **values)
         segment = token.segment
         if segment is None:
@@ -303,10 +296,7 @@ def _entering(span: PythonSpan, definition_id: int) -> Callable[[], PythonSpan]:
     """Return the function that `with span:` calls first."""
 
     def enter() -> PythonSpan:
-        """Write a record without an end into a free slot of the segment; return the span.
-
-        A slot is (index of its end in `segment.ends`, its first byte in `segment.memory`).
-        """
+        """Write a record without an end into a free slot of the segment; return the span."""
         try:  # as `begin` does it, line by line: calls would cost more than all of them
             segment = STATE.segment
             if segment is None and (
@@ -316,9 +306,7 @@ def _entering(span: PythonSpan, definition_id: int) -> Callable[[], PythonSpan]:
             try:
                 end_index, byte_offset = next(segment.slots)
             except StopIteration:
-                segment, (end_index, byte_offset) = segment.recording.reserve_in_next_segment(
-                    segment
-                )
+                segment, (end_index, byte_offset) = segment.recording.reserve_slot_after(segment)
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
@@ -383,8 +371,7 @@ def _same_span(row: Definition) -> PythonSpan:
 def _leave_below(thread: ThreadState, span: PythonSpan, end_ns: int) -> None:
     """Close the latest use of `span` where uses did not nest, and take it out of the thread's uses.
 
-    A use is (entered span, its segment, index of its end in `segment.ends`, the use around it, or
-    None). `end_ns` is negative if the span failed.
+    A use is (entered span, segment, index of its end there, the use around it). Failed: `end_ns` < 0.
     """
     inner_uses = []
     use = thread.latest_use

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         @property
         def add(self) -> Callable[[], int]:
             """Count one more."""
-            ...
 
     class OpenSegment(Protocol):
         """What spans need of the segment in use, `segments.Segment`."""
@@ -47,41 +46,32 @@ if TYPE_CHECKING:
         @property
         def clipped_events(self) -> Count:
             """Counts events that are kept without a value that does not fit."""
-            ...
 
         @property
         def failed_events(self) -> Count:
             """Counts events that the recorder failed at."""
-            ...
 
         @property
         def devices(self) -> Any:
             """The devices it has met, `times.Devices`."""
-            ...
 
-        def reserve_in_next_segment(self, full: OpenSegment) -> tuple[OpenSegment, Slot]:
+        def reserve_slot_after(self, full: OpenSegment) -> tuple[OpenSegment, Slot]:
             """Reserve a slot in the segment after `full`."""
-            ...
 
         def register_thread(self) -> ThreadState:
             """Enter the calling thread into the thread table."""
-            ...
 
         def count_unusable_time(self) -> None:
             """Count an event that was left out because its times were no integers."""
-            ...
 
         def clock_reading(self, reading: ClockReading) -> None:
             """Write down a reading of clocks."""
-            ...
 
         def at_step_boundary(self) -> None:
             """Do the housekeeping that is due between two steps."""
-            ...
 
         def keep(self) -> None:
             """Keep the steps in the ring permanently."""
-            ...
 
 
 __all__ = ["NO_STEP", "OPEN", "OPEN_WITH_BYTES", "STATE", "WORD", "State", "ThreadState", "Waiting"]
@@ -166,14 +156,13 @@ class _Fields:
     def pass_boundary(self) -> bool:
         """Note a boundary between steps at which there is nothing to do; False if there may be.
 
-        `arm` has said for which segment and until when that holds; `left` are the free slots that it
-        had at the boundary before.
+        `arm` has named the segment for which that holds, the time until then, and the limits in slots.
         """
         segment = self.segment
         if segment is None or segment is not self._armed_segment or now() >= self._until_ns:
             return False
         slots_left = length_hint(segment.slots)
-        slots_used = self.left - slots_left
+        slots_used = self.left - slots_left  # since the boundary before
         if slots_used > self._max_step_slots or slots_left < self._min_slots_left:
             return False
         self.left = slots_left

@@ -40,10 +40,7 @@ class CudaClock:
         return f"cuda:{self._index}"
 
     def record_event(self) -> tuple[Event, int] | None:
-        """Record an event on the calling thread's stream; return the event and the stream's id.
-
-        None while the stream's work is captured into a graph, to be repeated.
-        """
+        """Record an event on the thread's stream; return it and the stream's id, None while captured."""
         if _CUDA.is_current_stream_capturing():
             return None
         stream = _CUDA.current_stream(self._index)

@@ -89,8 +89,7 @@ class DeviceSpan:
     def begin(self, track: int | None = None, **values: Unpack[Values]) -> Token | DeviceToken:
         """Begin a span now, on this thread or on `track`; what is returned ends it.
 
-        The number `request` ties it to its times on the device, so that a span to which the caller
-        gives one is not timed there.
+        The number `request` ties it to its times on the device; a span with another one has none.
         """
         devices = self._find_devices()
         if devices is None or "request" in values:
@@ -115,10 +114,7 @@ class DeviceSpan:
     __call__ = begin
 
     def _find_devices(self) -> Devices | None:
-        """Return the devices of the recording, which begins now if it waits for its first event.
-
-        None if nothing is recorded.
-        """
+        """Open a recording that waits for its first event; return its devices, None if none is open."""
         if STATE.segment is None and (waiting := STATE.waiting) is not None:
             waiting.open_recording()
         recording = STATE.recording

@@ -38,39 +38,31 @@ class DeviceClock(Protocol):
     @property
     def index(self) -> int:
         """Its number in this process."""
-        ...
 
     @property
     def name(self) -> str:
         """What it is called, such as ``cuda:0``."""
-        ...
 
     def record_event(self) -> tuple[Event, int] | None:
         """Record an event on the calling thread's stream; also say which stream that is.
 
         None where nothing may be recorded, because the stream's work is captured to be repeated.
         """
-        ...
 
     def record_event_apart(self) -> Event:
         """Record an event on a stream on which nothing else runs, so that it is over soon."""
-        ...
 
     def can_query(self) -> bool:
         """Return True if events may be asked about now."""
-        ...
 
     def is_over(self, event: Event) -> bool:
         """Return True if the device has come past an event."""
-        ...
 
     def between_ns(self, first: Event, second: Event) -> int:
         """Return the device's time between two events that are over, nanoseconds."""
-        ...
 
     def reuse(self, *events: Event) -> None:
         """Return events to the pool."""
-        ...
 
 
 def find() -> DeviceClock | None:
@@ -135,8 +127,7 @@ class Anchors:
     def look(self) -> None:
         """Write down a reading of both clocks if the device has passed the latest anchor by now.
 
-        An anchor is an event with its time on the device, None before it was passed, and the window
-        on the host's clock in which that was. The first one sets the device's clock to the host's.
+        An anchor is an event with its time on the device's clock, and a window for it on the host's.
         """
         anchor = self.latest
         if anchor.device_ns is not None or not self._wait_until_seen(anchor):
@@ -144,7 +135,7 @@ class Anchors:
         host_middle_ns = anchor.host_before_ns + anchor.window_ns // 2
         earlier_anchor = self._last_seen
         if earlier_anchor is None or earlier_anchor.device_ns is None:
-            anchor.device_ns = host_middle_ns
+            anchor.device_ns = host_middle_ns  # the first one: the device's clock is set by it
         else:
             anchor.device_ns = earlier_anchor.device_ns + self._clock.between_ns(
                 earlier_anchor.event, anchor.event
@@ -165,10 +156,7 @@ class Anchors:
         self.look()
 
     def _cast_sharpest(self) -> Anchor:
-        """Record some events as anchors, until the device does not pass one soon.
-
-        Return the anchor with the smallest window on the host's clock, in which the device passed it.
-        """
+        """Record events until one is not passed soon; return that with the smallest window."""
         sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
             anchor = Anchor(event=None, host_before_ns=self._now())

@@ -79,10 +79,7 @@ class DeviceTimer:
         return None if self._closed or not self._clock.can_query() else next(_requests)
 
     def begin(self, request: int, track_name: str | None) -> Timing | None:
-        """Begin to time what the calling thread's stream does next; None where that cannot be.
-
-        `request` is the number of the span on the host, `track_name` of the track for its device times.
-        """
+        """Begin to time what the thread's stream does next, for this request; None if not timed."""
         event_and_stream = None if self._closed else self._clock.record_event()
         if event_and_stream is None:
             return None
@@ -91,7 +88,7 @@ class DeviceTimer:
         return Timing(request, self._now(), self._anchors.latest, event, track)
 
     def end(self, timing: Timing) -> None:
-        """End a span's timing where the calling thread's stream is now; write known times later."""
+        """End a span's timing where the thread's stream is now; its times are written once known."""
         event_and_stream = None if self._closed else self._clock.record_event()
         if event_and_stream is None:
             return
@@ -143,10 +140,7 @@ class DeviceTimer:
         return bool(self._waiting) or self._anchors.latest.device_ns is None
 
     def _write_known_times(self) -> None:
-        """Write down the known times of waiting spans; those not known yet wait on in their order.
-
-        It stops after `_MOST_UNFINISHED` unknown ones, as later spans are hardly over before earlier.
-        """
+        """Write down the known times of waiting spans; the unfinished wait on in their order."""
         unfinished: list[Timing] = []
         for _ in range(len(self._waiting)):
             try:
@@ -162,8 +156,7 @@ class DeviceTimer:
     def _write_if_known(self, timing: Timing) -> bool:
         """Write a span's times down if the device has passed both its events; return True then.
 
-        The record has the host's begin, the device's duration, and as `nbytes` the device's begin, ns
-        of the device's clock, on which the anchor's time is known.
+        The record has the host's begin, the device's duration, and as `nbytes` the device's begin, ns.
         """
         clock, anchor_device_ns = self._clock, timing.anchor.device_ns
         if anchor_device_ns is None or not (
@@ -202,10 +195,7 @@ class Devices:
         self._lock = threading.RLock()  # a signal handler may come in between
 
     def current_timer(self) -> DeviceTimer | None:
-        """Return the timer of the device that the calling thread uses; None without one.
-
-        None also where devices have failed, or events cannot be asked about while a graph is captured.
-        """
+        """Return the timer of the device that the calling thread uses; None if it cannot be timed."""
         if self._failed:
             return None
         clock = timebase.find()

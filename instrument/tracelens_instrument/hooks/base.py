@@ -50,15 +50,12 @@ class HookModule(Protocol):
 
     def matches(self, obj: object) -> bool:
         """Return True if `attach` can do something with this object."""
-        ...
 
     def attach(self, obj: Any, **options: Any) -> Any:
         """Record what this object does."""
-        ...
 
     def install(self, framework: Any) -> None:
         """Record what the framework does, without a change to the program."""
-        ...
 
 
 @dataclass(frozen=True)

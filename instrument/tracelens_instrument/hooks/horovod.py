@@ -83,17 +83,11 @@ def _identify() -> None:
 
 
 def _around_issuing(op: str) -> Callable[..., Any]:
-    """Make the wrapper of a function that hands in an operation, such as "allreduce".
-
-    The function returns the operation's handle.
-    """
+    """Make the wrapper of a function that hands in an operation, `op`, and returns its handle."""
 
     def issue(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
-        """Begin a span, which ends when the program synchronizes with the handle returned.
-
-        `wrapped` is Horovod's function; the token, None if nothing was recorded, ends the span.
-        """
-        token = attempt(_begin_reduction, op, args, kwargs)
+        """Begin a span, which ends when the program synchronizes with the handle returned."""
+        token = attempt(_begin_reduction, op, args, kwargs)  # None if that failed
         try:
             handle = wrapped(*args, **kwargs)
         except BaseException:
@@ -108,10 +102,7 @@ def _around_issuing(op: str) -> Callable[..., Any]:
 
 
 def _begin_reduction(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token:
-    """Begin a span, numbered among those of the same operation and name: Horovod matches them so.
-
-    `args` and `kwargs` are those of its function; the payload is a tensor, or a list of them.
-    """
+    """Begin a span, numbered among those of the same operation and name: Horovod matches them so."""
     payload = args[0] if args else kwargs.get("tensor", kwargs.get("tensors", ()))
     tensors = payload if isinstance(payload, (list, tuple)) else (payload,)
     name = kwargs.get("name") or _next_default_name(op)

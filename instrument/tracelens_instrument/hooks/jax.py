@@ -67,15 +67,15 @@ class Operation:
     end_ns: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProfiledSpan:
     """A span to record; without `op` it is computation. `seq` numbers the calls of one collective."""
 
     name: str
-    op: str | None = None
     start_ns: int
     end_ns: int
     step: int
+    op: str | None = None
     seq: int = 0
 
 
@@ -102,18 +102,11 @@ def spans_of(
             _extend_computations(computations, operation)
             continue
         name = f"{operation.module}/{operation.name}"
-        yield ProfiledSpan(
-            name=name,
-            op=op,
-            start_ns=operation.start_ns,
-            end_ns=operation.end_ns,
-            step=step,
-            seq=call_counts[name],
-        )
+        yield ProfiledSpan(name, operation.start_ns, operation.end_ns, step, op, call_counts[name])
         call_counts[name] += 1
     for begin_ns, end_ns in computations:
         step = _find_step(begin_ns, begins_and_steps) or 0
-        yield ProfiledSpan(name="computation", start_ns=begin_ns, end_ns=end_ns, step=step)
+        yield ProfiledSpan("computation", begin_ns, end_ns, step)
 
 
 def _collective_op(name: str) -> str | None:
@@ -247,11 +240,7 @@ def _end_step(annotation: Any) -> None:
 
 
 def _read_operations(profile_path: Path, wall_minus_monotonic_ns: int) -> list[Operation]:
-    """Read the operations that XLA ran in this process; their times become monotonic ones.
-
-    `wall_minus_monotonic_ns` is Unix time minus monotonic time, `offset_ns` monotonic time minus that of
-    the profile's events.
-    """
+    """Read the operations that XLA ran in this process; their times (Unix) become monotonic ones."""
     import jax  # noqa: PLC0415 - only with JAX
 
     profile = jax.profiler.ProfileData.from_file(str(profile_path))

@@ -128,15 +128,11 @@ class SlowSteps:
         self._slow_in_a_row = 0
 
     def ends_slow_row(self, step_end_ns: int) -> bool:
-        """Called when a step ends; True if it is the last of enough slow ones in a row.
-
-        A step lasts since the end of the one before. What is slow follows from recent steps, so the
-        first ones never are.
-        """
+        """Called when a step ends; True if it is the last of enough slow ones in a row."""
         step_begin_ns, self._last_end_ns = self._last_end_ns, step_end_ns
         if step_begin_ns is None:
             return False
-        step_ns = step_end_ns - step_begin_ns
+        step_ns = step_end_ns - step_begin_ns  # since the end of the step before
         is_slow = len(self._recent_steps_ns) >= _FEWEST_STEPS and step_ns > self._limit_ns()
         self._recent_steps_ns.append(step_ns)
         self._slow_in_a_row = self._slow_in_a_row + 1 if is_slow else 0

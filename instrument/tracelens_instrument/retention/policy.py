@@ -61,10 +61,10 @@ def parse(
     Raises:
         InvalidArgument: one of them is not among what this module's description names.
     """
-    last, every, burst = _ALL if keep is None else _parse_keep(keep)
+    keep_rule = _ALL if keep is None else _parse_keep(keep)
     budget_bytes = None if budget is None else _parse_budget(budget)
     level = DEFAULT_DETAIL if detail is None else checked_detail(detail)
-    return Retention(last, every, burst, budget_bytes, detail=level)
+    return Retention(*keep_rule, budget_bytes, level)
 
 
 def from_environment() -> Retention:
@@ -78,10 +78,10 @@ def read_retention(keep: str | None, budget: int | str | None, detail: str | Non
     Raises:
         InvalidArgument: what is given makes no sense.
     """
-    last, every, burst = _argument_or_variable(keep, KEEP_VARIABLE, _parse_keep) or _ALL
+    keep_rule = _argument_or_variable(keep, KEEP_VARIABLE, _parse_keep) or _ALL
     budget_bytes = _argument_or_variable(budget, BUDGET_VARIABLE, _parse_budget)
     level = _argument_or_variable(detail, DETAIL_VARIABLE, checked_detail) or DEFAULT_DETAIL
-    return Retention(last, every, burst, budget_bytes, detail=level)
+    return Retention(*keep_rule, budget_bytes, level)
 
 
 def checked_detail(detail: object) -> str:

@@ -22,12 +22,7 @@ from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, UNFINISHED_SA
 from tracelens_instrument.core.attachments import ATTACHED_VARIABLE, note_attached
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.stacks.frame_paths import make_path_shortener
-from tracelens_instrument.stacks.timeline import (
-    Run,
-    find_clock_offset_ns,
-    read_runs,
-    run_marker,
-)
+from tracelens_instrument.stacks.timeline import Run, find_clock_offset_ns, read_runs, run_marker
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
 MARKERS: Final = 40
@@ -53,8 +48,8 @@ class _Rank:
         """
         if not self._over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
-            is_late = self._end_ns is not None and now() >= self._end_ns
-            self._over = bool(readable) or is_late or os.getppid() != self._parent
+            is_due = self._end_ns is not None and now() >= self._end_ns
+            self._over = bool(readable) or is_due or os.getppid() != self._parent
         return self._over
 
 
@@ -103,10 +98,7 @@ class _Spy:
 
 
 def main() -> None:
-    """Sample the rank in pieces until it ends, and write them to a file, a batch each.
-
-    The command line is the rank's pid, the samples per second, the file, and maybe for how many seconds.
-    """
+    """Sample the rank in pieces until it ends, and write them to a file, a batch each."""
     pid, rate_hz, samples_path = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     rank = _Rank(pid, duration_s=float(sys.argv[4]) if len(sys.argv) > 4 else None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too, and ends us
@@ -148,9 +140,6 @@ def _read_samples(samples_path: Path) -> list[pa.RecordBatch]:
 
 def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatch:
     """Sample until the piece is full or the rank ends; return its runs on the monotonic clock.
-
-    A run is samples in a row with the same stack, a row of the batch. As py-spy samples this process,
-    too, markers, functions of known begin and end, tie its clock to ours.
 
     Raises:
         OSError: py-spy cannot be run, or may not look into the rank.

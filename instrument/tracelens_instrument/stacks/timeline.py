@@ -80,11 +80,7 @@ def read_runs(path: Path, shorten_path: Callable[[str], str] = str) -> Iterator[
 
 
 def _name_frame(event: dict[str, Any], track: _Track, shorten_path: Callable[[str], str]) -> str:
-    """Return ``function (file:line)`` for an event of py-spy that begins a frame.
-
-    The outermost are no frames but name the process and the thread: empty; `track` gets the thread's
-    number and name.
-    """
+    """Return ``function (file:line)``; empty for the process and its thread, which `track` gets."""
     name: str = event["name"]
     source = event["args"]
     if not source["filename"]:
@@ -112,8 +108,7 @@ def find_clock_offset_ns(
 ) -> int | None:
     """Return monotonic time minus py-spy's, ns; None if too few markers were sampled to tell.
 
-    `marker_spans` are the true begin and end of each marker, by its name. A sample is stamped late,
-    never early, so each marker gives lower bounds: the largest is the offset.
+    `marker_spans` are their true begin and end, by name; samples are stamped late, so bounds are lower.
     """
     sampled_spans: dict[str, tuple[int, int]] = {}  # first and last time, on py-spy's clock
     for run in runs:

@@ -190,10 +190,7 @@ class _Channel:
 
 
 def _await_end(channel: _Channel, growing_file: Path) -> bool:
-    """Wait for a converter while its file grows, and show its size; True if it has ended.
-
-    Its end closes the channel.
-    """
+    """Wait for a converter while its file grows, and show its size; True if it has ended."""
     size_bytes, unchanged_looks = -1, 0
     try:
         while unchanged_looks < _MOST_UNCHANGED_LOOKS:
@@ -243,9 +240,7 @@ def _converter_wanted(retention: Retention) -> bool:
 
 
 def _spawn_converter(recording_path: Path, input_descriptor: int) -> None:
-    """Start the converter detached from this process, with no descriptor but its input.
-
-    A shell starts it and ends, so that it is no child of this process.
+    """Start the converter, by a shell that ends at once, with no descriptor of ours but its input.
 
     Raises:
         OSError: it cannot be started.

@@ -76,11 +76,7 @@ class _Training:
         self._is_over = not is_live(recording_path)  # also if the pid is another process's by now
 
     def listen(self) -> _Report:
-        """Wait for a message of the training, or for its end; without a pid look now and then.
-
-        A message is a line: the number of full segments, or "end". A report without either says 0, and
-        that the recording goes on.
-        """
+        """Wait for a line of the training, or for its end; without a pid look now and then."""
         if self._is_over:
             return _Report(is_over=True)
         is_watched = self._pid_descriptor is not None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL_VARIABLE",
+    "Location",
     "Mount",
-    "SegmentsLocation",
     "discard_location",
     "find_local_directory",
     "find_mount",
@@ -113,10 +113,7 @@ def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
 
 
 def find_mount(path: Path, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the file system that an existing path is on, by its device number, else by its name.
-
-    None if the table of mounts has none around the path.
-    """
+    """Return the file system that an existing path is on, by its device number, else by its name."""
     device, real_path = path.stat().st_dev, os.path.realpath(path)
     enclosing_mounts = [mount for mount in mounts if _contains(mount.path, real_path)]
     same_device_mounts = [mount for mount in enclosing_mounts if mount.device == device]
@@ -152,10 +149,7 @@ def _list_local_candidates() -> list[Path]:
 
 
 def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> Path | None:
-    """Choose a local directory: the first disk with plenty of room, else memory, else what has most.
-
-    None if no local one has room for a few segments.
-    """
+    """Choose the first local disk with plenty of room, else memory, else what has most; None if full."""
     local_directories = [
         directory
         for directory in directories
@@ -193,14 +187,14 @@ def _is_same_directory(path: Path, other_path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class SegmentsLocation:
+class Location:
     """A segments folder, and the note in the trace folder that names it if it is elsewhere."""
 
     folder: Path
     note_path: Path | None = None
 
 
-def make_segments_folder(directory: Path, identity: Identity, pid: int) -> SegmentsLocation:
+def make_segments_folder(directory: Path, identity: Identity, pid: int) -> Location:
     """Make a segments folder for process `pid`, in the trace folder or on a disk of this host.
 
     Raises:
@@ -226,7 +220,7 @@ def make_segments_folder(directory: Path, identity: Identity, pid: int) -> Segme
     raise FileExistsError(f"{directory} holds a thousand recordings of process {pid}")
 
 
-def discard_location(location: SegmentsLocation) -> None:
+def discard_location(location: Location) -> None:
     """Remove a folder in which nothing could be written."""
     with Tolerated(OSError):
         (location.folder / MARKER_FILE).unlink(missing_ok=True)
@@ -242,13 +236,13 @@ def _names_to_try(identity: Identity, pid: int) -> Iterator[str]:
         yield make_stem(identity.role, identity.rank, number)
 
 
-def _in_trace_folder(directory: Path, name: str) -> SegmentsLocation:
+def _in_trace_folder(directory: Path, name: str) -> Location:
     folder = directory / f"{name}{SEGMENTS_SUFFIX}"
     folder.mkdir()
-    return SegmentsLocation(folder)
+    return Location(folder)
 
 
-def _on_this_host(local_directory: Path, directory: Path, name: str) -> SegmentsLocation:
+def _on_this_host(local_directory: Path, directory: Path, name: str) -> Location:
     """Make the segments folder in `local_directory`, where every user may write, inside a private one.
 
     A note in the trace folder `directory` leads there. `name` is that of both, without suffix.
@@ -259,7 +253,7 @@ def _on_this_host(local_directory: Path, directory: Path, name: str) -> Segments
         leave_note(note_path, private_folder / f"{name}{SEGMENTS_SUFFIX}")
     try:
         private_folder.mkdir(mode=0o700)
-        return SegmentsLocation(_in_trace_folder(private_folder, name).folder, note_path)
+        return Location(_in_trace_folder(private_folder, name).folder, note_path)
     except OSError:
         note_path.unlink(missing_ok=True)
         raise

@@ -16,7 +16,7 @@ from tracelens_instrument.core.failures import Tolerated, cannot_write, reraise_
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.storage import segments
-from tracelens_instrument.storage.segments import Segment, count_records, create_segment, make_sink
+from tracelens_instrument.storage.segments import Segment, count_records, create_segment, sink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Storage:
         if not self.is_stopped:
             self._prepare()
 
-    def reserve_in_next_segment(self, full: OpenSegment) -> tuple[Segment, Slot]:
+    def reserve_slot_after(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         while True:
             with self._lock:
@@ -109,8 +109,7 @@ class Storage:
     def pass_boundaries(self, duration_ns: int) -> None:
         """Skip calls of `at_step_boundary` for some time, while steps stay as they were.
 
-        Not where only the last steps are kept (in a ring), nor where a full segment waits for the end of
-        a span.
+        Not where only the last steps are kept, nor where a full segment waits for the end of a span.
         """
         if self._ring is None and not self._full_segments and STATE.segment is self.segment:
             # With fewer left than this `_prepare` would make one more.
@@ -188,10 +187,7 @@ class Storage:
         return used_slots <= max_slots and self.segment.count_free_slots() >= 2 * max_slots
 
     def _prepare(self) -> None:
-        """Make spare segments, so that even a step of the largest size so far leaves one over.
-
-        Bring those ready for use into memory. A slot holds one event.
-        """
+        """Make spare segments, so that even a step of the largest size so far leaves one over."""
         missing_slots = 2 * self._max_step_slots - self.segment.count_free_slots()
         spare_count = missing_slots // _segment_slots() + 2
         while len(self._spare_segments) < min(spare_count, _MOST_AHEAD) and self._add_spare():
@@ -217,7 +213,7 @@ class Storage:
             if not self._closed:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
-            segment = make_sink(self._recording, self._losses.counter(reason))
+            segment = sink(self._recording, self._losses.counter(reason))
         self._remember(segment)
         return segment
 
@@ -251,9 +247,7 @@ class Storage:
         try:
             return create_segment(self._folder, number, self._recording)
         except BaseException:  # a signal handler may raise anything here
-            self._unused_numbers.append(
-                number
-            )  # a gap in the numbers means that events are missing
+            self._unused_numbers.append(number)  # a gap means that events are missing
             raise
 
     def _fits(self, budget: int) -> bool:
@@ -286,19 +280,15 @@ class Storage:
             ring.freeze()
 
     def _drop(self, path: Path, reason: str) -> None:
-        """Unlink a segment, which never hurts those who still write to it.
-
-        Count its events as lost, and note its finished steps, which are not seen otherwise.
-        """
+        """Unlink a segment, which never hurts those who still write to it, and count its events."""
         from tracelens_instrument.retention.last_steps import read_finished_steps  # noqa: PLC0415 - few drop any
 
         with Tolerated(OSError):  # removed by another program: its content is not known
             content = path.read_bytes()
             event_count = count_records(content)
             path.unlink()
-            for step in summarize_steps(
-                read_finished_steps(content, REGISTRY.definition_id("step", "step"))
-            ):
+            step_definition = REGISTRY.definition_id("step", "step")
+            for step in summarize_steps(read_finished_steps(content, step_definition)):
                 self._side.append(format_line("past", step))
             self._segment_bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(event_count)

@@ -33,14 +33,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.failures import Counter
     from tracelens_instrument.core.state import OpenRecording, Slot
 
-__all__ = [
-    "LEAST_CONVERTED",
-    "SEGMENT_BYTES",
-    "Segment",
-    "count_records",
-    "create_segment",
-    "make_sink",
-]
+__all__ = ["LEAST_CONVERTED", "SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
@@ -159,8 +152,6 @@ class _SharedSlots:
 def create_segment(folder: Path, number: int, recording: OpenRecording) -> Segment:
     """Make segment `number` of a recording in `folder`, its space reserved, and write its header.
 
-    The capacity is in records; the header takes the place of one.
-
     Raises:
         OSError: there is no room, or the folder cannot be written.
     """
@@ -209,7 +200,7 @@ def count_records(content: bytes) -> int:
     return len(definitions) - definitions.tolist().count(0)
 
 
-def make_sink(recording: OpenRecording, lost: Counter) -> Segment:
+def sink(recording: OpenRecording, lost: Counter) -> Segment:
     """Make a segment that counts its records and keeps none."""
     return Segment(bytearray(RECORD_BYTES), recording, slots=_NoSlots(lost))
 

@@ -143,11 +143,7 @@ class SideFile:
         return not self._is_torn
 
     def _open_descriptor(self) -> int:
-        """Return the number of the file's descriptor, opened again if the program has closed it.
-
-        Raises:
-            OSError: another file has its name now, or it cannot be opened.
-        """
+        """Return the number of the file's descriptor, opened again if the program has closed it."""
         number = self._descriptor.number
         if number is None:
             reopened = Descriptor(os.open(self._path, _APPEND))

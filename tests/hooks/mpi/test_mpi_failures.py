@@ -7,7 +7,7 @@ from support.launch.mpi import run_alone
 from support.launch.recording import read_one
 
 BREAKAGES = {
-    "numbers": "log.CommunicatorLog.span = broken",
+    "numbers": "log.CommLog.span = broken",
     "bytes": "log.payload_of_call = log.payload_of_buffer = broken",
     "spans": "recorder.span = recorder.track = broken",
     "receipts": "log.Receipt.__init__ = broken",

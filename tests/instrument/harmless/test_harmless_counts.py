@@ -81,7 +81,7 @@ def test_a_fault_of_our_own_is_counted(trace: Path, monkeypatch: pytest.MonkeyPa
     train(span, SLOTS)
     monkeypatch.setattr(
         Recording,
-        "reserve_in_next_segment",
+        "reserve_slot_after",
         function_that_raises(ZeroDivisionError("our own mistake")),
     )
     with pytest.warns(RuntimeWarning, match="the recorder failed, the training goes on") as warned:

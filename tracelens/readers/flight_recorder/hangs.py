@@ -28,10 +28,7 @@ def unnumber_unstarted_calls(calls: pl.DataFrame) -> pl.DataFrame:
 def list_hang_facts(
     all_calls: pl.DataFrame, ranks_by_group: Mapping[str, Sequence[int]], dumped_ranks: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each group's label and how far its calls came; `all_calls` are those of `dumped_ranks`.
-
-    Groups whose ranks are not known have those that call them.
-    """
+    """Yield each group's label and how far its calls came; `all_calls` are those of `dumped_ranks`."""
     groups = all_calls.drop_nulls("seq").group_by(
         "communicator", "group_label", maintain_order=True
     )

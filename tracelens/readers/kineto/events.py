@@ -101,7 +101,7 @@ def names_collective(arguments: Any) -> bool:
 
 
 def select_communication_arguments(arguments: list[Any], first_row: int) -> list[tuple[int, Any]]:
-    """Return arguments that name a collective, or may say how large one is, with their row numbers."""
+    """Return arguments that name a collective, or may say how large one is, each with its row number."""
     return [
         (row_number, event_arguments)
         for row_number, event_arguments in enumerate(arguments, first_row)

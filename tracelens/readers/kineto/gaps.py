@@ -82,9 +82,10 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
     """Yield which files were cut off, and how many events cannot be read."""
     cut_files = [table.path.name for table in tables if table.is_cut]
     if cut_files:
+        verb, pronoun = ("was", "it") if len(cut_files) == 1 else ("were", "them")
         yield Gap(
-            f"{fmt.join_words(cut_files)} {'was' if len(cut_files) == 1 else 'were'} cut off",
-            f"what happened after the last whole event of {'it' if len(cut_files) == 1 else 'them'}",
+            f"{fmt.join_words(cut_files)} {verb} cut off",
+            f"what happened after the last whole event of {pronoun}",
             "Export the profile again, and copy it whole.",
         )
     lost_count = sum(table.lost_count + table.unusable_count for table in tables)
@@ -99,7 +100,7 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
 
 def _devices(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
     """Yield that kernels are missing where devices were used."""
-    backends = {str(table.distributed_info.get("backend", "")) for table in tables}
+    backends = [str(table.distributed_info.get("backend", "")) for table in tables]
     uses_devices = any(name in backend for name in _DEVICE_BACKENDS for backend in backends)
     has_nccl_spans = spans["name"].cast(pl.String).str.starts_with("nccl:").any()
     if (uses_devices or has_nccl_spans) and not spans["stream"].count():

@@ -224,10 +224,7 @@ def _drop_repeats(
 
 
 def _note_lost_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list[Note]:
-    """Find launches without a kernel in each file (`lost_kernels`), and note them.
-
-    Kernels may be in another file of the same rank.
-    """
+    """Find launches without a kernel in the files of their rank (`lost_kernels`), and note them."""
     notes = []
     for table, rank in zip(tables, ranks, strict=True):
         tables_of_rank = [other for other, r in zip(tables, ranks, strict=True) if r == rank]

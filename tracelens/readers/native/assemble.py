@@ -206,15 +206,12 @@ def _name_damage(path: Path) -> Iterator[None]:
 
 
 def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
-    """Return the row of `Trace.processes` for a process that lost events unintentionally.
-
-    `choose_main` sets `main`, by `stepped` and `child`.
-    """
+    """Return the row of `Trace.processes` of a process, which lost some events unintentionally."""
     side, outline = part.side, part.outline
     return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
-        "main": False,
+        "main": False,  # `choose_main` sets it, by `stepped` and `child`
         "complete": side.complete and not part.is_cut,
         "events": outline.event_count,
         "dropped": lost_count,

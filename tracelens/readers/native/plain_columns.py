@@ -126,10 +126,7 @@ def select_usable(recording: Recording) -> UsableEvents:
 def _read_plain(
     path: Path, names: Collection[str], cache: BoundedCache, side: SideTables | None
 ) -> UsableEvents | None:
-    """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None.
-
-    `side` are its side tables, if they were read and checked before.
-    """
+    """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None."""
     content = read_content(path)
     schema = read_last_schema(content)
     if schema is None or not schema.equals(FILE_SCHEMA):

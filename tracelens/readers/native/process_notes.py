@@ -29,23 +29,23 @@ def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
     """Mark in rows of processes the main one of each rank; return notes on ranks that had several.
 
     It is the latest with steps, of equally old ones that with more events; never a child of a rank. Each
-    row has `stepped` and `child` and the columns of `Trace.processes`.
+    row has the columns of `Trace.processes`, `stepped` (it has steps), and `child` (a rank started it).
     """
-    rows_of_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    rows_by_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}  # by role and rank
     for row in rows:
         row["main"] = False
         if not row["child"]:
-            rows_of_rank.setdefault((row["role"], row["rank"]), []).append(row)
+            rows_by_rank.setdefault((row["role"], row["rank"]), []).append(row)
     notes = []
-    for (role, rank), candidates in sorted(rows_of_rank.items()):
-        main = max(candidates, key=lambda row: (row["stepped"], row["incarnation"], row["events"]))
-        main["main"] = True
-        run_count = sum(row["stepped"] for row in candidates)
-        if run_count > 1:
+    for (role, rank), candidates in sorted(rows_by_rank.items()):
+        main_row = max(candidates, key=lambda r: (r["stepped"], r["incarnation"], r["events"]))
+        main_row["main"] = True
+        recorded_count = sum(row["stepped"] for row in candidates)
+        if recorded_count > 1:
             subject = "Rank" if role == "worker" else "Parameter server"
             sentence = (
-                f"{subject} {rank} was recorded {run_count} times: the latest with steps, process "
-                f"{main['pid']}, stands for it, the others are kept apart."
+                f"{subject} {rank} was recorded {recorded_count} times: the latest with steps, process "
+                f"{main_row['pid']}, stands for it, the others are kept apart."
             )
             notes.append(Note(file="", sentence=sentence, kind="restarted"))
     return notes
@@ -98,10 +98,11 @@ def note_process_losses(
 def note_retention(sides: Sequence[SideTables]) -> list[Note]:
     """Return notes on what was left out as asked: by recordings, and by a conversion of them.
 
-    Processes with the same options have one note.
+    Processes with the same options have one note: `burst` of `every` steps are recorded in full, or only
+    the `last` steps are kept (`past` sums up older ones).
     """
-    thinned_counts: Counter[tuple[int, int]] = Counter()
-    outdated_counts: Counter[int] = Counter()
+    thinned_counts: Counter[tuple[int, int]] = Counter()  # events, by `every` and `burst`
+    outdated_counts: Counter[int] = Counter()  # events, by `last`
     past_steps: dict[int, list[Past]] = {}
     for side in sides:
         retention = side.retention
@@ -111,10 +112,10 @@ def note_retention(sides: Sequence[SideTables]) -> list[Note]:
             outdated_counts[retention.last] += side.dropped.get(OUTDATED, 0)
             past_steps.setdefault(retention.last, []).extend(side.past)
     sentences = [
-        *(_thinned_sentence(*option, count) for option, count in thinned_counts.items()),
+        *(_thinned_sentence(*options, count) for options, count in thinned_counts.items()),
         *(
-            _outdated_sentence(kept_steps, count, past_steps[kept_steps])
-            for kept_steps, count in outdated_counts.items()
+            _outdated_sentence(last, count, past_steps[last])
+            for last, count in outdated_counts.items()
             if count
         ),
         *_detail_sentences(sides),

@@ -84,7 +84,7 @@ class NativeReader:
         files = select_recordings(list_recordings(path), options.choice)
         root = None if path in files else path  # a file that was named itself may be a link
         recorded_parts, problems = _read_all(files, root, options)
-        if any(isinstance(error, TraceNotFound) for _, error in problems):
+        if any(isinstance(error, TraceNotFound) for _, error in problems):  # segments became files
             files_now = select_recordings(list_recordings(path), options.choice)
             new_files = [file for file in files_now if file not in files]
             more_parts, more_problems = _read_all(new_files, root, options)
@@ -99,18 +99,21 @@ class NativeReader:
         trace = _add_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
             raise build_no_events_error(path, [part.side for part in recorded_parts])
-        is_recorded = any(part.is_running for part in recorded_parts)
+        is_running = any(part.is_running for part in recorded_parts)
         return trace.with_(
             path=path,
             journal=tuple(read_journals(folder)),
-            read_at_ns=time.time_ns() if is_recorded else None,
+            read_at_ns=time.time_ns() if is_running else None,
         )
 
 
 def _read_all(
     files: Sequence[Path], root: Path | None, options: Reading
 ) -> tuple[list[Part], list[_Problem]]:
-    """Read files; return also the errors of those that cannot be read."""
+    """Read files below `root` (None: files that were named); return also those that cannot be read.
+
+    Their events are kept as far as `max_kept_bytes` hold them, beside those that the part before shares.
+    """
     recorded_parts: list[Part] = []
     problems: list[_Problem] = []
     free_bytes = options.max_kept_bytes
@@ -118,9 +121,11 @@ def _read_all(
     groups = split_into_batches(
         files, choose_batch_size(len(files), options.executor) if are_small else 1
     )
-    tasks = ((group, free_bytes > 0) for group in groups)
-    work = partial(_try_group, trace=root, cache=BoundedCache())
-    results = chain.from_iterable(map_in_order(work, tasks, options.executor, brief=are_small))
+    tasks = ((group, free_bytes > 0) for group in groups)  # files, and whether to keep their events
+    read_group = partial(_try_group, trace=root, cache=BoundedCache())
+    results = chain.from_iterable(
+        map_in_order(read_group, tasks, options.executor, brief=are_small)
+    )
     for done_count, (file, result) in enumerate(zip(files, results, strict=True), 1):
         if isinstance(result, Part):
             neighbour = recorded_parts[-1] if recorded_parts else None
@@ -164,7 +169,7 @@ def _mean_bytes(files: Sequence[Path]) -> float:
 def _try_group(
     task: tuple[Sequence[Path], bool], trace: Path | None, cache: BoundedCache
 ) -> list[Part | Exception]:
-    """Read some files; keep the events that are asked for again, if the task says so.
+    """Read the files of a task, in the folder `trace`; keep their events in memory, if the task says so.
 
     Equal values of parts that follow each other are shared, so that they are sent once.
     """

@@ -43,12 +43,12 @@ def list_recordings(path: Path) -> list[Path]:
         entries = sorted(path.iterdir(), key=attrgetter("name"))
     except OSError:
         return []
-    visible = [entry for entry in entries if not entry.name.startswith(".")]
-    trace_names = [entry.name for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
-    converted_stems = {name.removesuffix(TRACE_SUFFIX) for name in trace_names}
+    visible_entries = [entry for entry in entries if not entry.name.startswith(".")]
+    file_names = [entry.name for entry in visible_entries if entry.name.endswith(TRACE_SUFFIX)]
+    converted_stems = {name.removesuffix(TRACE_SUFFIX) for name in file_names}
     return [
         entry
-        for entry in visible
+        for entry in visible_entries
         if entry.name.endswith(TRACE_SUFFIX)
         or (entry.name.endswith(UNFINISHED) and entry.stem not in converted_stems)
     ]
@@ -101,17 +101,17 @@ def build_no_events_error(path: Path, sides: Sequence[SideTables]) -> EmptyTrace
     lost_by_reason: dict[str, int] = {}
     for side in sides:
         lost_by_reason = add_counts(lost_by_reason, side.dropped)
-    lost_for_room = lost_by_reason.pop(NO_ROOM, 0)
-    listed = ", ".join(f"{n:,} for {reason}" for reason, n in lost_by_reason.items() if n)
+    lost_for_room_count = lost_by_reason.pop(NO_ROOM, 0)
+    losses_text = ", ".join(f"{n:,} for {reason}" for reason, n in lost_by_reason.items() if n)
     explanation = "check that the recorded program did any work after tl.start()."
-    if lost_for_room:
+    if lost_for_room_count:
         explanation = (
             "the disk was full or could not be written when it was recorded "
-            f"({fmt.count(lost_for_room, 'event')} lost for that): free some room, or record elsewhere "
-            "with --out."
+            f"({fmt.count(lost_for_room_count, 'event')} lost for that): free some room, or record "
+            "elsewhere with --out."
         )
-    elif listed:
-        explanation = f"all events were left out: {listed}."
+    elif losses_text:
+        explanation = f"all events were left out: {losses_text}."
     failed_sides = [side for side in sides if side.endings]
     if failed_sides:
         first_failed = min(failed_sides, key=lambda side: side.endings[0].at_ns)

@@ -114,14 +114,14 @@ def _can_be_encoded(text: str) -> bool:
 
 
 def _bounded(field: str, hint: Any) -> Any:
-    """Return the type of a field with its bounds, for msgspec."""
+    """Return the type `hint` of a field ("Class.name") with the bounds of its values, for msgspec."""
     if isinstance(hint, UnionType):
         return Union[tuple(_bounded(field, kind) for kind in get_args(hint))]  # noqa: UP007
     if hint == list[int]:
         return list[_bounded(field, int)]  # type: ignore[misc]
     if hint == dict[str, str]:
         return dict
-    limit = _LIMITS.get(field, _LIMIT_64)
+    limit = _LIMITS.get(field, _LIMIT_64)  # exclusive
     bounds: dict[Any, Any] = {
         int: msgspec.Meta(ge=-limit if field in _MAY_BE_NEGATIVE else 0, le=limit - 1),
         float: msgspec.Meta(ge=0, lt=float(_LIMIT_64)),

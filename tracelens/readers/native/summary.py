@@ -164,7 +164,7 @@ def _read_facts(file: Path, trace: Path | None) -> FileFacts:
 
 
 def _count_events(file: Path) -> FileFacts:
-    """Make the summary of a file that has none, from its few columns that it needs."""
+    """Make the summary of a file that has none, from the few columns that it needs."""
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     side, table = recording.side, recording.table
     unusable_by_reason: dict[str, int] = {}

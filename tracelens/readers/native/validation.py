@@ -73,21 +73,20 @@ def _arrow_files(trace: Trace) -> list[Path]:
 
 
 def _find_unknown_words(trace: Trace) -> list[str]:
-    """Find kinds, and operations of kinds, that the format does not have."""
+    """Return sentences on kinds, and operations of kinds, that the format does not have."""
     known_ops = {op for ops in OPS.values() for op in ops}
-    count_by_kind: Counter[str] = Counter()
+    count_by_kind: Counter[str] = Counter()  # numbers of spans
     count_by_op: Counter[tuple[str, str]] = Counter()  # by kind and operation
     for process in trace.source.part_by_process:
         columns = trace.source.read_columns(process, ("type", "kind", "op"))
         kind_column, op_column = columns.word_column("kind"), columns.word_column("op")
         is_span = columns.is_span
-        for unknown_word in {*kind_column.vocabulary} - {*KINDS}:
-            count_by_kind[unknown_word] += _count(is_span & kind_column.is_in((unknown_word,)))
-        for unknown_word in {*op_column.vocabulary} - known_ops:
-            is_word = is_span & op_column.is_in((unknown_word,))
-            for owning_kind in OPS.keys() & kind_column.vocabulary:
-                is_of_kind = kind_column.is_in((owning_kind,))
-                count_by_op[owning_kind, unknown_word] += _count(is_word & is_of_kind)
+        for unknown_kind in {*kind_column.vocabulary} - {*KINDS}:
+            count_by_kind[unknown_kind] += _count(is_span & kind_column.is_in((unknown_kind,)))
+        for unknown_op in {*op_column.vocabulary} - known_ops:
+            has_op = is_span & op_column.is_in((unknown_op,))
+            for kind in OPS.keys() & kind_column.vocabulary:
+                count_by_op[kind, unknown_op] += _count(has_op & kind_column.is_in((kind,)))
     kind_sentences = (
         f"{count:,} spans are of the unknown kind '{kind}'."
         for kind, count in sorted(count_by_kind.items())
@@ -106,7 +105,7 @@ def _count(rows: Flags) -> int:
 
 
 def _find_unmatched(trace: Trace) -> list[str]:
-    """Count collectives that carry no number, and those that an expected rank never joined."""
+    """Return sentences on collectives that have no number, and on those that a rank never joined."""
     outlines = list_outlines(trace)
     numberless_count = sum(
         outlines[process].unnumbered_call_count for process in trace.workers["process"]
@@ -123,12 +122,15 @@ def _find_unmatched(trace: Trace) -> list[str]:
         )
     if calls.is_empty():
         return sentences
-    communicator = pl.col("communicator").cast(pl.String)
-    names = dict(trace.communicators.select(communicator, "name").iter_rows())
-    listed = [
-        f"{row['op'][0]} {row['seq']} of '{names.get(row['communicator'], row['communicator'])}'"
-        for row in calls.head(MAX_CALLS_LISTED).iter_rows(named=True)
+    uid = pl.col("communicator").cast(pl.String)
+    name_by_uid = dict(trace.communicators.select(uid, "name").iter_rows())
+    listed_calls = [
+        f"{ops[0]} {seq} of '{name_by_uid.get(communicator, communicator)}'"
+        for communicator, seq, ops in calls.head(MAX_CALLS_LISTED)
+        .select("communicator", "seq", "op")
+        .iter_rows()
     ]
     unlisted_count = calls.height - MAX_CALLS_LISTED
-    text = ", ".join(listed) + (f" and {unlisted_count:,} more" if unlisted_count > 0 else "")
-    return [*sentences, f"Collectives that not every rank joined: {calls.height:,} ({text})."]
+    unlisted_text = f" and {unlisted_count:,} more" if unlisted_count > 0 else ""
+    calls_text = ", ".join(listed_calls) + unlisted_text
+    return [*sentences, f"Collectives that not every rank joined: {calls.height:,} ({calls_text})."]

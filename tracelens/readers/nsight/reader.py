@@ -65,7 +65,12 @@ class NsightReader:
         ranks = _find_ranks(profiles, options.rank_of, notes)
         spans_of_run = _join_spans(profiles, ranks)
         unowned_count = spans_of_run["rank"].null_count()
-        lost_kernels = _select_lost_kernels(profiles, ranks)
+        lost_kernels = {
+            (file, process): lost
+            for file, profile in profiles.items()
+            for process, lost in profile.lost_kernels_by_process.items()
+            if (file, process) in ranks
+        }
         spans_of_run, step_notes = _keep_sound_steps(
             spans_of_run.drop_nulls("rank"), profiles, ranks, lost_kernels
         )
@@ -95,18 +100,6 @@ class NsightReader:
             ),
         )
         return spans.build(spans_of_run.drop("issued_ns"), origin).with_(path=path)
-
-
-def _select_lost_kernels(
-    profiles: Mapping[str, Profile], ranks: Mapping[tuple[str, int], int]
-) -> dict[tuple[str, int], LostKernels]:
-    """Return the lost kernels of each process that is a rank; keys are file and process."""
-    return {
-        (file, process): lost
-        for file, profile in profiles.items()
-        for process, lost in profile.lost_kernels_by_process.items()
-        if (file, process) in ranks
-    }
 
 
 def _keep_sound_steps(
@@ -165,10 +158,7 @@ def _read_profiles(path: Path, options: Reading) -> tuple[dict[str, Profile], li
 def _find_ranks(
     profiles: Mapping[str, Profile], given_ranks: Mapping[str, int], notes: list[Note]
 ) -> dict[tuple[str, int], int]:
-    """Return the rank of each process that recorded something, by file and number.
-
-    `profiles` are by file. What is assumed is added to `notes`.
-    """
+    """Return the rank of each process that recorded something, by file and number; add to `notes`."""
     is_only_file = len(profiles) == 1
     ranks: dict[tuple[str, int], int] = {}
     for file, profile in profiles.items():
@@ -282,10 +272,7 @@ def _recognize(
     *,
     is_assumed: bool,
 ) -> Recognition:
-    """Summarize what was recognized; `unowned_count` events are of processes that are no rank.
-
-    `is_assumed`: nothing says the rank of the only process.
-    """
+    """Summarize what was recognized; `unowned_count` events are of no rank. The rank may be assumed."""
     event_counts, left_out_counts = Counter[str](), Counter[str]()
     if unowned_count:
         left_out_counts[UNOWNED] = unowned_count

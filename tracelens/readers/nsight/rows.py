@@ -249,10 +249,7 @@ def _add_meanings(events: pl.DataFrame, *, are_kernels: bool = False) -> pl.Data
 def _read_ranges(
     database: Database, texts: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[int, int], dict[str, int]]:
-    """Return the ranges of NVTX, ranks by process, and how many events have no row, by what they are.
-
-    The ranks are those that threads are named after.
-    """
+    """Return the ranges of NVTX, ranks in names of threads, by process, and counts of other events."""
     events = database.read_columns(
         "NVTX_EVENTS", start=_INT, end=_INT, eventType=_INT, text=_TEXT, textId=_INT, globalTid=_INT
     )
@@ -315,10 +312,7 @@ def _read_launches(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
 def _assign_phases(
     device_work: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFrame
 ) -> pl.DataFrame:
-    """Give work of a device the phase of the range in which it was launched, and when that was.
-
-    Of the ranges around a launch, the last begun counts (`launches_and_ranges`).
-    """
+    """Give work of a device the phase of the last range begun around its launch, and when that was."""
     phase_ranges = ranges.filter(pl.col("kind").is_in(_PHASES))
     phase_ranges = phase_ranges.drop_nulls(["start_ns", "end_ns"])
     launches_and_ranges = launches.sort("issued_ns").join_asof(

@@ -72,11 +72,9 @@ def _translate_region(name: str, paradigm: str, role: str) -> Meaning:
 
 def _translate_mpi_call(name: str, role: str) -> Meaning:
     """Return the meaning of a call of MPI: waiting, if it is unknown, as that is no rank's own work."""
-    call_name = normal(name)
+    call_name, step = normal(name), None
     if call_name in _CALLS_OF_MPI:
-        return (*_CALLS_OF_MPI[call_name], None)
-    named_meaning = meaning(name)
+        return (*_CALLS_OF_MPI[call_name], step)
+    kind, op = meaning(name) or USER_CODE
     is_blocking = role in _ROLES_OF_COLLECTIVES and not call_name.startswith("mpii")
-    if is_blocking and named_meaning and named_meaning[0] == "reduction":
-        return (*named_meaning, None)
-    return "wait", None, None
+    return (kind, op, step) if is_blocking and kind == "reduction" else ("wait", None, step)

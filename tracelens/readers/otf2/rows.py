@@ -40,15 +40,11 @@ Communicators = dict[int, tuple[str, list[int]]]
 def find_ranks(definitions: dict[str, Any]) -> dict[int, int]:
     """Return the rank of each location group, by its number: as MPI numbers them, else as names end.
 
-    Devices are of the rank whose process made them.
+    Devices are of the rank whose process made them. `groups` are by location.
     """
     location_groups = definitions["location_groups"]
-    group_by_location = _find_groups(definitions)
-    rank_by_group = {
-        group_by_location[location]: rank
-        for rank, location in enumerate(definitions["mpi_locations"][:MOST_RANKS])
-        if location in group_by_location
-    }
+    groups, mpi_locations = _find_groups(definitions), definitions["mpi_locations"][:MOST_RANKS]
+    rank_by_group = {groups[loc]: rank for rank, loc in enumerate(mpi_locations) if loc in groups}
     if not rank_by_group:
         names = {group: str(name) for group, name, sort, *_ in location_groups if sort == "PROCESS"}
         matches = {group: _NUMBER_AT_END.search(name) for group, name in names.items()}
@@ -88,7 +84,7 @@ def build_spans(
 
     Regions are spans; messages and requests that are not those of their call are in flight beside them.
     """
-    locations = _build_location_table(archive.definitions, rank_by_group)
+    locations = _build_locations(archive.definitions, rank_by_group)
     regions = build_region_table(archive.definitions["regions"])
     spans = _add_meanings(archive.spans, regions, locations)
     operations = _add_ranks(archive.operations, communicators)
@@ -109,9 +105,7 @@ def build_spans(
     return _number_collectives(spans_of_run, communicators).select(_ROW)
 
 
-def _build_location_table(
-    definitions: dict[str, Any], rank_by_group: dict[int, int]
-) -> pl.DataFrame:
+def _build_locations(definitions: dict[str, Any], rank_by_group: dict[int, int]) -> pl.DataFrame:
     """Return one row per location: rank, host, thread, and stream (null on the host)."""
     host_by_group = {group: str(host) for group, _, _, host, _ in definitions["location_groups"]}
     rows, used_threads = [], set()  # used names of threads, each with its group
@@ -134,10 +128,7 @@ def _build_location_table(
 def _add_meanings(
     spans: pl.DataFrame, regions: pl.DataFrame, locations: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add the meaning of each span's region (name, kind, op, step), and where it ran.
-
-    A region that ran on a device is a kernel.
-    """
+    """Add the meaning of each span's region (name, kind, op, step), and where it ran."""
     spans = spans.join(locations, on="location", how="left", maintain_order="left")
     is_on_device = pl.col("stream").is_not_null()
     kernels = build_kernel_table(regions)

@@ -218,10 +218,7 @@ class SpanRows(RowBuffer):
         return span_file
 
     def _add_processes(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Add the columns of processes; if a rank has several, threads are named after theirs.
-
-        The column `process` of `spans` is the number of their process.
-        """
+        """Add the columns of processes, by number; if a rank has several, threads have their names."""
         rows = [process[:-1] for process in self.number_by_process]  # without `is_export`
         processes = pl.DataFrame(rows, schema=_PROCESS_ROW, orient="row", strict=False)
         has_several_pids = pl.col("pid").n_unique().over("role", "rank") > 1
@@ -258,10 +255,7 @@ class SpanRows(RowBuffer):
 
 
 def _take_facts(scope_spans: ScopeSpans, process: Process, span_file: SpanFile) -> None:
-    """Take the facts of a run that our export writes into resources and scopes.
-
-    A scope is a thread, and has its name.
-    """
+    """Take the facts of a run that our export writes into resources, and into scopes, one a thread."""
     resource_attributes = scope_spans.resource_attributes
     thread = scope_spans.scope_attributes.get("tracelens.thread")
     if isinstance(thread, int) and process.rank is not None:

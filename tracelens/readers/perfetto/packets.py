@@ -170,10 +170,7 @@ class Packets:
     def _split_packets(
         self, content: bytes, growth: GrowthLimit, *, was_compressed: bool = False
     ) -> Iterator[Any]:
-        """Yield the packets in a content; `was_compressed`: a packet held it.
-
-        `growth` limits what all compressed packets of the file may become.
-        """
+        """Yield the packets in a content; `was_compressed`: a packet held it."""
         position = 0
         while position < len(content):
             packet_bytes, packet_begin = read_varint(content, position + 1)

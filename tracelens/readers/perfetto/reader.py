@@ -138,10 +138,7 @@ class _Reading:
             self._take_event(packet, sequence, slices)
 
     def _tie_clocks(self, snapshot: Any, sequence: _Sequence) -> None:
-        """Learn the offsets of clocks to the trace's: those of a snapshot were read at one time.
-
-        Clocks with low numbers are of all packets, others of the sequence.
-        """
+        """Learn the offsets of clocks to the trace's: those of a snapshot were read at one time."""
         self.trace_clock_id = snapshot.primary or self.trace_clock_id
         readings_ns = {
             clock.clock_id: clock.timestamp * (clock.unit_multiplier_ns or 1)

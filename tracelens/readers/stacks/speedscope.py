@@ -106,10 +106,7 @@ def _read_samples(
 def _read_events(
     profile: dict[str, Any], frames: list[Frame], unit_ns: int, stacks: Stacks
 ) -> Iterator[Run]:
-    """Yield runs between events at which a frame, given by its index, opens (O) or closes (C).
-
-    Times are in units of `unit_ns`.
-    """
+    """Yield runs between events, at times in `unit_ns`: a frame, given by its index, opens or closes."""
     events = profile.get("events")
     if not isinstance(events, list):
         stacks.unusable_count += 1

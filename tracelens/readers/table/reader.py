@@ -93,7 +93,9 @@ def scan(path: Path) -> pl.LazyFrame:
         if first_bytes.startswith(_ARROW):
             return scan_arrow(path)
         if path.suffix.casefold() in _TEXT:
-            return _with_header(_scan_csv(path))
+            table = _scan_csv(path)
+            table.collect_schema()  # what is wrong with the header shows here
+            return table
     except (*_DAMAGE, NotATrace) as error:
         raise NotATrace(f"'{path}' cannot be read as a table: {_reason(error)}.") from error
     raise NotATrace(
@@ -189,12 +191,6 @@ def _spell_objects(table: pl.DataFrame) -> pl.DataFrame:
         pl.Series(name, [None if cell is None else str(cell) for cell in table[name]], pl.String)
         for name in mixed_columns
     )
-
-
-def _with_header(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Read the header, so that what is wrong with it shows here."""
-    frame.collect_schema()
-    return frame
 
 
 def _scan_csv(path: Path) -> pl.LazyFrame:

@@ -24,8 +24,7 @@ _ROUNDS: Final = 50
 def compare_clocks(comm: MPI.Intracomm, global_ranks: Sequence[int]) -> None:
     """Measure the clock of each host against that of the first; all of `comm` must call it.
 
-    The first rank of each other host measures, and rank 0 answers. `comm` must not be one that records.
-    `global_ranks` are those of its members, by rank in it.
+    `comm` must not be one that records. `global_ranks` are those of its members, by rank in it.
     """
     other_hosts_ranks = first_of_each(comm.allgather(clock_domain()))
     if not other_hosts_ranks:
@@ -47,10 +46,7 @@ def first_of_each(domains: Sequence[str]) -> list[int]:
 
 
 def _measure_offset(comm: MPI.Intracomm, peer_global_rank: int) -> None:
-    """Measure this clock against that of rank 0 of `comm`; the reading is written down later.
-
-    `peer_global_rank` is that rank's in COMM_WORLD.
-    """
+    """Measure this clock against that of rank 0 of `comm`, by its global rank; written down later."""
     answer = array("q", [0])  # ns of rank 0's clock
 
     def receive() -> int:
@@ -60,15 +56,10 @@ def _measure_offset(comm: MPI.Intracomm, peer_global_rank: int) -> None:
     offset_ns, round_trip_ns = ping_pong(
         lambda own_ns: comm.Send(array("q", [own_ns]), 0), receive, _ROUNDS
     )
-    PENDING.append(
-        ClockReading(
-            method="ping_pong",
-            monotonic_ns=now(),
-            window_ns=round_trip_ns,
-            peer=peer_global_rank,
-            offset_ns=offset_ns,
-        )
+    reading = ClockReading(
+        "ping_pong", now(), window_ns=round_trip_ns, peer=peer_global_rank, offset_ns=offset_ns
     )
+    PENDING.append(reading)
     recorder.on_stop(write_pending)
 
 

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from tracelens_instrument.hooks.base import Switch, guarded
 from tracelens_instrument.hooks.mpi import windows
-from tracelens_instrument.hooks.mpi.log import CommunicatorLog, Flight, list_members
+from tracelens_instrument.hooks.mpi.log import CommLog, Flight, list_members
 from tracelens_instrument.hooks.mpi.requests import FLIGHTS, STARTS, ByObject, span_of
 from tracelens_instrument.hooks.mpi.table import (
     BLOCKING,
@@ -41,8 +41,8 @@ __all__ = ["EVERYTHING", "is_known", "leave_out", "record_communicator", "replac
 
 EVERYTHING: Final = Switch()  # on: also communicators that nobody has attached
 _NULL: Final = MPI.COMM_NULL.handle
-_LOGS: Final[dict[int, CommunicatorLog | None]] = {_NULL: None}  # None: it is not recorded
-_CLAIMS: Final[ByObject[tuple[CommunicatorLog, Claim]]] = ByObject()
+_LOGS: Final[dict[int, CommLog | None]] = {_NULL: None}  # None: it is not recorded
+_CLAIMS: Final[ByObject[tuple[CommLog, Claim]]] = ByObject()
 _CLASSES: Final = (
     MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm, MPI.Graphcomm,
     MPI.Distgraphcomm,
@@ -61,7 +61,7 @@ def leave_out(comm: MPI.Comm) -> None:
 
 def record_communicator(comm: MPI.Comm, name: str) -> None:
     """Record what this communicator does from now on, under this name."""
-    _LOGS[comm.handle] = CommunicatorLog(name, *list_members(comm))
+    _LOGS[comm.handle] = CommLog(name, *list_members(comm))
 
 
 def replace(replaced: Replaced) -> None:
@@ -90,7 +90,7 @@ def _bind_specs(
     return {name: functools.partial(make, spec) for name, spec in specs.items()}
 
 
-def _log_of(comm: Any) -> CommunicatorLog | None:
+def _log_of(comm: Any) -> CommLog | None:
     try:
         return _LOGS[comm.handle]
     except KeyError:
@@ -100,7 +100,7 @@ def _log_of(comm: Any) -> CommunicatorLog | None:
 
 
 @guarded
-def _record_unseen(comm: MPI.Comm) -> CommunicatorLog | None:
+def _record_unseen(comm: MPI.Comm) -> CommLog | None:
     """Record a communicator that was not seen when it was made."""
     leave_out(comm)  # unless it turns out well
     if MPI.Is_finalized():
@@ -133,14 +133,11 @@ def _make_messaging(spec: PointToPoint, name: str, mpi_method: Function) -> Func
     is_immediate = name[0] in "Ii"  # it returns a request
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Send or receive in spans, which end with the request if the method returns one.
-
-        A receive from anybody has a receipt: it learns its sender from the status that we add.
-        """
+        """Send or receive in spans, which end with the request if the method returns one."""
         flight = _begin_messages(_log_of(self), name, spec, args, kwargs)
         if is_immediate or flight is None:
             return _issue(flight, mpi_method, self, args, kwargs)
-        if flight.receipt is not None:
+        if flight.receipt is not None:  # its sender is known by the status
             args, kwargs, flight.status = _with_status(spec.parameters, args, kwargs)
         try:
             result = mpi_method(self, *args, **kwargs)
@@ -173,8 +170,7 @@ def _make_persistent(
 ) -> Function:
     """Make the method whose request can be started again and again; each start calls `begin`.
 
-    `begin` gets the communicator's log, the method's name, `spec`, which names its parameters, and
-    what it was called with, and returns the open spans.
+    `begin` returns the open spans of the call; `spec` names the parameters of method `name`.
     """
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -200,11 +196,8 @@ def _make_deriving(spec: Collective, name: str, mpi_method: Function) -> Functio
 
 
 @guarded
-def _record_derived(log: CommunicatorLog | None, result: Any, method_name: str) -> None:
-    """Record the communicator that a method of another one, with this log, returned.
-
-    Not if the other one has no log, or the process is no member of the new one.
-    """
+def _record_derived(log: CommLog | None, result: Any, method_name: str) -> None:
+    """Record the communicator that a method of another one, with this log, returned."""
     is_pending = isinstance(result, tuple)  # with a request: until that is complete, ask nothing
     comm = result[0] if is_pending else result
     leave_out(comm)  # unless it turns out well
@@ -212,7 +205,7 @@ def _record_derived(log: CommunicatorLog | None, result: Any, method_name: str) 
         return
     name = f"{log.name}.{method_name}"
     if is_pending:
-        _LOGS[comm.handle] = CommunicatorLog(name, log.member_ranks, log.peer_ranks)
+        _LOGS[comm.handle] = CommLog(name, log.member_ranks, log.peer_ranks)
     else:
         record_communicator(comm, name)
 
@@ -254,7 +247,7 @@ def _make_probing(spec: Probe, name: str, mpi_method: Function) -> Function:
 
 
 @guarded
-def _claim(log: CommunicatorLog, message: MPI.Message, status: MPI.Status) -> None:
+def _claim(log: CommLog, message: MPI.Message, status: MPI.Status) -> None:
     """Count a message where it is taken out of the queue, which may be in another order."""
     if status.source != MPI.PROC_NULL:
         _CLAIMS.put(message, (log, log.claim_message(status)))
@@ -274,10 +267,7 @@ def _make_receiving(_row: None, name: str, mpi_method: Function) -> Function:
 def _with_status(
     parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
-    """Return (args, kwargs, status) with a status among the arguments: the program's, or a new one.
-
-    `parameters` are the names of the called method's.
-    """
+    """Return (args, kwargs, status) with a status among the arguments: the program's, or a new one."""
     status_index = parameters.index("status")
     program_status = args[status_index] if len(args) > status_index else kwargs.get("status")
     status = MPI.Status() if program_status is None else program_status
@@ -288,11 +278,7 @@ def _with_status(
 
 @guarded
 def _begin_collective(
-    log: CommunicatorLog | None,
-    name: str,
-    spec: Collective,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    log: CommLog | None, name: str, spec: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if log is None:
         return None
@@ -300,11 +286,7 @@ def _begin_collective(
 
 
 def _begin_flight(
-    log: CommunicatorLog | None,
-    name: str,
-    spec: Collective,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    log: CommLog | None, name: str, spec: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flight | None:
     token = _begin_collective(log, name, spec, args, kwargs)
     return None if token is None else Flight([token])
@@ -312,7 +294,7 @@ def _begin_flight(
 
 @guarded
 def _begin_messages(
-    log: CommunicatorLog | None,
+    log: CommLog | None,
     name: str,
     spec: PointToPoint,
     args: tuple[Any, ...],
@@ -324,8 +306,5 @@ def _begin_messages(
 
 
 @guarded
-def _begin_claimed(claimed: tuple[CommunicatorLog, Claim] | None, name: str) -> Flight | None:
-    if claimed is None:
-        return None
-    log, claim = claimed
-    return log.begin_claimed(name, claim)
+def _begin_claimed(claimed: tuple[CommLog, Claim] | None, name: str) -> Flight | None:
+    return None if claimed is None else claimed[0].begin_claimed(name, claimed[1])

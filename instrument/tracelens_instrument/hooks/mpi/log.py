@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Claim",
-    "CommunicatorLog",
+    "CommLog",
     "Flight",
     "Receipt",
     "free_to_global_ranks",
@@ -43,8 +43,7 @@ _TRACK: Final = "non-blocking"
 def payload_of_call(spec: Collective, arguments: Mapping[str, Any], rank_count: int) -> int:
     """Return the bytes of this rank's payload in a collective of some ranks, or `NO_BYTES`.
 
-    `spec` names the parameter of the buffer that is it. Where the caller gave `IN_PLACE` for that, it
-    lies in the buffer of another parameter, which may hold the equal payloads of all ranks.
+    `spec` names the parameter of its buffer; in place of `IN_PLACE` another, maybe for all ranks.
     """
     if spec.payload_parameter is None:
         return NO_BYTES
@@ -54,8 +53,7 @@ def payload_of_call(spec: Collective, arguments: Mapping[str, Any], rank_count: 
     if spec.in_place_parameter is None:
         return NO_BYTES
     nbytes = payload_of_buffer(arguments.get(spec.in_place_parameter))
-    is_of_all_ranks = spec.in_place_holds_all and nbytes != NO_BYTES
-    return nbytes // rank_count if is_of_all_ranks else nbytes
+    return nbytes // rank_count if spec.in_place_holds_all and nbytes != NO_BYTES else nbytes
 
 
 def payload_of_buffer(buffer: Any) -> int:
@@ -81,10 +79,7 @@ def _bytes_of_data(data: Any) -> int:
 
 
 def _bytes_of_specification(specification: Sequence[Any]) -> int:
-    """Return the bytes of (buffer, count, datatype) or less: without a count the whole buffer.
-
-    The datatype is MPI's, or the code of one, such as "d"; the count may be one for each rank.
-    """
+    """Return the bytes of (buffer, count, MPI datatype or code) or less: without a count all of it."""
     data, *others = specification
     datatype = others.pop() if others and isinstance(others[-1], MPI.Datatype | str) else None
     count = _sum_counts(others[0]) if others and others[0] is not None else None  # of elements
@@ -110,15 +105,12 @@ class Receipt:
     While it waits, it is in the trace without them.
     """
 
-    def __init__(self, log: CommunicatorLog, span: Span, track: int | None, token: Token) -> None:
+    def __init__(self, log: CommLog, span: Span, track: int | None, token: Token) -> None:
         self._log, self._span, self._track, self.token = log, span, track, token
         self._start_ns = now()
 
     def end(self, status: MPI.Status | None, failed: bool) -> None:  # noqa: FBT001 - as Token.end
-        """Record the message that came, or, without a status, that the receive is over.
-
-        Until now its span, of `token`, had no sender, tag and size: a complete one replaces it.
-        """
+        """Record the message that came, or, without a status, that the receive is over."""
         end_ns = now()
         if failed or status is None:
             self.token.end(failed)
@@ -133,7 +125,7 @@ class Receipt:
             self._track,
             nbytes=status.Get_count(MPI.BYTE),
             seq=self._log.number_message("recv", source, tag),
-            peer=self._log.to_global_rank(source),
+            peer=self._log.global_rank(source),
             key=tag,
         )
 
@@ -141,13 +133,12 @@ class Receipt:
 class Flight:
     """The open spans of one call; ended once, when it is first seen complete.
 
-    `receipt` is of a receive whose sender or tag is not known before it is complete. `last_test_ns` is
-    when the program last tested for it, `tests_since_ns` when it began to.
+    `last_test_ns` is when the program last tested for it, `tests_since_ns` when it began to.
     """
 
     def __init__(self, tokens: list[Token], status: MPI.Status | None = None) -> None:
         self.tokens = tokens
-        self.receipt: Receipt | None = None
+        self.receipt: Receipt | None = None  # of a receive whose sender is not known yet
         self.status = status
         self.tests_since_ns = self.last_test_ns = -sys.maxsize
         self._is_cancelled = False
@@ -163,11 +154,7 @@ class Flight:
 
     @guarded
     def end(self, status: MPI.Status | None = None, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token.end
-        """Close the spans; remove them if MPI says that the operation was cancelled.
-
-        `status` is MPI's of the operation; without one that which the call was given counts. The
-        receipt, if any, is of a receive whose sender was not known, and takes it from the status.
-        """
+        """Close the spans; remove them if MPI says that the operation was cancelled."""
         final_status = status or self.status
         tokens, self.tokens = self.tokens, []
         receipt, self.receipt = self.receipt, None
@@ -206,13 +193,10 @@ class Claim(NamedTuple):
 
 
 def list_members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
-    """Return the global ranks of a communicator's members, and of the receivers of its messages.
-
-    They differ only for a communicator between two groups: it has the members of both.
-    """
+    """Return the global ranks of a communicator's members, and of the receivers of its messages."""
     own_ranks = free_to_global_ranks(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
-        return own_ranks, own_ranks
+        return own_ranks, own_ranks  # it is not between two groups
     peer_ranks = free_to_global_ranks(comm.Get_remote_group())
     return sorted({*own_ranks, *peer_ranks}), peer_ranks
 
@@ -235,7 +219,7 @@ def to_global_ranks(group: MPI.Group) -> list[int]:
         world_group.Free()
 
 
-class CommunicatorLog:
+class CommLog:
     """Records what one communicator does; collectives and messages are counted apart.
 
     Args:
@@ -257,8 +241,7 @@ class CommunicatorLog:
     def begin_collective(self, name: str, spec: Collective, arguments: Mapping[str, Any]) -> Token:
         """Begin a collective on this thread, or on the track if it does not block.
 
-        `spec` describes the method `name`, `arguments` are the call's by parameter. Only a call with an
-        operation in `spec` is matched between ranks, by its number.
+        Only a call with an operation in `spec` is matched between ranks, by its number.
         """
         nbytes = payload_of_call(spec, arguments, len(self.member_ranks))
         op = spec.op if self._is_matched else None  # None: no other rank's call belongs to it
@@ -267,7 +250,7 @@ class CommunicatorLog:
             return span.begin(track, nbytes=nbytes)
         seq = self._next_collective_seq()
         if spec.has_root:
-            root = self.to_global_rank(arguments.get("root", 0))
+            root = self.global_rank(arguments.get("root", 0))
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
         else:
             token = span.begin(track, nbytes=nbytes, seq=seq)
@@ -279,7 +262,7 @@ class CommunicatorLog:
         """Count a message that was taken out of the queue, to be received later."""
         source, tag = status.source, status.tag
         seq = self._message_numbers.next("recv", source, tag)
-        return Claim(seq, self.to_global_rank(source), tag, status.Get_count(MPI.BYTE))
+        return Claim(seq, self.global_rank(source), tag, status.Get_count(MPI.BYTE))
 
     def begin_claimed(self, name: str, claim: Claim) -> Flight:
         """Begin to receive such a message."""
@@ -291,8 +274,7 @@ class CommunicatorLog:
     ) -> Flight | None:
         """Begin the messages of a call; return what is in flight, None if it exchanges nothing.
 
-        `spec` has a leg for each message that method `name` sends or receives: which parameters are its
-        buffer, peer and tag. `arguments` are those of the call, by parameter.
+        `spec` has a leg for each, which names the parameters of its buffer, peer and tag.
         """
         track = _track(name)
         flight = Flight([], arguments.get("status"))
@@ -303,10 +285,7 @@ class CommunicatorLog:
         return flight if flight.tokens or flight.receipt is not None else None
 
     def begin_notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
-        """Begin a message without data to (op ``send``) or from (``recv``) each of these global ranks.
-
-        What is returned ends all of them; `tag` tells them from messages of other calls.
-        """
+        """Begin messages without data to (``send``) or from (``recv``) global ranks, and return them."""
         span = self.span(name, op)
         return Notices(
             [
@@ -318,10 +297,7 @@ class CommunicatorLog:
     def _begin_leg(
         self, flight: Flight, name: str, leg: Leg, arguments: Mapping[str, Any], track: int | None
     ) -> None:
-        """Add a message to `flight`: `leg` says which of the `arguments` are its buffer, peer and tag.
-
-        A receive whose sender or tag MPI chooses has its number and peer when it is complete: `receipt`.
-        """
+        """Add a message to `flight`: `leg` says which arguments are its buffer, peer and tag."""
         is_receive = leg.op == "recv"
         peer = arguments.get(leg.peer_parameter, MPI.ANY_SOURCE)
         tag = arguments.get(leg.tag_parameter, MPI.ANY_TAG if is_receive else 0)
@@ -333,12 +309,10 @@ class CommunicatorLog:
             flight.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
         else:
             seq = self.number_message(leg.op, peer, tag)
-            token = span.begin(
-                track, nbytes=nbytes, seq=seq, peer=self.to_global_rank(peer), key=tag
-            )
+            token = span.begin(track, nbytes=nbytes, seq=seq, peer=self.global_rank(peer), key=tag)
             flight.tokens.append(token)
 
-    def to_global_rank(self, rank: int) -> int:
+    def global_rank(self, rank: int) -> int:
         """Return a receiver's rank in COMM_WORLD by its rank here; `NO_INDEX` for what is no member."""
         return self.peer_ranks[rank] if 0 <= rank < len(self.peer_ranks) else NO_INDEX
 

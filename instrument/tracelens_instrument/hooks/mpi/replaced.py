@@ -40,18 +40,17 @@ class Replaced:
     def replace(self, owners: Iterable[Any], factories: Mapping[str, Make]) -> None:
         """Replace functions by what the factory of their name makes, in these classes or modules.
 
-        A factory gets the name and the original. What it makes passes for the original: it gets its
-        name, documentation and signature.
+        What is made of name and original passes for it: it has its name, documentation and signature.
         """
         for owner in owners:
             for name in factories.keys() & vars(owner).keys():
                 original = vars(owner)[name]
-                make = factories[name]
                 if isinstance(original, classmethod):
                     function = original.__func__
-                    replacement: Any = classmethod(functools.wraps(function)(make(name, function)))
+                    method = functools.wraps(function)(factories[name](name, function))
+                    replacement: Any = classmethod(method)
                 else:
-                    replacement = functools.wraps(original)(make(name, original))
+                    replacement = functools.wraps(original)(factories[name](name, original))
                 self._replacements.append((owner, name, original, replacement))
                 _put(owner, name, replacement)
 

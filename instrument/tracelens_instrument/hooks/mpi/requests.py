@@ -77,10 +77,9 @@ def _span_of(name: str, kind: str) -> Span:
 
 @guarded
 def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
-    """Note a test of requests; a loop of tests is recorded as waiting when it is over.
+    """Note a test of requests, which have these flights; a loop of tests is recorded as waiting.
 
     It is over when a request is complete, or when the next test comes too late to belong to it.
-    `flights` are what the requests have under way, each with the times of its first and last test.
     """
     moment_ns = now()
     last_flight = max(flights, key=lambda flight: flight.last_test_ns)
@@ -98,13 +97,13 @@ def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
 class Completion:
     """A class method: `list_completed` picks the indices of complete requests from what it returned.
 
-    `has_packed_statuses`: the statuses are those of the complete ones only. `fails_all`: an exception
+    `packs_statuses`: the statuses are those of the complete ones only. `fails_all`: an exception
     concerns all requests.
     """
 
     list_completed: Callable[[Any, int], Iterable[int]]
     status_argument: str = "statuses"
-    has_packed_statuses: bool = False
+    packs_statuses: bool = False
     fails_all: bool = False
 
     def make_statuses(self) -> Any:
@@ -115,10 +114,8 @@ class Completion:
     def finish(self, result: Any, requests: Sequence[MPI.Request], statuses: Any) -> None:
         """End what the complete requests had under way."""
         for position, index in enumerate(self.list_completed(result, len(requests))):
-            _end(
-                requests[index],
-                self._status(statuses, position if self.has_packed_statuses else index),
-            )
+            status_index = position if self.packs_statuses else index
+            _end(requests[index], self._status(statuses, status_index))
 
     @guarded
     def fail(self, requests: Sequence[MPI.Request]) -> None:
@@ -173,10 +170,10 @@ COMPLETIONS: Final[dict[str, Completion]] = {
     "waitany": Completion(_by_first_result(_list_one), status_argument="status"),
     "Testany": Completion(_list_one_if, status_argument="status"),
     "testany": Completion(_list_one_if, status_argument="status"),
-    "Waitsome": Completion(_list_some, has_packed_statuses=True),
-    "waitsome": Completion(_by_first_result(_list_some), has_packed_statuses=True),
-    "Testsome": Completion(_list_some, has_packed_statuses=True),
-    "testsome": Completion(_by_first_result(_list_some), has_packed_statuses=True),
+    "Waitsome": Completion(_list_some, packs_statuses=True),
+    "waitsome": Completion(_by_first_result(_list_some), packs_statuses=True),
+    "Testsome": Completion(_list_some, packs_statuses=True),
+    "testsome": Completion(_by_first_result(_list_some), packs_statuses=True),
 }
 _SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
     "Wait": lambda _: True,
@@ -203,12 +200,8 @@ def _span_kind(name: str) -> str | None:
 
 
 def _make_completing(name: str, mpi_method: Function) -> Function:
-    """Make a request's method that waits or tests, and ends what it had in flight when complete.
-
-    `says_complete` tells whether the result of method `name` says so; the kind of span is "wait" for a
-    method that waits, None (no span) for one that tests.
-    """
-    says_complete, kind = _SINGLE[name], _span_kind(name)
+    """Make a request's method that waits or tests, and ends what it had in flight when complete."""
+    says_complete, kind = _SINGLE[name], _span_kind(name)  # kind: "wait", None if it only tests
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Wait or test: in a span of `kind`, None without, and with a status if the end needs one."""
@@ -236,19 +229,13 @@ def _make_completing(name: str, mpi_method: Function) -> Function:
 
 
 def _make_completing_several(name: str, mpi_method: Function) -> Function:
-    """Make the method for several requests; `completion` says which are complete then.
-
-    The kind of span is "wait" for a method that waits, None (no span) for one that tests.
-    """
-    completion, kind = COMPLETIONS[name], _span_kind(name)
+    """Make the method for several requests; `completion` says which are complete then."""
+    completion, kind = COMPLETIONS[name], _span_kind(name)  # kind: "wait", None if it only tests
 
     def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
-        """Wait or test: in a span of `kind`, None without, and with statuses if an end needs them.
-
-        `flights` are what the calls that returned the requests have under way.
-        """
+        """Wait or test: in a span of `kind`, None without, and with statuses if an end needs them."""
         requests: Any = args[0] if args else kwargs.get("requests")
-        flights = _find_flights(requests)
+        flights = _find_flights(requests)  # the open spans of the calls that returned them
         if not flights:
             return mpi_method(cls, *args, **kwargs)
         statuses = args[1] if len(args) > 1 else kwargs.get(completion.status_argument)

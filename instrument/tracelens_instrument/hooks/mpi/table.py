@@ -73,14 +73,10 @@ class PointToPoint:
 
 
 def _of_buffers(
-    op: str,
-    parameters: tuple[str, ...] = _BOTH,
-    *,
-    receives: bool = False,
-    in_place_holds_all: bool = False,
+    op: str, parameters: tuple[str, ...] = _BOTH, *, receives: bool = False, holds_all: bool = False
 ) -> Collective:
     send, receive = _BOTH[::-1] if receives else _BOTH
-    return Collective(op, parameters, send, receive, in_place_holds_all)
+    return Collective(op, parameters, send, receive, holds_all)
 
 
 _MATCHED_COLLECTIVES: Final = {
@@ -88,11 +84,11 @@ _MATCHED_COLLECTIVES: Final = {
     "Bcast": Collective("broadcast", ("buf", "root"), "buf"),
     "Reduce": _of_buffers("reduce", ("sendbuf", "recvbuf", "op", "root")),
     "Allreduce": _of_buffers("allreduce"),
-    "Allgather": _of_buffers("all_gather", in_place_holds_all=True),
+    "Allgather": _of_buffers("all_gather", holds_all=True),
     "Allgatherv": Collective("all_gather", _BOTH, "sendbuf"),
-    "Gather": _of_buffers("gather", _ROOTED, in_place_holds_all=True),
+    "Gather": _of_buffers("gather", _ROOTED, holds_all=True),
     "Gatherv": Collective("gather", _ROOTED, "sendbuf"),
-    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, in_place_holds_all=True),
+    "Scatter": _of_buffers("scatter", _ROOTED, receives=True, holds_all=True),
     "Scatterv": Collective("scatter", _ROOTED, "recvbuf"),
     "Alltoall": _of_buffers("all_to_all"),
     "Alltoallv": _of_buffers("all_to_all"),

@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mpi4py import MPI
 
 from tracelens_instrument.hooks.base import guarded
-from tracelens_instrument.hooks.mpi.log import (
-    CommunicatorLog,
-    free_to_global_ranks,
-    to_global_ranks,
-)
+from tracelens_instrument.hooks.mpi.log import CommLog, free_to_global_ranks, to_global_ranks
 from tracelens_instrument.hooks.mpi.table import WINDOW_CALLS, WINDOW_MAKERS, Collective
 
 if TYPE_CHECKING:
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens_instrument.hooks.mpi.replaced import Function, Make
 
-    LogOf = Callable[[Any], CommunicatorLog | None]
+    LogOf = Callable[[Any], CommLog | None]
 
 __all__ = ["methods"]
 
@@ -41,17 +37,13 @@ _NO_SPAN: Final = nullcontext()
 class _Window:
     """What is recorded of a window; the global ranks that it is open for, and to, without all others."""
 
-    def __init__(self, log: CommunicatorLog) -> None:
+    def __init__(self, log: CommLog) -> None:
         self.log = log
         self.posted_ranks: list[int] = []
         self.started_ranks: list[int] = []
 
     def begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Begin the span of a window's method `name`: a barrier, messages, or without an operation.
-
-        `Post` and `Start` open the window for ranks, which the later `Wait` and `Complete` refer to.
-        What is returned ends the span with the call.
-        """
+        """Begin the span of a window's method: a barrier, messages, or without an operation."""
         span_name, log = f"Win.{name}", self.log
         match name:
             case "Fence":
@@ -59,14 +51,12 @@ class _Window:
                 # Nothing came before, says the program: MPI need not wait for all ranks.
                 spec = _UNMATCHED if assertion & MPI.MODE_NOPRECEDE else _BARRIER
                 return log.begin_collective(span_name, spec, {})
-            case "Post" | "Start":
-                ranks = to_global_ranks(args[0] if args else kwargs["group"])
-                if name == "Post":
-                    self.posted_ranks = ranks
-                else:
-                    self.started_ranks = ranks
-                op = "send" if name == "Post" else "recv"
-                return log.begin_notices(span_name, op, ranks, POSTED)
+            case "Post":  # opens the window for the ranks of a group, until `Wait`
+                self.posted_ranks = to_global_ranks(args[0] if args else kwargs["group"])
+                return log.begin_notices(span_name, "send", self.posted_ranks, POSTED)
+            case "Start":  # opens the windows of these ranks, until `Complete`
+                self.started_ranks = to_global_ranks(args[0] if args else kwargs["group"])
+                return log.begin_notices(span_name, "recv", self.started_ranks, POSTED)
             case "Complete":
                 ranks, self.started_ranks = self.started_ranks, []
                 return log.begin_notices(span_name, "send", ranks, COMPLETED)
@@ -76,6 +66,7 @@ class _Window:
             case _:
                 return log.begin_collective(span_name, _UNMATCHED, {})
 
+    @guarded
     def count_tested(self) -> None:
         """Count what a test has found to be complete, as a wait would."""
         ranks, self.posted_ranks = self.posted_ranks, []
@@ -123,18 +114,18 @@ def methods(log_of: LogOf, *, records_all: bool) -> dict[str, Make]:
 
 
 @guarded
-def _begin_unmatched(log: CommunicatorLog | None, name: str) -> AbstractContextManager[Any] | None:
+def _begin_unmatched(log: CommLog | None, name: str) -> AbstractContextManager[Any] | None:
     """Begin a call in which ranks may wait for others."""
     return None if log is None else log.begin_collective(f"Win.{name}", _UNMATCHED, {})
 
 
 @guarded
-def _record_window(window: MPI.Win, log: CommunicatorLog | None) -> None:
+def _record_window(window: MPI.Win, log: CommLog | None) -> None:
     """Record a window from now on, if its communicator is recorded."""
     _WINDOWS[window.handle] = None  # unless it turns out well
     if log is not None:
         _WINDOWS[window.handle] = _Window(
-            CommunicatorLog(f"{log.name}.Win", log.member_ranks, log.member_ranks)
+            CommLog(f"{log.name}.Win", log.member_ranks, log.member_ranks)
         )
 
 
@@ -146,7 +137,7 @@ def _window_of(window: MPI.Win, *, records_all: bool) -> _Window | None:
     handle = window.handle
     if handle not in _WINDOWS and records_all:
         ranks = free_to_global_ranks(window.Get_group())
-        _WINDOWS[handle] = _Window(CommunicatorLog(f"MPI window of {len(ranks)}", ranks, ranks))
+        _WINDOWS[handle] = _Window(CommLog(f"MPI window of {len(ranks)}", ranks, ranks))
     return _WINDOWS.get(handle)
 
 
@@ -172,21 +163,13 @@ def _make_freeing(_name: str, mpi_method: Function) -> Function:
 
 
 def _make_testing(_name: str, mpi_method: Function) -> Function:
-    """Make the window's method that tests what `Wait` waits for.
-
-    If it says True, the messages that a `Wait` would have received are counted.
-    """
+    """Make the method that tests what `Wait` waits for; True counts as a wait."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         is_complete = mpi_method(self, *args, **kwargs)
         window = _WINDOWS.get(self.handle) if is_complete else None
         if window is not None:
-            _count_tested(window)
+            window.count_tested()
         return is_complete
 
     return method
-
-
-@guarded
-def _count_tested(window: _Window) -> None:
-    window.count_tested()

@@ -41,10 +41,7 @@ _ROLES = {"worker": "worker", "ps": "ps"}
 
 @guarded
 def record_when_planned(directory: Path, role: str, task_index: int) -> None:
-    """Wait for the plan, profile this worker or server, record: the body of a thread of its own.
-
-    The plan lies in the trace folder `directory`, and says what is exchanged and when to profile.
-    """
+    """Wait for the plan in the trace folder, profile this worker or server, record: a thread's body."""
     while (plan := read_plan(directory)) is None:
         time.sleep(LOOK_EVERY_S)
     SESSIONS.plan = plan
@@ -71,10 +68,7 @@ def _profile(folder: str, plan: Plan) -> None:
 
 
 def _read_events(serialized: bytes, wall_minus_monotonic_ns: int) -> Iterator[Event]:
-    """Read the events of a serialized profile (an XSpace); their times become monotonic ones.
-
-    `wall_minus_monotonic_ns` is Unix time minus monotonic time.
-    """
+    """Read the events of a serialized profile (an XSpace); their times become monotonic ones."""
     from tensorflow.tsl.profiler.protobuf.xplane_pb2 import (  # noqa: PLC0415 - only with TensorFlow
         XSpace,
     )
@@ -140,10 +134,7 @@ def _around_server(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> None:
 
 @guarded
 def _record_server(server: Any) -> None:
-    """Record this server of a cluster: rank and role from its job and number, spans by the plan.
-
-    Worker or server, every task runs such a `tf.distribute.Server`. A thread waits for the plan.
-    """
+    """Record this server of a cluster: rank and role from its job and number, spans by the plan."""
     from tensorflow.python.training.server_lib import ClusterSpec  # noqa: PLC0415 - only with TensorFlow
 
     server_definition = server.server_def

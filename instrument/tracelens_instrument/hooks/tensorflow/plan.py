@@ -42,17 +42,13 @@ UPDATES: Final = re.compile(
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor that is pulled from a variable's server, or pushed there to update it.
-
-    The server's `update_operation` takes in what is pushed: `server_op` says that it applies it, or
-    aggregates it. `nbytes` is None where the size depends on the batch.
-    """
+    """A tensor that is pulled from a variable's server, or pushed there to update it."""
 
     variable: str
     shard: int
-    nbytes: int | None
-    update_operation: str = ""
-    server_op: str = "apply"
+    nbytes: int | None  # None: it is as large as its batch wants it
+    update_operation: str = ""  # the operation that takes it in
+    server_op: str = "apply"  # what that does: apply it, or aggregate it
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,7 @@ class Plan:
     @classmethod
     def from_graphs(cls, graphs: Iterable[Any]) -> Self:
         """Return the plan of all reads and updates of variables that are on parameter servers."""
-        pull_by_tensor: dict[
-            str, Transfer
-        ] = {}  # by the operation that makes it, as are the pushes
+        pull_by_tensor: dict[str, Transfer] = {}  # by the tensor's operation
         push_by_tensor: dict[str, Transfer] = {}
         for graph in graphs:
             variable_by_placeholder = _find_variables(graph)  # with its shard
@@ -104,19 +98,12 @@ class Plan:
     ) -> Self:
         """Return a plan to profile soon, as long as the environment says, else by default.
 
-        Transfers are by the name of the operation that makes the tensor; `server_updates` are those that
-        servers make by themselves, by operation. `token_operations` hand out tokens to workers.
+        Transfers are by the name of the operation that hands over the tensor, updates by their own.
         """
         begin_ns = time.time_ns() + round(AHEAD_S * 1e9)
         end_ns = begin_ns + round(_read_duration_s(default_duration_s) * 1e9)
-        return cls(
-            pull_by_tensor,
-            push_by_tensor,
-            begin_ns,
-            end_ns,
-            server_updates or {},
-            list(token_operations),
-        )
+        updates = server_updates or {}
+        return cls(pull_by_tensor, push_by_tensor, begin_ns, end_ns, updates, [*token_operations])
 
     @property
     def bytes_by_shard(self) -> dict[int, int]:
@@ -129,10 +116,8 @@ class Plan:
     @property
     def variables(self) -> set[str]:
         """The names of all variables."""
-        return {
-            transfer.variable
-            for transfer in (*self.pull_by_tensor.values(), *self.push_by_tensor.values())
-        }
+        transfers = (*self.pull_by_tensor.values(), *self.push_by_tensor.values())
+        return {transfer.variable for transfer in transfers}
 
 
 def has_plan(directory: Path) -> bool:

@@ -41,9 +41,8 @@ def make_plan(graph: Any, default_duration_s: float) -> Plan:
             if operation.type.startswith(_DEQUEUES):
                 token_operations.append(operation.name)
             elif (variable := _find_source_variable(operation, shard)) is not None:
-                pull_by_tensor[operation.name] = Transfer(
-                    variable, shard, size_of(operation.outputs[0])
-                )
+                nbytes = size_of(operation.outputs[0])
+                pull_by_tensor[operation.name] = Transfer(variable, shard, nbytes)
     push_by_tensor = dict(_find_pushes(updates.values()))
     server_updates = {
         name: Transfer(variable, shard, size_of(operation.inputs[0]))
@@ -58,9 +57,7 @@ def make_plan(graph: Any, default_duration_s: float) -> Plan:
 def _find_pushes(updates: Iterable[tuple[Any, str, int]]) -> Iterator[tuple[str, Transfer]]:
     """Yield each gradient that a worker pushes, after the name of the operation that makes it.
 
-    `updates` are (operation, variable, shard) of servers. An update's first input is the variable, and
-    what a server makes is no push, nor is the step that an accumulator is told. A tensor of many
-    updates is a learning rate.
+    `updates` are (operation, variable, shard). A tensor of many updates is a learning rate.
     """
     transfers_by_tensor: defaultdict[str, list[Transfer]] = defaultdict(list)
     for operation, variable, shard in updates:
@@ -118,11 +115,8 @@ def _find_source_variable(operation: Any, shard: int) -> str | None:
 
 
 def _goes_to_worker(operation: Any) -> bool:
-    return any(
-        _find_server(consumer) is None
-        for tensor in operation.outputs
-        for consumer in tensor.consumers()
-    )
+    consumers = (consumer for tensor in operation.outputs for consumer in tensor.consumers())
+    return any(_find_server(consumer) is None for consumer in consumers)
 
 
 def _find_server(operation: Any) -> int | None:

@@ -47,10 +47,7 @@ class Sessions:
         )
 
     def is_training(self, session: Any, targets: Iterable[Any], fetches: Iterable[Any]) -> bool:
-        """Return True if a run updates variables on servers; remembered by operations' names.
-
-        A run computes the operations `targets` and the tensors `fetches`, and all that these need.
-        """
+        """Return True if a run (for operations and tensors) updates variables on servers; remembered."""
         if not session._target:  # noqa: SLF001 - nothing public says it
             return False
         operations = [*targets, *(tensor.op for tensor in fetches)]
@@ -110,10 +107,7 @@ def install() -> None:
 def _around_run(
     run: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a part of the session's graph, and note the run if it trains.
-
-    It computes the operations `targets` and the tensors `fetches`.
-    """
+    """Run a part of the session's graph (targets are operations), and note the run if it trains."""
     _handle, targets, fetches = args[:3] if len(args) > 2 else (None, (), ())
     if not attempt(SESSIONS.is_training, session, targets, fetches):
         return run(*args, **kwargs)

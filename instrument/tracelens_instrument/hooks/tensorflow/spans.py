@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -57,15 +58,15 @@ class Run:
     step_number: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProfiledSpan:
     """A span to record; `lane` numbers requests in flight; None otherwise."""
 
     name: str
     kind: str
-    op: str | None = None
     start_ns: int
     end_ns: int
+    op: str | None = None
     shard: int | None = None
     lane: int | None = None
     values: dict[str, Any] = field(default_factory=dict)
@@ -101,8 +102,7 @@ def spans_of(
 ) -> Iterator[ProfiledSpan]:
     """Yield the spans of worker or server `task_index`, by `role`, from events of its profile.
 
-    `plan` says which tensors are pulled and pushed. `runs` are those of a worker's sessions, by time;
-    without them its steps are numbered from 0.
+    `runs` are those of a worker's sessions, by time; without them its steps are numbered from 0.
     """
     steps = _gather_steps(list(events))
     if role == "ps":
@@ -124,13 +124,7 @@ def spans_of(
         spans = list(_worker_spans(step, step_index, task_index, plan))
         if spans:  # the first is that of the step
             if step_end_ns and step_end_ns < spans[0].start_ns:
-                yield ProfiledSpan(
-                    name=_IDLE,
-                    kind="wait",
-                    op="launch",
-                    start_ns=step_end_ns,
-                    end_ns=spans[0].start_ns,
-                )
+                yield ProfiledSpan(_IDLE, "wait", step_end_ns, spans[0].start_ns, op="launch")
             step_end_ns = spans[0].end_ns
         yield from spans
 
@@ -140,8 +134,7 @@ def _session_spans(
 ) -> Iterator[ProfiledSpan]:
     """Yield the spans of each session's run that the profile shows from its begin on.
 
-    The first operation of a profiled step lies in its run, whose begin, end and number are known. A step
-    whose pulls the profile does not show began before the profile, and is left out.
+    The first operation of a profiled step lies in its run, whose begin, end and number are known.
     """
     last_run: Run | None = None  # of which spans were yielded
     for step in worker_steps:
@@ -159,74 +152,48 @@ def _session_spans(
         if not spans or not is_from_begin or (last_run and run.step_number <= last_run.step_number):
             continue
         if last_run and last_run.step_number + 1 == run.step_number:
-            yield ProfiledSpan(
-                name=_BETWEEN_RUNS,
-                kind="user",
-                start_ns=last_run.end_ns,
-                end_ns=run.start_ns,
-                values={"step": last_run.step_number},
-            )
+            gap = last_run.end_ns, run.start_ns
+            yield _make_span(_BETWEEN_RUNS, "user", *gap, last_run.step_number)
         last_run = run
-        yield _make_phase_span("step", run.start_ns, run.end_ns, run.step_number)
+        yield _make_span("step", "step", run.start_ns, run.end_ns, run.step_number)
         yield from spans
         yield from _update_waits(step, run, plan)
 
 
 def _compute_spans(step: _Step, run: Run, plan: Plan) -> Iterator[ProfiledSpan]:
     """Yield forward and backprop of a run, without the pauses in which a variable had not come yet."""
-    pull_ends_ns = [
-        step.arrival_by_tensor[tensor].end_ns
-        for tensor in plan.pull_by_tensor
-        if tensor in step.arrival_by_tensor
-    ]
+    arrivals = step.arrival_by_tensor
+    pull_ends_ns = (arrivals[tensor].end_ns for tensor in plan.pull_by_tensor if tensor in arrivals)
     last_pull_end_ns = max(pull_ends_ns, default=0)
     for kind, events in _split_phases(step.operation_events):
         begin_ns, end_ns = events[0].start_ns, events[0].end_ns
         for event in events[1:]:
             if end_ns + _TOUCHING_NS < event.start_ns and end_ns < last_pull_end_ns:
-                yield _make_phase_span(kind, begin_ns, end_ns, run.step_number)
+                yield _make_span(kind, kind, begin_ns, end_ns, run.step_number)
                 begin_ns = event.start_ns
             end_ns = max(end_ns, event.end_ns)
-        yield _make_phase_span(kind, begin_ns, end_ns, run.step_number)
+        yield _make_span(kind, kind, begin_ns, end_ns, run.step_number)
 
 
-def _make_phase_span(kind: str, begin_ns: int, end_ns: int, step_number: int) -> ProfiledSpan:
-    values = {"step": step_number}
-    return ProfiledSpan(name=kind, kind=kind, start_ns=begin_ns, end_ns=end_ns, values=values)
+def _make_span(name: str, kind: str, begin_ns: int, end_ns: int, step: int) -> ProfiledSpan:
+    return ProfiledSpan(name, kind, begin_ns, end_ns, values={"step": step})
 
 
 def _update_waits(step: _Step, run: Run, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield the wait of a worker that has pushed everything for the token: all is updated then.
-
-    It lasts from the last operation or push before the token's arrival until that.
-    """
-    token_arrivals = (
-        step.arrival_by_tensor[name]
-        for name in plan.token_operations
-        if name in step.arrival_by_tensor
-    )
-    token = next(token_arrivals, None)
+    """Yield the wait of a worker that has pushed everything for the token: all is updated then."""
+    arrivals = step.arrival_by_tensor
+    token = next((arrivals[name] for name in plan.token_operations if name in arrivals), None)
     if token is None:
         return
     events = [event for event in step.operation_events if event.end_ns < token.end_ns]
     ends_ns = (event.end_ns for event in (*events, *step.send_by_tensor.values()))
     begin_ns = max(ends_ns, default=None)
     if begin_ns is not None and begin_ns < token.end_ns:
-        yield ProfiledSpan(
-            name=_UPDATE_WAIT,
-            kind="wait",
-            start_ns=begin_ns,
-            end_ns=token.end_ns,
-            values={"step": run.step_number},
-        )
+        yield _make_span(_UPDATE_WAIT, "wait", begin_ns, token.end_ns, run.step_number)
 
 
 def _gather_steps(events: list[Event]) -> list[_Step]:
-    """Return the steps with their events, which name their step or lie within one that does.
-
-    `events` are all of the profile; they are put in order of their begin. The executor's events span
-    what a thread runs for one step.
-    """
+    """Return the steps with their events, which name their step or lie in an executor's event of one."""
     steps: dict[int, _Step] = {}  # by step_id
     executor_events: dict[tuple[int, int], list[Event]] = defaultdict(list)  # by thread
     events.sort(key=lambda event: event.start_ns)
@@ -269,12 +236,12 @@ def _worker_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iter
     spans: list[ProfiledSpan] = []
     for kind, events in _split_phases(step.operation_events):
         end_ns = max(event.end_ns for event in events)
-        spans.append(_make_phase_span(kind, events[0].start_ns, end_ns, step_index))
+        spans.append(_make_span(kind, kind, events[0].start_ns, end_ns, step_index))
     spans += _pull_spans(step, step_index, worker, plan)
     spans += _push_spans(step, step_index, worker, plan)
     if spans:
         begin_ns, end_ns = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
-        yield _make_phase_span("step", begin_ns, end_ns, step_index)
+        yield _make_span("step", "step", begin_ns, end_ns, step_index)
         yield from spans
 
 
@@ -302,16 +269,12 @@ def _pull_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterat
 
 
 def _push_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield pushes; each ends when the worker learns of the update, if it waits for that.
-
-    Lanes of pushes follow those of pulls. Without a word of its own update, the last tensor that arrives
-    in the step tells of it.
-    """
+    """Yield pushes, in lanes after those of pulls; each ends when the worker learns of the update."""
     last_arrival_ns = max((event.end_ns for event in step.arrival_by_tensor.values()), default=0)
     first_lane = len(plan.pull_by_tensor)
     for lane, (tensor, transfer) in enumerate(plan.push_by_tensor.items(), first_lane):
-        if tensor in step.send_by_tensor:
-            send = step.send_by_tensor[tensor]
+        send = step.send_by_tensor.get(tensor)
+        if send is not None:
             update_arrival = step.arrival_by_tensor.get(transfer.update_operation)
             update_ns = last_arrival_ns if update_arrival is None else update_arrival.end_ns
             times = send.start_ns, max(update_ns, send.end_ns)
@@ -337,23 +300,19 @@ def _server_spans(step: _Step, shard: int, plan: Plan) -> Iterator[ProfiledSpan]
 
 
 def _aggregated_update_spans(steps: list[_Step], shard: int, plan: Plan) -> Iterator[ProfiledSpan]:
-    """Yield a server's updates from aggregated gradients: each belongs to the last push before.
-
-    The updates are operations of steps of the server's own, which are no worker's.
-    """
+    """Yield a server's updates from aggregated gradients: each belongs to the last push before."""
     pushes_by_variable: defaultdict[str, list[_AggregatedPush]] = defaultdict(list)
     for step in (step for step in steps if step.peer_worker is not None):
         ends_ns = {event.name.partition(":")[0]: event.end_ns for event in step.operation_events}
         for tensor, push in plan.push_by_tensor.items():
             end_ns = ends_ns.get(push.update_operation)  # of adding it up
-            if end_ns is None or push.server_op != "aggregate":
-                continue
-            if tensor in step.arrival_by_tensor:
+            has_arrived = tensor in step.arrival_by_tensor
+            if has_arrived and push.server_op == "aggregate" and end_ns is not None:
                 pushes_by_variable[push.variable].append(_AggregatedPush(end_ns, step, tensor))
     for pushes in pushes_by_variable.values():
         pushes.sort(key=lambda push: push.end_ns)
-    own_steps = [step for step in steps if step.peer_worker is None]
-    for event in (event for step in own_steps for event in step.operation_events):
+    own_events = (step.operation_events for step in steps if step.peer_worker is None)
+    for event in chain.from_iterable(own_events):
         update = plan.server_updates.get(event.name.partition(":")[0])
         if update and update.shard == shard:
             pushes = pushes_by_variable.get(update.variable, [])
@@ -366,10 +325,7 @@ def _aggregated_update_spans(steps: list[_Step], shard: int, plan: Plan) -> Iter
 def _make_server_span(
     op: str, step: _Step, tensor: str, transfer: Transfer, event: Event
 ) -> ProfiledSpan:
-    """Make the span of operation `op` that a server did in an event for the worker of a step.
-
-    The request is that of `tensor`, which `transfer` describes.
-    """
+    """Make the span of operation `op`, done by a server in an event, for a worker's step and tensor."""
     assert step.peer_worker is not None
     request = step.make_request_id(step.peer_worker, tensor)
     times = event.start_ns, event.end_ns
@@ -384,20 +340,8 @@ def _make_request_span(
     lane: int | None = None,
     **values: int,
 ) -> ProfiledSpan:
-    """Make the span of operation `op` of a request, from begin to end (`times`, ns), with `values`.
-
-    `request` is its id on both ends, `lane` numbers what a worker has in flight, None on a server. Of
-    some transfers the size is not known.
-    """
+    """Make the span of a request from begin to end, ns; `lane` numbers what a worker has in flight."""
     size = {} if transfer.nbytes is None else {"nbytes": transfer.nbytes}
-    begin_ns, end_ns = times
-    return ProfiledSpan(
-        name=f"{op} {transfer.variable}",
-        kind="ps",
-        op=op,
-        start_ns=begin_ns,
-        end_ns=end_ns,
-        shard=transfer.shard,
-        lane=lane,
-        values=size | {"request": request} | values,
-    )
+    values = size | {"request": request} | values
+    name, shard = f"{op} {transfer.variable}", transfer.shard
+    return ProfiledSpan(name, "ps", *times, op, shard=shard, lane=lane, values=values)

@@ -93,10 +93,7 @@ def is_gradient(tensors: list[torch.Tensor]) -> bool:
 
 
 def see_bucket(args: tuple[Any, ...]) -> Flight | None:
-    """Begin a bucket's reduction: an allreduce by DDP, whose arguments are ([buffer], group, ...).
-
-    None if a communication hook of the user's issued it: the hook's bucket is recorded.
-    """
+    """Begin DDP's allreduce of ([buffer], group, ...); None if it is part of a communication hook."""
     if _running_hooks:
         return None
     try:
@@ -135,9 +132,7 @@ def _remember_buffer(buffer: torch.Tensor, group: Group) -> _Buffer:
     """Keep the span, track and size of a buffer's reductions, also in the compiled library, if any."""
     new_buffer = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
     library = compiled.load_library()
-    if (
-        library is not None and group.queued_ends is None
-    ):  # else their ends are known in Python only
+    if library is not None and group.queued_ends is None:  # else only Python knows their ends
         library.remember(
             buffer, new_buffer.span.begin, group.bucket_track, new_buffer.nbytes, group.next_seq
         )
@@ -148,12 +143,9 @@ def resume() -> None:
     """Let what is compiled see buckets that were met."""
     library = compiled.load_library()
     if library is not None:
+        engine = tuple(backward.ENGINE)
         library.configure(
-            STATE,
-            _running_hooks,
-            tuple(backward.ENGINE),
-            backward.bucket_issued,
-            backward.NEXT_BUCKET,
+            STATE, _running_hooks, engine, backward.bucket_issued, backward.NEXT_BUCKET
         )
         library.resume()
 
@@ -191,8 +183,7 @@ def _around_register(
         return register_comm_hook(*args, **kwargs)
     check_hook: Any = model._check_comm_hook  # noqa: SLF001 - as register_comm_hook begins
     check_hook(user_hook)
-    our_state = _UserHook(model.process_group, user_hook, user_state)
-    return register_comm_hook(our_state, _record_bucket)
+    return register_comm_hook(_UserHook(model.process_group, user_hook, user_state), _record_bucket)
 
 
 def _hook_arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
@@ -200,10 +191,7 @@ def _hook_arguments(state: Any = None, hook: Any = None) -> tuple[Any, Any]:
 
 
 def _record_bucket(state: _UserHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Call the user's communication hook (in `state`), in a span until its future is done.
-
-    The flight, None if nothing was recorded, ends the span.
-    """
+    """Call the user's communication hook, in `state`, in a span that ends with the future returned."""
     flight = attempt(state.begin, bucket)
     try:
         future = state.reduce(bucket)

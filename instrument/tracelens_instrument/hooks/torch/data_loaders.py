@@ -108,10 +108,7 @@ def fetches_of(iterator: Any) -> Fetches | None:
 def around_workers(
     init: Callable[..., Any], iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Call the iterator's `init`, which starts its workers, so that these report their fetches.
-
-    `fetches` has the reports, and the pipe to write them into. They need the batches to come in order.
-    """
+    """Call the iterator's `init`, which starts its workers, so that these report their fetches."""
     fetches = attempt(Fetches) if args and DETAIL.records_phases and recorder.active() else None
     if fetches is None:
         init(*args, **kwargs)

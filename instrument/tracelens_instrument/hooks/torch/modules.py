@@ -194,10 +194,7 @@ class _EndLayer(ModuleHook):
                 warn_failed(self._await_gradient, error)
 
     def _await_gradient(self, inputs: Any, output: Any) -> None:
-        """Let the layer's backward pass begin when the gradient of an output is known.
-
-        Not of an output that is an input, too: the gradient of that is another layer's.
-        """
+        """Begin the layer's backward pass with the gradient of an output that is no input, too."""
         if type(output) is torch.Tensor and len(inputs) == 1:  # the usual case, quickly
             if output.grad_fn is not None and output is not inputs[0]:
                 output.grad_fn.register_prehook(self._gradient_known)

@@ -60,11 +60,9 @@ class Issue(Protocol):
 
     def on_issued(self, result: Any) -> object:
         """Called with what the operator returned."""
-        ...
 
     def on_refused(self) -> object:
         """Called when it raised."""
-        ...
 
 
 class Watch(Protocol):
@@ -72,7 +70,6 @@ class Watch(Protocol):
 
     def __call__(self, args: tuple[Any, ...], /) -> Issue | None:
         """Inspect the arguments of an operator; None: its end does not matter."""
-        ...
 
 
 class _Dispatcher:
@@ -100,10 +97,7 @@ _DISPATCHER: Final = _Dispatcher()
 
 
 def install_kernels(watches: Mapping[str, Watch]) -> None:
-    """Call each of `watches` with the arguments of the operator of that name, before it is issued.
-
-    Kernels are made once in a process, and put before PyTorch's own.
-    """
+    """Call each of `watches` with the arguments of the operator of that name, before it is issued."""
     if _DISPATCHER.kernels:
         return
     try:
@@ -131,10 +125,7 @@ def _make_kernel(name: str, watch: Watch) -> Callable[..., Any]:
     lower_keys = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the next kernel, of the lower dispatch keys; let `issue` know of its result.
-
-        `watch` returns the issue, whose span that ends, or None: the end does not matter.
-        """
+        """Call the next kernel, of the lower dispatch keys; let `issue` know of its result."""
         issue = None
         if STATE.segment is not None or STATE.waiting is not None:
             issue = watch(args)
@@ -218,10 +209,7 @@ def _call_of(args: tuple[Any, ...], peer_in_group: int, tag: int) -> _Call:
 
 
 def _begin_message(op: str, call: _Call) -> Flight:
-    """Begin the span of a message (`op`: send or recv), numbered among those of this peer and tag.
-
-    The flight ends the span. The call's peer is a rank in the group.
-    """
+    """Begin the span of a message (`op`: send or recv), numbered among those of this peer and tag."""
     group = call.group
     token = group.span_of(op, op, call.tensor).begin(
         group.message_track,

@@ -59,10 +59,7 @@ class Group:
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
-    """Return what is recorded of `process_group`, without keeping that alive.
-
-    `queues`: its reductions on devices are over, for the host, as soon as they are queued.
-    """
+    """Return the recorded group of `process_group`, without keeping that alive."""
     entry = _GROUPS.get(id(process_group))
     if entry is not None:
         reference, group = entry

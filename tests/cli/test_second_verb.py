@@ -175,7 +175,7 @@ def test_a_run_without_devices_is_not_read_for_them(
     def read(_source: Source, process: int) -> None:
         pytest.fail(f"all columns of process {process} were read")
 
-    monkeypatch.setattr(Source, "frame", read)
+    monkeypatch.setattr(Source, "read_frame", read)
     assert explained(trace).scene.pyramid
 
 

@@ -334,7 +334,7 @@ def _category_bars(
         "base": [frame.seconds_since_start(start_ns) for start_ns in starts_ns.tolist()],
         "x": [length_ns / SECOND for length_ns in lengths_ns],
         "y": [band.middle_px for band in bands_of_spans],
-        "width": [band.height for band in bands_of_spans],
+        "width": [band.height_px for band in bands_of_spans],
         "marker": {
             "color": theme.colour_by_category[category],
             "line": {

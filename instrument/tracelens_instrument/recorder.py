@@ -19,7 +19,7 @@ from tracelens_instrument.core.registry import LAST_THREAD, MOST_NAMES, REGISTRY
 from tracelens_instrument.core.spans import Span, Token, Values, span_of
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.core.steps import Step, begin_step, end_step, put_counter
-from tracelens_instrument.lifecycle import on_detail, on_start, on_stop
+from tracelens_instrument.lifecycle import on_start, on_stop
 from tracelens_instrument.retention.policy import checked_detail, read_retention
 
 TYPE_CHECKING = False
@@ -59,7 +59,6 @@ __all__ = [
     "instant",
     "keep",
     "now",
-    "on_detail",
     "on_start",
     "on_stop",
     "span",

@@ -7,7 +7,7 @@ import pytest
 from support.runs.traces import span, trace_of
 
 from tracelens.accounting.life.attempts import find_attempts
-from tracelens.accounting.life.failures import Failure, find_failures
+from tracelens.accounting.life.failures import Failure, describe_end, find_failures
 from tracelens.model.trace import ENDING_COLUMNS, Trace
 from tracelens.schema.life import Exited
 
@@ -90,3 +90,11 @@ def test_job_that_ended_well_has_no_failures() -> None:
     whole = trace.with_(processes=trace.processes.with_columns(complete=pl.lit(value=True)))
     (attempt,) = find_attempts(whole)
     assert find_failures(whole, attempt) == []
+
+
+def test_no_rank_is_named_of_a_job_that_was_ended_from_outside() -> None:
+    """As after a hang: the code of a rank that only waited would mislead."""
+    orders = [Failure(rank, rank, 10 * S, "SIGTERM", user_frame="wait (a.py:3)") for rank in (0, 1)]
+    assert describe_end(orders) == "ended from outside (SIGTERM)"
+    assert describe_end([Failure(1, 1, 10 * S, "ValueError", "bad"), *orders]) == "ValueError (bad)"
+    assert describe_end([]) is None

@@ -38,10 +38,12 @@ class Job:
         """Run `steps` steps in a process of its own; `ending` is complete, killed or hung."""
         process = len(self.clocks)
         began_ns = self.now_ns
-        self._pass("start_up", 3 * S)
+        self._pass("start_up", self.random.choice([3 * S, 45 * S]))  # maybe a slow start
         if self.saved_step:
             self._span(process, "checkpoint", "restore", 400 * MS)
             self._pass("start_up", 50 * MS)
+        if self.random.random() < 0.3:  # a slow load
+            self._span(process, "data", "load the index", 20 * S)
         kept_step = self.saved_step
         step_uses: list[tuple[int, int]] = []
         for number in range(self.saved_step, min(self.saved_step + steps, STEPS)):
@@ -81,7 +83,8 @@ class Job:
 
     def _span(self, process: int, kind: str, name: str, ns: int) -> None:
         begin_ns = self.now_ns
-        self._pass("checkpoint" if kind == "checkpoint" else "evaluation", ns)
+        uses = {"checkpoint": "checkpoint", "data": "data_preparation", "user": "evaluation"}
+        self._pass(uses[kind], ns)
         self.rows.append(span(process, kind, begin_ns, self.now_ns, name))
 
     def _end(self, process: int, began_ns: int, *, is_complete: bool) -> None:
@@ -130,13 +133,13 @@ class Job:
 
 def live(seed: int) -> Job:
     job = Job(seed)
-    for _ in range(job.random.randrange(4)):
+    for _ in range(job.random.randrange(5)):
         job.attempt(job.random.choice(["killed", "hung"]), job.random.randrange(12, 45))
     job.attempt("complete", STEPS)
     return job
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(30))
 def test_each_use_gets_what_it_took(seed: int) -> None:
     job = live(seed)
     life = measure_life(job.trace())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.accounting.life.failures import describe_end
 from tracelens.accounting.life.ledger import ATTEMPT_COLUMNS, LIFE_COLUMNS, USES
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
@@ -63,7 +64,7 @@ def sum_shares(life: LifeLedger, failures: list[Failure]) -> LifeShares:
         life.goodput,
         dict(sums.iter_rows()),
         life.is_kept_known,
-        failures[0].text if failures else None,
+        describe_end(failures),
     )
 
 

@@ -69,6 +69,20 @@ class Failure:
         return self.is_ordered or self.cause in _ECHO_CAUSES or has_echo_words
 
 
+def describe_end(failures: Sequence[Failure]) -> str | None:
+    """Describe how an attempt ended, in words; None if no rank failed.
+
+    `failures` are its own, the one that explains the others first. Of a job whose ranks were all ended
+    from outside none is named: it may have hung, and the code is that of a victim.
+    """
+    if not failures:
+        return None
+    if all(failure.is_ordered for failure in failures):
+        causes = sorted({failure.cause for failure in failures})
+        return f"ended from outside ({', '.join(causes)})"
+    return failures[0].text
+
+
 def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
     """Return the failures of an attempt's ranks, the one that explains the others first."""
     failures = [

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import wrapt
 from torch.nn.parallel import DistributedDataParallel
 
-from tracelens_instrument import recorder
+from tracelens_instrument import lifecycle, recorder
 from tracelens_instrument.core.attachments import note_attached
 from tracelens_instrument.hooks.base import Switch, attempt, guarded
 from tracelens_instrument.hooks.torch import (
@@ -167,7 +167,7 @@ def _record_model(model: Module, level: str) -> None:
 def _record_passes(model: Module, level: str) -> RecordedModel:
     """Record the passes of a model at `level`, and closer while that is requested."""
     if _LISTENING.turn_on_if_off():
-        recorder.on_detail(_change_detail)
+        lifecycle.on_detail(_change_detail)
     recorded_model = RecordedModel(model, level)
     for requested_level in _requested_levels:
         recorded_model.look_closer(requested_level)

@@ -38,12 +38,7 @@ class Job:
         """Run `steps` steps in a process of its own; `ending` is complete, killed or hung."""
         process = len(self.clocks)
         began_ns = self.now_ns
-        self._pass("start_up", self.random.choice([3 * S, 45 * S]))  # maybe a slow start
-        if self.saved_step:
-            self._span(process, "checkpoint", "restore", 400 * MS)
-            self._pass("start_up", 50 * MS)
-        if self.random.random() < 0.3:  # a slow load
-            self._span(process, "data", "load the index", 20 * S)
+        self._start(process)
         kept_step = self.saved_step
         step_uses: list[tuple[int, int]] = []
         for number in range(self.saved_step, min(self.saved_step + steps, STEPS)):
@@ -76,6 +71,15 @@ class Job:
             self._pass("hanging", 20 * S)
         self._end(process, began_ns, is_complete=is_complete)
         self._pass("shut_down" if is_complete else "dead", 2 * S)
+
+    def _start(self, process: int) -> None:
+        """Start, maybe slowly, restore what was saved, and maybe load data for long."""
+        self._pass("start_up", self.random.choice([3 * S, 45 * S]))
+        if self.saved_step:
+            self._span(process, "checkpoint", "restore", 400 * MS)
+            self._pass("start_up", 50 * MS)
+        if self.random.random() < 0.3:
+            self._span(process, "data", "load the index", 20 * S)
 
     def _pass(self, use: str, ns: int) -> None:
         self.truth[use] += ns

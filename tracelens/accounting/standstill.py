@@ -12,14 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import compress
 from operator import not_
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import polars as pl
 
 from tracelens.align.collectives import find_minority, find_mismatched, split_by_variant
 from tracelens.model.columns import FOREVER
-from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
+from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT, STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tracelens.arrays import Int32s
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
+
+
+_FAILED: Final = STATUSES.index("exception")
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,11 @@ class Standstill:
         return list(first_calls.values())
 
 
-def find_standstill(trace: Trace) -> Standstill:
-    """Return the calls that were open at the end, and the roots that all their ranks wait for."""
+def find_standstill(trace: Trace, *, is_interrupted: bool = False) -> Standstill:
+    """Return the calls that were open at the end, and the roots that all their ranks wait for.
+
+    `is_interrupted`: an exception closed what was open, as Ctrl-C does, so last calls that failed count.
+    """
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
     members_by_uid = dict(
         communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
@@ -90,7 +96,11 @@ def find_standstill(trace: Trace) -> Standstill:
         call
         for grid in trace.calls
         for call in find_open_calls(
-            grid, members_by_uid.get(grid.uid), expected_ranks, trace.ops_of_equal_bytes
+            grid,
+            members_by_uid.get(grid.uid),
+            expected_ranks,
+            trace.ops_of_equal_bytes,
+            is_interrupted=is_interrupted,
         )
     ]
     calls += _find_open_messages(trace)
@@ -126,19 +136,26 @@ def find_open_calls(
     members: Sequence[int] | None,
     recorded_ranks: frozenset[int] | None,
     equal_bytes: Sequence[str],
+    *,
+    is_interrupted: bool = False,
 ) -> Iterator[OpenCall]:
     """Yield the calls of a communicator that ranks did not leave, in order.
 
     Ranks that once make another call than most have strayed; later calls await them. `members` are its
     ranks, None = those that made calls; a call can lack only `recorded_ranks`, None = all. In operations
-    of `equal_bytes` all ranks must name the same number of bytes.
+    of `equal_bytes` all ranks must name the same number of bytes. `is_interrupted` is as of
+    `find_standstill`.
     """
-    if grid.is_closed:
+    if grid.is_closed and not is_interrupted:
         return
-    open_indices = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
-    open_grid = grid.take_calls(open_indices)
     ranks = grid.ranks.tolist()
     last_seq_by_rank = find_last_seq_by_rank(grid)
+    is_open = grid.end_ns == FOREVER  # [call, rank]
+    if is_interrupted and grid.height:
+        last_seqs = np.array([last_seq_by_rank[rank] for rank in ranks])
+        is_open |= (grid.status == _FAILED) & (grid.seq[:, None] == last_seqs)
+    open_indices = np.flatnonzero(is_open.any(axis=1))
+    open_grid = grid.take_calls(open_indices)
     expected_ranks = {*ranks} if members is None else {*members}
     if recorded_ranks is not None:
         expected_ranks &= recorded_ranks
@@ -154,8 +171,8 @@ def find_open_calls(
                 strayed = frozenset().union(*groups)
         ranks_inside = {
             rank
-            for rank, end_ns in zip(ranks, open_grid.end_ns[index], strict=True)
-            if end_ns == FOREVER
+            for rank, is_inside in zip(ranks, is_open[open_indices[index]], strict=True)
+            if is_inside
         }
         entered_ranks = {rank for rank in ranks if last_seq_by_rank[rank] >= seq} - strayed_before
         for group in groups:

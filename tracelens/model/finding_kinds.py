@@ -371,6 +371,10 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
                 "{ranks} did not enter {call}, in which {waiting} for {silence} until the job was ended "
                 "({cause}){frame}."
             ),
+            "unrecorded": (
+                "{ranks} recorded nothing at all, and {waiting} in {call} for {silence}{end}: look at "
+                "what runs before the first step."
+            ),
             "silent": (
                 "{ranks} recorded nothing for {silence} until the job was ended ({cause}){frame}."
             ),

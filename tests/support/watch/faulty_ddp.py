@@ -35,6 +35,8 @@ def fail(kind: str) -> None:
 def main() -> None:
     """Train."""
     dist.init_process_group("gloo")
+    if sys.argv[1] == "before" and dist.get_rank() == 1:
+        load_features()
     model = DistributedDataParallel(torch.nn.Linear(8, 4))
     fault_step = int(sys.argv[2])
     for step in range(fault_step + 5):

@@ -9,6 +9,7 @@ import polars as pl
 from tracelens.accounting.life.attempts import wall_to_common_ns
 from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.restarts import find_left_behind
+from tracelens.accounting.standstill import find_standstill
 from tracelens.analyses.integrity.wording import (
     describe_blocked,
     describe_last_step,
@@ -41,7 +42,7 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
     finding = (
         _find_ended_hang(facts, standstill)
         or _find_rank_that_left(facts)
-        or _find_silence(facts)
+        or _find_silence(facts, standstill)
         or _find_outer_end(facts)
         or _report_crash(facts, open_spans, standstill)
     )
@@ -49,7 +50,13 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
 
 
 def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
-    """Report the hang of a job that was ended from outside: ranks waited long for a silent one."""
+    """Report the hang of a job that was ended from outside: ranks waited long for a silent one.
+
+    An interrupt closes what was open, so ranks that waited until then count as waiting.
+    """
+    is_interrupted = not standstill.calls and all(one.is_ordered for one in facts.failures)
+    if is_interrupted:
+        standstill = find_standstill(facts.trace, is_interrupted=True)
     echo_by_rank = {failure.rank: failure for failure in facts.failures if failure.is_echo}
     root = _find_silent_root(standstill)
     if len(echo_by_rank) < len(facts.failures) or root is None:
@@ -58,7 +65,8 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     failure = echo_by_rank.get(rank)
     if failure is None:
         return None
-    silent_ns = failure.at_ns - _find_last_event_ns(facts.trace, rank)
+    find_last_ns = _find_last_begin_ns if is_interrupted else _find_last_event_ns
+    silent_ns = failure.at_ns - find_last_ns(facts.trace, rank)
     if not _is_hang(facts.trace, silent_ns):
         return None
     stall = _find_stall(facts.trace, rank)
@@ -72,7 +80,7 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
 def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     """Report a hang of a job that is still recorded: no rank has recorded anything for long."""
     trace, root = facts.trace, _find_silent_root(standstill)
-    if trace.read_at_ns is None or root is None:
+    if trace.read_at_ns is None:
         return None
     offset_ns = wall_to_common_ns(trace, int(trace.workers["process"][0]))
     if offset_ns is None:
@@ -82,6 +90,8 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     silent_ns = trace.read_at_ns + offset_ns - last_ns
     if not _is_hang(trace, silent_ns):
         return None
+    if root is None:
+        return _find_unrecorded(trace, standstill, silent_ns, "")
     rank = root.ranks[0]
     stall = _find_stall(trace, rank)
     frames = _list_frames(stall, rank)
@@ -129,6 +139,12 @@ def _find_silent_root(standstill: Standstill) -> Root | None:
     """Return the root that most ranks wait for, if it is one rank that entered no other call."""
     roots = [root for root in standstill.roots if len(root.ranks) == 1 and not root.is_strayed]
     return roots[0] if roots else None
+
+
+def _find_last_begin_ns(trace: Trace, rank: int) -> int:
+    """Return when the last span of a rank began; an interrupt ended those that were open."""
+    begins_ns = trace.events.filter(pl.col("rank") == rank).select(pl.col("start_ns").max())
+    return int(begins_ns.collect().item())
 
 
 def _find_last_event_ns(trace: Trace, rank: int) -> int:
@@ -184,7 +200,7 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
     )
 
 
-def _find_silence(facts: Facts) -> Finding | None:
+def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
     """Report that all ranks had been silent for long when the job was ended."""
     failures, trace = facts.failures, facts.trace
     if not all(failure.is_ordered for failure in failures):
@@ -193,6 +209,12 @@ def _find_silence(facts: Facts) -> Finding | None:
     silent_ns = min(failure.at_ns for failure in failures) - last_ns
     if not _is_hang(trace, silent_ns):
         return None
+    causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
+    unrecorded = _find_unrecorded(
+        trace, standstill, silent_ns, f" until the job was ended ({causes})"
+    )
+    if unrecorded is not None:
+        return unrecorded
     first = min(failures, key=lambda failure: failure.rank)
     ranks = tuple(sorted(failure.rank for failure in failures))
     clause = f"; rank {first.rank} was in {first.user_frame}" if first.user_frame else ""
@@ -201,7 +223,7 @@ def _find_silence(facts: Facts) -> Finding | None:
         {
             "ranks": fmt.capital(fmt.listing("rank", ranks)),
             "silence": fmt.duration(silent_ns),
-            "cause": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
+            "cause": causes,
             "frame": clause,
         },
         case="silent",
@@ -209,6 +231,33 @@ def _find_silence(facts: Facts) -> Finding | None:
         function=first.user_frame,
         evidence={"silent_ns": silent_ns, "frames": list(first.frames)},
     )
+
+
+def _find_unrecorded(
+    trace: Trace, standstill: Standstill, silent_ns: int, end_text: str
+) -> Finding | None:
+    """Report ranks that left no recording, where all others are in a call that these belong to."""
+    recorded_ranks = {*trace.workers["rank"].to_list()}
+    ranks_by_uid = dict(
+        trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks").iter_rows()
+    )
+    for call in standstill.calls:
+        absent_ranks = sorted({*ranks_by_uid.get(call.communicator, ())} - recorded_ranks)
+        if absent_ranks and recorded_ranks <= {*call.ranks_inside}:
+            return Finding.of(
+                "hang",
+                {
+                    "ranks": fmt.capital(fmt.listing("rank", absent_ranks)),
+                    "waiting": name_waiting(call, is_over=bool(end_text)),
+                    "call": name_call_of_group(trace, call),
+                    "silence": fmt.duration(silent_ns),
+                    "end": end_text,
+                },
+                case="unrecorded",
+                ranks=tuple(absent_ranks),
+                evidence={"waiting": list(call.ranks_inside), "call": call.seq},
+            )
+    return None
 
 
 def _find_outer_end(facts: Facts) -> Finding | None:

@@ -80,7 +80,8 @@ def test_ranks_record_layers_and_stacks_in_the_same_steps(tmp_path: Path) -> Non
     is_layer = (pl.col("name").cast(pl.String) == "0") & (pl.col("kind") == "forward")
     layers = trace.events.filter(is_layer).select("rank", "step").collect()
     steps_by_rank = {rank: set(rows["step"]) for (rank,), rows in layers.group_by("rank")}
-    assert steps_by_rank[0] == steps_by_rank[1]
+    # A change of detail may fall between the ends of a step on two ranks; there are four changes.
+    assert len(steps_by_rank[0] ^ steps_by_rank[1]) <= 4
     assert 20 < len(steps_by_rank[0]) < trace.steps["step"].n_unique()
     sentences = [note.sentence for note in trace.notes]
     assert any("recorded layers and stacks (100 Hz)" in sentence for sentence in sentences)

@@ -1,7 +1,7 @@
 """The request for more detail: a file of the trace folder that running recorders look for.
 
 `tracelens detail` writes it, and each recorder reads it between two steps. It holds wall times at which
-all ranks begin and end together, so that no step is recorded differently by different ranks.
+all ranks begin and end together, in the same step, or one apart.
 """
 
 from __future__ import annotations

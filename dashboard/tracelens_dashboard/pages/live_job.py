@@ -12,6 +12,7 @@ from tracelens.model import fmt
 from tracelens.watch.rank_rows import COLUMNS, choose_ranks, describe_rank
 from tracelens.watch.sentences import describe_status
 from tracelens_dashboard.components import heading
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 
 if TYPE_CHECKING:
@@ -97,7 +98,16 @@ def draw(view: JobView) -> list[Component]:
     ]
     return [
         html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),
-        dmc.Card(html.Table([head, html.Tbody(rows)], className="live-ranks"), className="card"),
+        dmc.Card(
+            html.Div(
+                html.Table([head, html.Tbody(rows)], className="live-ranks"),
+                className="live-scroll",
+                tabIndex=0,  # it scrolls where the window is narrow
+                role="region",
+                **aria("ranks of the job"),
+            ),
+            className="card",
+        ),
         dmc.Card([html.Ul(messages, className="live-news")], className="card")
         if messages
         else html.Div(),

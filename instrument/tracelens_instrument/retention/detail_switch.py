@@ -1,7 +1,7 @@
 """More detail on request: a recording looks for ``detail.request`` in its trace folder.
 
 `tracelens detail` writes this file. A recording looks once a second, between two steps, whether it is
-there. All ranks begin and end at the wall times that it names, so they do so in the same step.
+there. All ranks begin and end at the wall times that it names, so in the same step, or one apart.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ def measure_ns_after_steps(steps: pl.DataFrame) -> pl.Series:
 
 
 def measure_exposed_transfer_ns(phases: Phases, steps: Ints) -> Floats:
-    """Return the exposed transfer of the rank with least of it in each step, ns; 0 without any."""
+    """Return the least exposed transfer of a rank in each step, ns: it saves no more; 0 without any."""
     least_ns = phases.least_transfer_ns
     if not len(least_ns):
         return np.zeros(len(steps))

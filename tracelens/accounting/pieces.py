@@ -245,19 +245,14 @@ class JoinedPieces:
 class Segments:
     """Pieces worker by worker.
 
-    Those of each worker begin in the row `first_windows` of `windows`, [worker + 1]. `span_names` are
-    the names that pieces may have.
+    `windows` has a row per step window of all workers: `process`, `rank`, `step`. Those of each worker
+    begin in the row `first_windows`, [worker + 1]. `span_names` are the names that pieces may have.
     """
 
     store: PieceStore
     first_windows: tuple[int, ...]
-    steps: pl.DataFrame
+    windows: pl.DataFrame
     span_names: tuple[str, ...]
-
-    @property
-    def windows(self) -> pl.DataFrame:
-        """The step windows of all workers, a row each: `process`, `rank`, `step`."""
-        return self.steps
 
     def __len__(self) -> int:
         return len(self.store)

@@ -234,14 +234,15 @@ def _measure_times_of_shards(
     `pieces` are rows of the time of shards' threads: `process`, `thread`, `start_ns`, `end_ns`.
     """
     times_by_shard: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
-    shards = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
+    columns = trace.shards.select("process", pl.coalesce("shard", "rank"))
+    shard_by_process = dict(columns.iter_rows())
     key = ("process", "thread")
     samples_by_thread = trace.samples.sort("start_ns").partition_by(key, as_dict=True)
     for (process, thread), own_pieces in pieces.partition_by(key, as_dict=True).items():
         samples = samples_by_thread.get((process, thread))
         if samples is not None:
             for stack, ns in divide_among_stacks(samples, own_pieces).items():
-                times_by_shard[shards[process]][stack] += ns / step_count
+                times_by_shard[shard_by_process[process]][stack] += ns / step_count
     return times_by_shard
 
 

@@ -80,7 +80,8 @@ class ThreadActivity:
 
     The first two come with what each span means. Rows of flights (communication) and idle causes are of
     spans beside the training thread, and of spans on the device; no span of the thread shows waits for
-    the unshown flights. Updates and passes are those of the training thread, `forward` of any thread.
+    the unshown flights. Updates and passes are those of the training thread, `forward_rows` of any
+    thread.
     """
 
     device_rows_and_codes: tuple[Indices, Array]
@@ -248,7 +249,7 @@ def _list_meanings(columns: Columns, rows: Indices, work_codes: Array) -> Array:
 def find_waits(trace: Trace, processes: list[int]) -> Iterator[Intervals]:
     """Yield when each process was blocked by others: in collectives, and in messages.
 
-    `processes` are ascending, as are those of `trace.awaited`, a row per wait in a message.
+    `processes` are ascending, as are those of `trace.message_waits`, a row per wait in a message.
     """
     process, start_ns, end_ns = (
         trace.message_waits[name].to_numpy() for name in ("process", "start_ns", "end_ns")

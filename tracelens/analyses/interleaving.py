@@ -229,9 +229,7 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     steps = phases.steps[phases.steps >= 0]
     if len(steps) < 2:
         return []
-    gaps = pl.concat(
-        table.filter("within") for table in phases.updates.build_gap_tables()
-    )  # a row per gap
+    gaps = pl.concat(table.filter("within") for table in phases.updates.build_gap_tables())
     host_ns = _measure_host_time(facts.trace, phases, gaps, steps)
     if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * run_ns:
         return []

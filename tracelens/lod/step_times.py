@@ -69,7 +69,7 @@ class Times:
     def from_partition(
         cls, time_by_category: Array, windows: pl.DataFrame, rank_order: Iterable[int]
     ) -> Times:
-        """Build them from `Phases.spent`, [window, category], ns; time outside of steps is left out.
+        """Build them from `Phases.spent_ns`, [window, category], ns; time outside of steps is left out.
 
         `windows` has one row per step window, with its `rank` and `step`.
         """

@@ -91,7 +91,7 @@ EVERYTHING: Final = Choice()
 
 
 def describe_choice(texts: Mapping[str, str | None]) -> str:
-    """Name what is chosen, by `Choice.texts`; empty for all."""
+    """Name what is chosen, by `Choice.text_by_option`; empty for all."""
     time = texts["time"]
     texts_of_parts = [
         f"{name} {texts[name]}" for name in ("ranks", "steps") if texts[name] is not None

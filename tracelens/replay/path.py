@@ -101,7 +101,7 @@ class Lanes:
         messages = self._messages.filter(process=process)
         arrivals_ns = [np.array([NEVER]), messages["end_ns"].to_numpy()]
         ranks = [np.array([-1]), messages["rank"].to_numpy()]
-        for grid in self._calls:  # of a communicator; `last_ns` is when the last rank came, [call]
+        for grid in self._calls:
             for column in np.flatnonzero(grid.processes == process).tolist():
                 is_known = (grid.last_arrival_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
                 awaited_calls = np.flatnonzero(is_known & (grid.wait_ns_of(column) > 0))

@@ -9,7 +9,7 @@ shorter by the same share; a rigid one by less.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tracelens.caching import cached_property
@@ -43,7 +43,7 @@ NEGLIGIBLE_SAVING: Final = 0.004
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """A `saving` that may be `low` to `high`, as shares of the run; `reason` is why it is unknown."""
+    """What may be saved, at least and at most, as shares of the run; `reason` is why it is not known."""
 
     reason: str
     saving_share: float
@@ -140,8 +140,14 @@ class Identity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
-        share_by_key = zip(("whole", "median_step", "kept", "rigid"), astuple(self), strict=True)
-        return dict(share_by_key) | {"reliable": self.is_reliable, "doubt": self.doubt}
+        return {
+            "whole": self.run_error_share,
+            "median_step": self.median_step_error_share,
+            "kept": self.unexplained_share,
+            "rigid": self.rigid_share,
+            "reliable": self.is_reliable,
+            "doubt": self.doubt,
+        }
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,8 +148,11 @@ def _make_level_function(cells: Sequence[Cell], measure: str) -> Callable[[Cell]
 
 
 def _get_value(cell: Cell, measure: str) -> float:
-    values = (cell.samples_per_s, cell.efficiency, cell.step_ns)
-    return dict(zip(_TITLES, values, strict=True))[measure]
+    return {
+        "throughput": cell.samples_per_s,
+        "efficiency": cell.efficiency,
+        "step": cell.step_ns,
+    }[measure]
 
 
 def _write_value(cell: Cell, measure: str) -> str:

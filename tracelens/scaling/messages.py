@@ -112,7 +112,7 @@ def cautions(scaling: Scaling) -> list[str]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a size as text, under `HEADINGS`; factors as shares of the smallest run's."""
+    """Return a size as the cells of a table; factors as shares of the smallest run's."""
     ratios = (fmt.percent(row.ratio_by_factor[name]) for name in WORDS)
     lost = WORDS[row.main_loss_factor] if row.main_loss_factor else ""
     return fmt.duration(row.point.step_ns), fmt.percent(row.efficiency), *ratios, lost

@@ -55,9 +55,8 @@ def measure_server_load(trace: Trace) -> ServerLoad:
     begin_ns, end_ns = (own_transfers[name].to_numpy() for name in ("start_ns", "end_ns"))
     busy_ns = _measure_union_ns(begin_ns, end_ns)
     job_length_ns, worker_count = job_ns(trace), trace.steps["process"].n_unique()
-    # Of all workers.
-    computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())
-    computing_share = computing_ns / (job_length_ns * worker_count)
+    total_computing_ns = float(phases.run(trace).sum_ns_by_window(*OWN_CATEGORIES).sum())
+    computing_share = total_computing_ns / (job_length_ns * worker_count)
     return ServerLoad(fullest_shard, busy_ns / job_length_ns, 1 - computing_share)
 
 

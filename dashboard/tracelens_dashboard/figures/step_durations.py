@@ -263,7 +263,7 @@ def _choose_scale(cells_ns: Floats) -> tuple[float, float]:
 
 def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
     """Draw how many steps of ranks lasted how long; `measure_name` is what `times` measure."""
-    # The sample is [rank, sampled step] of every `times.every`-th step, NaN if absent.
+    # The sample is [rank, sampled step] of every `times.sample_stride`-th step, NaN if absent.
     is_known = np.isfinite(times.sample_ns)
     sample_ns = times.sample_ns[is_known]
     if not sample_ns.size:
@@ -285,7 +285,7 @@ def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
 
 def _choose_examples(times: StepTimes, is_known: Flags, edges_ns: Floats) -> list[Any]:
     """Return [rank, step] of the longest step between neighbouring edges; None for an empty bar."""
-    # `is_known` is [rank, sampled step]; every `times.every`-th step is sampled.
+    # `is_known` is [rank, sampled step]; every `times.sample_stride`-th step is sampled.
     rank_indexes, sample_indexes = np.nonzero(is_known)
     sample_ns = times.sample_ns[is_known]
     order = np.argsort(sample_ns, kind="stable")

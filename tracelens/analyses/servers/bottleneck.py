@@ -243,20 +243,19 @@ def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[
         return []
     if np.isnan(_measure_busy_share(exchange, columns, kind)):
         return []
-    ns_per_byte = _get_work_ns(exchange, kind) / np.maximum(
-        exchange.moved_bytes, 1
-    )  # [step, shard]
+    # In ns per byte, [step, shard].
+    paces = _get_work_ns(exchange, kind) / np.maximum(exchange.moved_bytes, 1)
     slowdowns: dict[int, float] = {}  # by column, as the patterns
     patterns: dict[int, Pattern] = {}
-    lost_ns = np.zeros(len(ns_per_byte))  # of the worst shard, [step]
+    lost_ns = np.zeros(len(paces))  # of the worst shard, [step]
     for column in columns:
-        own, others = ns_per_byte[:, column], np.delete(ns_per_byte, column, axis=1)
-        usual = np.median(others, axis=1)  # ns per byte, [step], as `own`
-        pattern = _find_pattern(own, usual)
+        own_pace, other_paces = paces[:, column], np.delete(paces, column, axis=1)
+        usual_pace = np.median(other_paces, axis=1)
+        pattern = _find_pattern(own_pace, usual_pace)
         if pattern is not None:
             patterns[column] = pattern
-            slowdowns[column] = float(own.sum() / max(float(usual.sum()), 1e-12))
-            extra_ns = np.maximum(own - usual, 0.0) * exchange.moved_bytes[column]
+            slowdowns[column] = float(own_pace.sum() / max(float(usual_pace.sum()), 1e-12))
+            extra_ns = np.maximum(own_pace - usual_pace, 0.0) * exchange.moved_bytes[column]
             lost_ns = np.maximum(lost_ns, extra_ns)
     if not patterns:
         return []
@@ -281,17 +280,19 @@ def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[
     )
 
 
-def _find_pattern(own: Floats, usual: Floats) -> Pattern | None:
+def _find_pattern(own_pace: Floats, usual_pace: Floats) -> Pattern | None:
     """Return when a shard is slower than usual, both ns per byte, [step]; None if not, or by chance."""
     ratio = MIN_RATIO_OF_TIME_PER_BYTE
-    if own.sum() < ratio * usual.sum() or not own.any():
+    if own_pace.sum() < ratio * usual_pace.sum() or not own_pace.any():
         return None
-    is_slow_by_half = own > (1 + ratio) / 2 * usual
+    is_slow_by_half = own_pace > (1 + ratio) / 2 * usual_pace
     if np.mean(is_slow_by_half) >= MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW:
         return "persistent"
-    slow_rows = np.flatnonzero(own > ratio * usual)
-    slowest_row = int(np.argmax(own - usual))
-    own_elsewhere, usual_elsewhere = (np.delete(values, slowest_row) for values in (own, usual))
+    slow_rows = np.flatnonzero(own_pace > ratio * usual_pace)
+    slowest_row = int(np.argmax(own_pace - usual_pace))
+    own_elsewhere, usual_elsewhere = (
+        np.delete(pace, slowest_row) for pace in (own_pace, usual_pace)
+    )
     is_slow_elsewhere = own_elsewhere.sum() >= ratio * usual_elsewhere.sum()
     if len(slow_rows) < MIN_SLOW_STEPS_OF_SHARD or not is_slow_elsewhere:
         return None

@@ -70,9 +70,8 @@ def measure_queues(
         return NO_QUEUES
     arrivals = services.filter(pl.col("op").is_in(["receive", "aggregate"]))
     pushes = requests.filter(pl.col("op") == "push").join(arrivals, on="request", how="semi")
-    before_last_push_ns, after_last_push_ns = _measure_queueing(
-        queued_requests, phases
-    ).T  # [request]
+    queueing_ns = _measure_queueing(queued_requests, phases)
+    before_last_push_ns, after_last_push_ns = queueing_ns.T  # [request]
     busy_share = _measure_busy_share(queued_requests, services)
     shard = queued_requests["shard"].to_numpy()
     return Queues(

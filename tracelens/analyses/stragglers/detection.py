@@ -191,9 +191,8 @@ class _RankDelays:
             return episodes
         longest = max(lasting_episodes, key=lambda episode: len(episode.late_rows))
         phase_rows = [self.times.phases.index(name) for name in longest.phases]
-        residual = self.unexplained[phase_rows].sum(axis=0)[
-            self.settled_rows
-        ]  # share of a step, [step]
+        # As a share of a step, [settled step].
+        residual = self.unexplained[phase_rows].sum(axis=0)[self.settled_rows]
         level = float(np.median(residual))
         is_slower = level >= window_scan.choose_min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:

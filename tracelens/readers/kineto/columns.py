@@ -57,7 +57,7 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "start_ns": pl.Int64(),
     "duration_ns": pl.Int64(),
     **dict.fromkeys(_NUMBERS, pl.Int64()),
-    "call_index": pl.Int32(),  # place in `EventTable.calls`
+    "call_index": pl.Int32(),  # in `EventTable.call_facts`
 }
 
 

@@ -26,13 +26,13 @@ class Reading:
     """How a run is read.
 
     Files are read by `executor`, where there are several; None = in threads of this process. Of the
-    events that a report asks for again, `max_kept_bytes` may be kept. Ranks that `choice` leaves out are
+    events that a report asks for again, up to `kept_bytes` are kept. Ranks that `choice` leaves out are
     not read where their files say so. `rank_of` are the ranks that the user says files are of, by name.
     """
 
     progress: Progress | None = None
     executor: Executor | None = None
-    max_kept_bytes: int = 0
+    kept_bytes: int = 0
     choice: Choice = EVERYTHING
     rank_of: Mapping[str, int] = field(default_factory=dict)
 

@@ -112,11 +112,11 @@ def _read_all(
 ) -> tuple[list[Part], list[_Problem]]:
     """Read files below `root` (None: files that were named); return also those that cannot be read.
 
-    Their events are kept as far as `max_kept_bytes` hold them, beside those that the part before shares.
+    Their events are kept as far as `kept_bytes` hold them, beside those that the part before shares.
     """
     recorded_parts: list[Part] = []
     problems: list[_Problem] = []
-    free_bytes = options.max_kept_bytes
+    free_bytes = options.kept_bytes
     are_small = _mean_bytes(files[:MAX_FILES_MEASURED]) < MAX_BYTES_OF_SMALL_FILE
     groups = split_into_batches(
         files, choose_batch_size(len(files), options.executor) if are_small else 1

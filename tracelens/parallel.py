@@ -108,7 +108,7 @@ class _Filed(NamedTuple):
     """A pickled value without its arrays, which are in a file, one after the other."""
 
     pickled: bytes
-    sizes_bytes: tuple[int, ...]  # bytes
+    sizes_bytes: tuple[int, ...]
     path: str
 
     def read(self) -> Any:

@@ -252,10 +252,7 @@ def _read_call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
 
 def find_work_times_ns(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     """Return begin and end of the work of some spans, [row], ns: on the device if it was timed there."""
-    start_ns, end_ns = (
-        columns.number_column("start_ns")[rows],
-        columns.number_column("end_ns")[rows],
-    )
+    start_ns, end_ns = (columns.number_column(name)[rows] for name in ("start_ns", "end_ns"))
     if "device_duration_ns" not in columns:
         return start_ns, end_ns
     device_ns, lengths_ns = (

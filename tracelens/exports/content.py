@@ -81,7 +81,7 @@ class Content:
         )
 
     def events(self, process: int) -> pl.DataFrame:
-        """Return the chosen events of one process; note the sums among them, if any."""
+        """Return the chosen events of one process, and add to `sum_counts_by_process`."""
         events = _read_events(self.trace, process)
         if self.flagged is not None:
             events, recorded_count, sum_count = self._sum_up(process, events)

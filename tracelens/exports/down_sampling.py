@@ -281,8 +281,7 @@ def _lay_out_sums(
 ) -> pl.DataFrame:
     """Sum up the changed spans of a thread, and lay out the sums one after the other.
 
-    They lie in its free time, which is the time without unchanged spans: `_free_ns` are times on
-    that axis, which has no gaps.
+    They lie in its free time, which is the time without unchanged spans, an axis without gaps.
     """
     occupied = _Occupied.from_spans(start_ns[is_unchanged], end_ns[is_unchanged])
     rows = np.flatnonzero(~is_unchanged)

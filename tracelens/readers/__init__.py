@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LazyReader:
-    """A reader that is imported when it is first asked for a path that `may_be_format` of its format."""
+    """A reader that is imported when `may_be_format` first returns True for a path."""
 
     module_name: str
     class_name: str

@@ -50,7 +50,7 @@ _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
 # A text, which stays, or a comma with nothing behind it.
 _STRAY_COMMA: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|,(?=\s*[\]},])', re.DOTALL)
-# may stand before the first character: byte order mark, space
+# May stand before the first character: byte order mark, space.
 _BLANK: Final = b"\xef\xbb\xbf \r\n\t"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _LONG_TIME: Final = re.compile(rb'"ts"\s*:\s*-?\d{13}')
@@ -87,9 +87,8 @@ class EventStream:
     path: Path
     has_event_per_line: bool = False
     decode_list: Callable[[bytes], list[Any] | None] | None = None
-    metadata: dict[str, Any] = field(
-        default_factory=dict
-    )  # members of the object beside its events
+    # Members of the object beside its events.
+    metadata: dict[str, Any] = field(default_factory=dict)
     lost_count: int = 0  # events that cannot be parsed
     is_cut: bool = False  # the file ends before its list of events does
     damage_reason: str = ""  # the first for lost events, or for a cut

@@ -25,9 +25,8 @@ _MOST_THREADS: Final = 2**16 - 1  # the highest number of a thread [definition]
 class ExportedFile(ReadFile):
     """An export: its rows, and facts of the run."""
 
-    name_by_thread: dict[tuple[str, int, int], str] = field(
-        default_factory=dict
-    )  # role, rank, number
+    # By role, rank and number.
+    name_by_thread: dict[tuple[str, int, int], str] = field(default_factory=dict)
     note_sentences: list[str] = field(default_factory=list)
     clock_window_ns: int = 0  # times of ranks compare to within this
     date_offset_ns: int = 0  # dates are later by this than times of the run; 0: times are no dates

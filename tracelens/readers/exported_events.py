@@ -50,7 +50,8 @@ class Exported(ExportedFile):
 
     process_by_pid: dict[int, dict[str, Any]] = field(default_factory=dict)  # cells of its rows
     name_by_track: dict[tuple[int, int], str] = field(default_factory=dict)  # by pid and tid
-    track_names: dict[tuple[int, int], str] = field(default_factory=dict)  # by pid and thread
+    # By pid and number of the thread.
+    track_name_by_thread: dict[tuple[int, int], str] = field(default_factory=dict)
     origin_ns: int = 0  # times of the file are since then
 
 
@@ -99,7 +100,7 @@ def _convert_event(event: Event | object, export: Exported) -> dict[str, Any]:
         return {}
     thread, tid = as_count(our_facts.get("thread")), as_count(event.get("tid"))
     if thread is not None and tid is not None and (pid, tid) in export.name_by_track:
-        export.track_names.setdefault((pid, thread), export.name_by_track[pid, tid])
+        export.track_name_by_thread.setdefault((pid, thread), export.name_by_track[pid, tid])
     counter_value = args.get("value") if phase == "C" else None
     shown_facts = {} if phase == "C" else args
     return {
@@ -147,7 +148,7 @@ def _take_run_facts(metadata: dict[str, Any], export: Exported) -> None:
             }
     export.name_by_thread = {
         (process["role"], process["rank"], thread): name
-        for (pid, thread), name in export.track_names.items()
+        for (pid, thread), name in export.track_name_by_thread.items()
         if (process := export.process_by_pid.get(pid)) is not None
     }
 

@@ -56,9 +56,8 @@ class ReadFile:
 
     rows: pl.DataFrame = field(default_factory=pl.DataFrame)  # one a span
     event_counts: Counter[str] = field(default_factory=Counter)  # by what the format calls events
-    left_out_counts: Counter[str] = field(
-        default_factory=Counter
-    )  # events of no row, by what they are
+    # Events of no row, by what they are.
+    left_out_counts: Counter[str] = field(default_factory=Counter)
     unusable_count: int = 0  # events without a name, or a time that there can be
     lost_count: int = 0  # events that cannot be parsed
     is_cut: bool = False  # the file ends before its list of events does

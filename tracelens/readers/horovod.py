@@ -265,9 +265,8 @@ def _awaits_each_call(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCal
             return False
         pauses_us.append(median(second.ready_us - first.end_us for first, second in pairs))
     ready_us_of_calls = [call.ready_us_by_rank.values() for call in calls if call.ready_us_by_rank]
-    delays_us = [
-        max(ready_us) - min(ready_us) for ready_us in ready_us_of_calls
-    ]  # of the last rank
+    # Of the last rank to be ready, one a call.
+    delays_us = [max(ready_us) - min(ready_us) for ready_us in ready_us_of_calls]
     are_known = bool(delays_us and pauses_us)
     return are_known and min(pauses_us) < MAX_PAUSE_AFTER_WAIT * median(delays_us)
 

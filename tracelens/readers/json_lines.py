@@ -45,9 +45,7 @@ class JsonLines:
             return
         if first_line and not is_json:
             raise NotATrace("it does not begin with a JSON object")
-        is_line_broken = (
-            False  # the one before: it is lost unless it is the last, then the file is cut
-        )
+        is_line_broken = False  # the line before; one that is last was cut off, others are lost
         for line in filter(None, chain((first_line, second_line), lines)):
             self.lost_count += is_line_broken
             objects = _parse_objects(line)

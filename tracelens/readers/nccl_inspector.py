@@ -159,9 +159,8 @@ def _read_kernel_times(event_trace: dict[str, Any]) -> tuple[int | None, int | N
     events = [as_object(channel) for channel in channels] if isinstance(channels, list) else []
     starts_ns = [_us_to_ns(event.get("kernel_start_ts")) for event in events]
     ends_ns = [_us_to_ns(event.get("kernel_stop_ts")) for event in events]
-    if (
-        not events or not all(starts_ns) or not all(ends_ns)
-    ):  # a time that is not known is 0 or absent
+    # A time that is not known is 0 or absent.
+    if not events or not all(starts_ns) or not all(ends_ns):
         return None, None
     start_ns, end_ns = min(filter(None, starts_ns)), max(filter(None, ends_ns))
     return (start_ns, end_ns) if start_ns <= end_ns else (None, None)
@@ -229,9 +228,7 @@ class NcclInspectorReader(FilesReader[Calls]):
             for name, file in file_by_name.items()
         )
         gaps = [*_list_gaps(all_calls, file_by_name, given_ranks, world)]
-        first_file, *_ = (
-            file_by_name.values()
-        )  # communicators are those of the run: one file says them
+        first_file, *_ = file_by_name.values()  # says the communicators of the run, for all files
         first_file.ranks_by_communicator = _collect_ranks_by_communicator(all_calls)
         _complete_rows(file_by_name, all_calls)
         recognition = recognize(self.name, file_by_name, gaps, _list_bandwidths(all_calls))
@@ -366,10 +363,9 @@ def _list_gaps(
         "what ranks did between their calls, and where steps begin",
         "Record the run with 'tracelens record', or profile it with torch.profiler.",
     )
-    counts_of_files = [
-        file.dropped_count_by_communicator.values() for file in file_by_name.values()
-    ]
-    dropped_count = sum(sum(counts) for counts in counts_of_files)
+    dropped_count = sum(
+        sum(file.dropped_count_by_communicator.values()) for file in file_by_name.values()
+    )
     if dropped_count:
         yield Gap(
             f"{fmt.count(dropped_count, 'call')} were overwritten before they were written",

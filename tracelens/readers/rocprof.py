@@ -76,9 +76,8 @@ class Profile(CheckedFile):
     """What one file holds."""
 
     pids: set[int] = field(default_factory=set)
-    launches: list[tuple[int | None, int | None]] = field(
-        default_factory=list
-    )  # begin ns, correlation
+    # Begin (ns) and correlation of each.
+    launches: list[tuple[int | None, int | None]] = field(default_factory=list)
 
     @property
     def process_count(self) -> int:

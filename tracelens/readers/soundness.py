@@ -135,7 +135,7 @@ def find_lost_kernels(
 
 
 def _is_far_off(events: pl.DataFrame) -> Flags:
-    """Return True for events far from all others, but for a small `share` at each side."""
+    """Return True for events far before or after nearly all begins (all but `SHARE_OF_EVENTS_ASIDE`)."""
     start_ns = events["start_ns"].to_numpy()
     end_ns = start_ns + events["duration_ns"].to_numpy()
     if not len(start_ns):
@@ -249,8 +249,8 @@ def _find_common_steps(
     first, last = bounds_of_ranks.select(pl.col("first").max(), pl.col("last").min()).row(0)
     lossy_numbers = {step for _, step in lossy_steps if first <= step <= last}  # of any rank
     excluded_steps = sorted({first - 1, *lossy_numbers, last + 1})  # stretches lie between them
-    gaps = pairwise(excluded_steps)
-    before, after = max(gaps, key=lambda pair: pair[1] - pair[0], default=(0, 0))
+    stretches = pairwise(excluded_steps)
+    before, after = max(stretches, key=lambda pair: pair[1] - pair[0], default=(0, 0))
     return (before + 1, after - 1) if after - before > 1 else None
 
 

@@ -88,9 +88,8 @@ def _add_event(event: Event, calls: Calls, spans: _Spans) -> None:
         calls.unusable_count += 1
         return
     is_function = str(event.get("cat")).casefold() == _CATEGORY_OF_FUNCTIONS
-    calls.event_counts[
-        "calls of functions" if is_function else "events that the program logged"
-    ] += 1
+    counted_as = "calls of functions" if is_function else "events that the program logged"
+    calls.event_counts[counted_as] += 1
     key = (is_function, name[:_LONGEST_NAME])
     spans.add(start_ns, start_ns + duration_ns, key, thread=(pid, tid))
 

@@ -116,7 +116,7 @@ class _Row(NamedTuple):
 
 @dataclass(eq=False)
 class Profile(CheckedFile):
-    """What one file holds, of the host that wrote it; its `sorts` are planes."""
+    """What one file holds, of the host that wrote it; events are counted by plane."""
 
     host: str = ""
 
@@ -194,10 +194,10 @@ def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
             return _Row(start_ns, end_ns, "step", op=None, name=name, thread=track.name,
                         stream=track.stream, step=step)  # fmt: skip
     kind, op = _find_meaning_on_host(name) if on_host else _find_meaning_on_device(name)
-    thread, step = track.name if on_host else None, None
+    thread = track.name if on_host else None
     is_correlated = not on_host or KERNEL_LAUNCHES in name
     correlation = _read_stat(event, track.correlation_stat_id) if is_correlated else None
-    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, step, correlation)
+    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, None, correlation)
 
 
 def _find_meaning_on_host(name: str) -> Meaning:

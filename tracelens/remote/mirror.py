@@ -128,10 +128,8 @@ def _update(
 
 def _check_room(directory: Path, files: list[RemoteFile], address: str, *, ends: bool) -> None:
     """Refuse to begin with more than the disk has room for."""
-    needed_bytes, free_bytes = (
-        sum(file.size_bytes or 0 for file in files),
-        shutil.disk_usage(directory).free,
-    )
+    needed_bytes = sum(file.size_bytes or 0 for file in files)
+    free_bytes = shutil.disk_usage(directory).free
     if needed_bytes > free_bytes and not ends:
         raise UnusableInput(
             f"'{hide_secrets(address)}' has {in_bytes(needed_bytes)} to fetch, and the disk of "

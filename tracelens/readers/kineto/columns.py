@@ -72,9 +72,8 @@ class EventTable:
     metadata: dict[str, Any] = field(default_factory=dict)  # what stands beside its events
     name_by_thread: dict[tuple[str, str], str] = field(default_factory=dict)  # by pid and tid
     name_by_pid: dict[str, str] = field(default_factory=dict)
-    left_out_counts: Counter[str] = field(
-        default_factory=Counter
-    )  # events of no row, by what they are
+    # Events of no row, by what they are.
+    left_out_counts: Counter[str] = field(default_factory=Counter)
     event_count: int = 0
     unusable_count: int = 0  # events without a name or a time
     negative_count: int = 0  # events that end before they begin
@@ -91,9 +90,8 @@ class EventTable:
     @property
     def label(self) -> str:
         """What `--rank-of` calls it: a file, or a process of one."""
-        return (
-            self.path.name if self.selected_pid is None else f"{self.path.name}:{self.selected_pid}"
-        )
+        name, pid = self.path.name, self.selected_pid
+        return name if pid is None else f"{name}:{pid}"
 
     @property
     def begin_bounds_ns(self) -> tuple[int, int]:

@@ -61,9 +61,8 @@ def split_processes(table: EventTable, given_ranks: Mapping[str, int]) -> list[E
         rows = table.rows.filter(pid_of_event == pid)
         tables.append(replace(table, selected_pid=pid, rows=rows, stated_rank=rank_by_pid.get(pid)))
     for later_table in tables[1:]:  # what is not whole of the file is said once
-        later_table.event_count = later_table.lost_count = later_table.unusable_count = (
-            later_table.negative_count
-        ) = 0
+        later_table.event_count = later_table.lost_count = 0
+        later_table.unusable_count = later_table.negative_count = 0
         later_table.is_cut, later_table.left_out_counts = False, Counter()
     table.left_out_counts[UNOWNED] += pid_of_event.null_count()
     if not rank_by_pid:

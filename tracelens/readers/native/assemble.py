@@ -77,23 +77,19 @@ class Part:
         if shared_part.kept_columns is None:
             return shared_part, free_bytes
         neighbour_columns = neighbour.kept_columns if neighbour else None
-        remaining_bytes = free_bytes - shared_part.kept_columns.count_unshared_bytes(
-            neighbour_columns
-        )
-        return shared_part if remaining_bytes >= 0 else replace(
-            shared_part, kept_columns=None
-        ), remaining_bytes
+        free_bytes -= shared_part.kept_columns.count_unshared_bytes(neighbour_columns)
+        if free_bytes < 0:
+            shared_part = replace(shared_part, kept_columns=None)
+        return shared_part, free_bytes
 
     def share_with(self, neighbour: Part | None) -> Part:
         """Return it with what it shares with another part."""
         if neighbour is None:
             return self
-        kept_columns = (
-            self.kept_columns.share_arrays_of(neighbour.kept_columns) if self.kept_columns else None
-        )
-        return replace(
-            self, outline=self.outline.share_arrays_of(neighbour.outline), kept_columns=kept_columns
-        )
+        kept_columns, outline = self.kept_columns, self.outline.share_arrays_of(neighbour.outline)
+        if kept_columns:
+            kept_columns = kept_columns.share_arrays_of(neighbour.kept_columns)
+        return replace(self, outline=outline, kept_columns=kept_columns)
 
 
 def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:

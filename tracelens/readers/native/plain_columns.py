@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     _Bodies = Sequence[tuple[Layout, memoryview]]
 
 MAX_DICTIONARIES_CACHED: Final = 256  # dictionaries that files have in common [policy]
-MAX_BYTES_OF_CACHED: Final = (
-    1 << 14
-)  # bytes of a dictionary: larger ones are hardly shared [policy]
+# bytes of a dictionary: larger ones are hardly shared [policy]
+MAX_BYTES_OF_CACHED: Final = 1 << 14
 _SIZE: Final = struct.Struct("<q")  # before each compressed buffer: its size in bytes
 _ZSTD: Final = pa.Codec("zstd")
 _TIMES: Final = ("start_ns", "duration_ns")  # no two processes share these

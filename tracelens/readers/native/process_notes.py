@@ -10,7 +10,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tracelens.model import fmt
-from tracelens.model.fmt import duration
 from tracelens.model.notes import Note
 from tracelens.schema.vocabulary import OUTDATED
 
@@ -126,9 +125,10 @@ def note_retention(sides: Sequence[SideTables]) -> list[Note]:
 
 def describe_detail(level: str | None, sampling_hz: int | None) -> str:
     """Describe what was requested: ``layers and stacks (100 Hz)``; empty for nothing."""
-    what = {"layer": ["layers"], "op": ["layers", "operators"]}.get(level or "", [])
-    parts = [*what, *([f"stacks ({sampling_hz} Hz)"] if sampling_hz else [])]
-    return fmt.join_words(parts) if parts else ""
+    details = [*{"layer": ("layers",), "op": ("layers", "operators")}.get(level or "", ())]
+    if sampling_hz:
+        details.append(f"stacks ({sampling_hz} Hz)")
+    return fmt.join_words(details) if details else ""
 
 
 def _detail_sentences(sides: Sequence[SideTables]) -> list[str]:
@@ -170,6 +170,6 @@ def _outdated_sentence(kept_steps: int, dropped_count: int, past_steps: Sequence
     mean_ns = sum(step_range.total_ns for step_range in past_steps) / max(step_count, 1)
     return (
         f"{sentence} Steps left out, from {min(step_range.first for step_range in past_steps)} to "
-        f"{max(step_range.last for step_range in past_steps)}, took {duration(mean_ns)} on average, "
-        f"the longest, step {longest_range.longest}, {duration(longest_range.longest_ns)}."
+        f"{max(step_range.last for step_range in past_steps)}, took {fmt.duration(mean_ns)} on average, "
+        f"the longest, step {longest_range.longest}, {fmt.duration(longest_range.longest_ns)}."
     )

@@ -140,7 +140,7 @@ _BOUNDED: Final[dict[type, type]] = {
         [(n, _bounded(f"{row.__name__}.{n}", hint)) for n, hint in get_type_hints(row).items()],
     )
     for row in (
-        *(Process, Retention, Thread, Kept, Past, Communicator, ClockReading, Ending),
-        DetailChange,
+        *(Process, Retention, Thread, Kept, Past),
+        *(Communicator, ClockReading, Ending, DetailChange),
     )
 }

@@ -51,9 +51,9 @@ class Database:
         return pl.DataFrame(
             [
                 pl.Series(
-                    name, _null_other_types(cells_by_name.get(name, absent_cells), kind), kind
+                    column, _null_other_types(cells_by_name.get(column, absent_cells), kind), kind
                 )
-                for name, kind in schema.items()
+                for column, kind in schema.items()
             ]
         )
 

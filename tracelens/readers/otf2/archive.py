@@ -69,14 +69,14 @@ def read_archive(anchor: Path) -> Archive:
         raise no_library
     if result.returncode:
         raise _damaged(anchor, _reason(result))
-    facts, spans, operations = _parse_output(result.stdout)
+    definitions, spans, operations = _parse_output(result.stdout)
     folder = anchor.with_suffix("")
     missing_locations = tuple(
         number
-        for number, *_, event_count in facts["locations"]
+        for number, *_, event_count in definitions["locations"]
         if event_count and not (folder / f"{number}.evt").is_file()
     )
-    return Archive(facts, spans, operations, missing_locations)
+    return Archive(definitions, spans, operations, missing_locations)
 
 
 def _admit_files(anchor: Path) -> Iterator[Path]:

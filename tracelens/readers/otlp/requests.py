@@ -263,10 +263,8 @@ def _split_messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
             message = _join_chunks(chunks, growth, span_file)
         yield message
         if framing != "message" and (message_bytes is None or position > len(content)):
-            span_file.is_cut, span_file.damage_reason = (
-                True,
-                span_file.damage_reason or "it ends within a message",
-            )
+            span_file.is_cut = True
+            span_file.damage_reason = span_file.damage_reason or "it ends within a message"
 
 
 def _join_chunks(chunks: Iterator[bytes], growth: GrowthLimit, span_file: ReadFile) -> bytes:
@@ -331,9 +329,8 @@ def _has_span(resource_spans: bytes) -> bool | None:
     for field_number, wire_type, scope_spans in split_fields(resource_spans):
         if wire_type != LENGTH or field_number not in {1, 2, 3, 1000}:
             return False
-        for scope_field, scope_type, entry in (
-            split_fields(scope_spans) if field_number == 2 else ()
-        ):
+        fields = split_fields(scope_spans) if field_number == 2 else ()
+        for scope_field, scope_type, entry in fields:
             if scope_type != LENGTH or scope_field not in {1, 2, 3}:
                 return False
             if scope_field == 2:

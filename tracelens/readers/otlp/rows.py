@@ -274,10 +274,8 @@ def _take_facts(scope_spans: ScopeSpans, process: Process, span_file: SpanFile) 
 
 def _to_process(resource_attributes: Mapping[str, Any]) -> Process:
     """Return the process that a resource describes; what it does not say is None."""
-    rank, world = (
-        _read_number(resource_attributes, _RANK_KEYS),
-        _read_number(resource_attributes, _WORLD_KEYS),
-    )
+    rank = _read_number(resource_attributes, _RANK_KEYS)
+    world = _read_number(resource_attributes, _WORLD_KEYS)
     if rank is None:
         match = _INSTANCE.search(as_text(resource_attributes.get("service.instance.id")))
         rank = int(match[1]) if match else None

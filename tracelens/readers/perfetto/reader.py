@@ -241,13 +241,9 @@ class _Reading:
                 break
             label = _decode_text(ancestor.name or ancestor.static_name)
             if ancestor.HasField("thread"):
-                name = (
-                    name
-                    or _decode_text(ancestor.thread.thread_name)
-                    or f"thread {ancestor.thread.tid}"
-                )
-                pid = ancestor.thread.pid
-                return _Track(name, pid, name_by_pid.get(pid, ""))
+                thread = ancestor.thread
+                name = name or _decode_text(thread.thread_name) or f"thread {thread.tid}"
+                return _Track(name, thread.pid, name_by_pid.get(thread.pid, ""))
             if ancestor.HasField("process"):
                 pid = ancestor.process.pid
                 return _Track(name or label or "process", pid, name_by_pid[pid])

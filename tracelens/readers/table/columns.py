@@ -139,9 +139,8 @@ class Column:
     expected: str  # what its cells hold, in sentences
     value: pl.Expr  # of its cells, null where it cannot be read
     parse_text: Reading  # of the text of such cells
-    is_nothing: Reading = field(
-        default=lambda _: pl.lit(value=False)
-    )  # True: the text does not apply
+    # True for such a text if it says that the column does not apply.
+    is_nothing: Reading = field(default=lambda _: pl.lit(value=False))
     has_moments: bool = False  # its times are dates
 
 

@@ -48,8 +48,8 @@ OWN_HOST: Final = ("unshare", "--uts", "sh", "-c", 'hostname "ps$0" && exec "$@"
 SHIFT_CLOCK: Final = Path(__file__).with_name("shift_clock.py")
 
 
-def place(model: Perceptron, strategy: str, shards: int) -> list[Piece]:
-    """Say which shard holds what."""
+def place_variables(model: Perceptron, strategy: str, shards: int) -> list[Piece]:
+    """Return the pieces of the model's variables, each with the shard that holds it."""
     return STRATEGIES[strategy]([weight.nbytes for weight in model.weights], shards)
 
 
@@ -58,14 +58,15 @@ def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Pie
     number, planted = arguments.index, faults.from_arguments(arguments)
     tl.start(role="ps", rank=number, world=arguments.workers, shard=number)
     variables = flat_variables(model)
-    own = [piece for piece in pieces if piece.shard == number]
+    own_pieces = [piece for piece in pieces if piece.shard == number]
     methods: dict[str, grpc.RpcMethodHandler] = {}
     shard: Shard | PipelinedShard
     if arguments.mode == "pipelined":
-        chunks = {(piece.variable, piece.offset): cut(variables, piece) for piece in own}
+        chunks = {(piece.variable, piece.offset): cut(variables, piece) for piece in own_pieces}
         shard = PipelinedShard(number, chunks, arguments.workers, planted)
     else:
-        weights = np.concatenate([np.empty(0, "f4"), *(cut(variables, piece) for piece in own)])
+        own_weights = [cut(variables, piece) for piece in own_pieces]
+        weights = np.concatenate([np.empty(0, "f4"), *own_weights])
         asynchronous = arguments.mode == "async"
         shard = Shard(
             number, weights, arguments.workers, asynchronous=asynchronous, planted=planted
@@ -81,15 +82,15 @@ def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Pie
     port = server.add_insecure_port(f"{host}:0")
     server.start()
     print(f"{host}:{port}", flush=True)
-    first = sys.stdin.readline().strip()
+    first_address = sys.stdin.readline().strip()
     if isinstance(shard, Shard) and arguments.mode == "sync":
-        shard.applied.append(tokens.applied if number == 0 else _teller(first))
+        shard.applied.append(tokens.applied if number == 0 else _make_teller(first_address))
     _stop_with_parent(shard)
     shard.run()
     server.stop(grace=1).wait()
 
 
-def _teller(address: str) -> Any:
+def _make_teller(address: str) -> Any:
     """Return what tells shard 0 that a step has been applied."""
     tell = wire.channel(address).unary_unary(wire.APPLIED)
     return lambda step: tell(b"", metadata=wire.headers(step=step))
@@ -122,19 +123,14 @@ def launch(arguments: argparse.Namespace) -> int:
     """Start shards and workers, and wait for them; return the first exit code that is not 0."""
     shifts = arguments.shift.split(",") if arguments.shift else []
 
-    def start(role: str, index: int, *more: str, **streams: int) -> subprocess.Popen[str]:
-        place = index if role == "ps" else arguments.shards + index
-        shifted = [sys.executable, str(SHIFT_CLOCK), shifts[place]] if place < len(shifts) else []
-        apart = [*OWN_HOST, str(index)] if arguments.own_addresses and role == "ps" else []
-        command = [
-            *apart,
-            *shifted,
-            sys.executable,
-            *sys.argv,
-            f"--role={role}",
-            f"--index={index}",
-        ]
-        return subprocess.Popen([*command, *more], text=True, **streams)
+    def start(role: str, index: int, *options: str, **streams: int) -> subprocess.Popen[str]:
+        command = [sys.executable, *sys.argv, f"--role={role}", f"--index={index}", *options]
+        process_index = index if role == "ps" else arguments.shards + index
+        if process_index < len(shifts):
+            command = [sys.executable, str(SHIFT_CLOCK), shifts[process_index], *command]
+        if arguments.own_addresses and role == "ps":
+            command = [*OWN_HOST, str(index), *command]
+        return subprocess.Popen(command, text=True, **streams)
 
     pipe = subprocess.PIPE
     shards = [start("ps", index, stdin=pipe, stdout=pipe) for index in range(arguments.shards)]
@@ -199,7 +195,7 @@ def main() -> int:
     planted.check(arguments.workers, arguments.shards if shards_are_slow else arguments.workers)
     model = Perceptron.with_hidden(arguments.hidden, arguments.layers)
     default = "chunked" if arguments.mode == "pipelined" else "round_robin"
-    pieces = place(model, arguments.placement or default, arguments.shards)
+    pieces = place_variables(model, arguments.placement or default, arguments.shards)
     if arguments.role is None:
         print(f"bytes on the shards: {sum_shard_bytes(pieces, arguments.shards)}", flush=True)
         return launch(arguments)

@@ -147,12 +147,12 @@ class EndNotes:
     def _leave_signals(self) -> None:
         """Close the files for stacks, and make faulthandler forget them, if it still uses ours."""
         fatal_dump, self._fatal_dump = self._fatal_dump, None
-        termination_dump, self._sigterm_dump = self._sigterm_dump, None
+        sigterm_dump, self._sigterm_dump = self._sigterm_dump, None
         try:
-            if termination_dump is not None:
-                if termination_dump.is_in_use():
+            if sigterm_dump is not None:
+                if sigterm_dump.is_in_use():
                     faulthandler.unregister(signal.SIGTERM)
-                termination_dump.descriptor.close()
+                sigterm_dump.descriptor.close()
             if fatal_dump is not None:
                 if fatal_dump.is_in_use():
                     faulthandler.disable()

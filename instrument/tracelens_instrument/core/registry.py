@@ -154,7 +154,7 @@ class Registry:
     def listen(self, listener: Callable[[bytes], None], job: str) -> None:
         """Pass all rows of the side file so far, and each new one later, to `listener` as lines."""
         with self._lock:
-            self._job = job  # of which unique ids of communicators are made
+            self._job = job  # part of the unique ids of communicators
             for definition in list(self._definitions.values()):
                 listener(format_line("definitions", definition))
             for index in range(len(self._communicators)):

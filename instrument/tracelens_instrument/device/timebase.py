@@ -101,11 +101,14 @@ class Anchors:
     """The anchors of a device; `latest` is the one to measure from."""
 
     def __init__(
-        self, clock: DeviceClock, write: Callable[[ClockReading], None], now: Callable[[], int]
+        self,
+        clock: DeviceClock,
+        write_reading: Callable[[ClockReading], None],
+        read_now_ns: Callable[[], int],
     ) -> None:
         self._clock = clock
-        self._write_reading = write
-        self._now = now
+        self._write_reading = write_reading
+        self._read_now_ns = read_now_ns
         self._last_seen: Anchor | None = None
         self.latest = self._cast_sharpest()
         self.look()
@@ -115,7 +118,7 @@ class Anchors:
         latest = self.latest
         if latest.device_ns is not None:
             wait_ns = _AGAIN_NS if latest.window_ns > _LOOK_NS else ANCHOR_EVERY_NS
-            if self._now() >= latest.host_before_ns + wait_ns:
+            if self._read_now_ns() >= latest.host_before_ns + wait_ns:
                 self._cast_latest()
 
     def cast_last(self) -> None:
@@ -159,7 +162,7 @@ class Anchors:
         """Record events until one is not passed soon; return that with the smallest window."""
         sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
-            anchor = Anchor(event=None, host_before_ns=self._now())
+            anchor = Anchor(event=None, host_before_ns=self._read_now_ns())
             anchor.event = self._clock.record_event_apart()
             is_seen = self._wait_until_seen(anchor, _LOOK_NS)  # soon
             if sharpest_anchor is None or (
@@ -175,7 +178,7 @@ class Anchors:
         """Return True if the device passes the anchor within `patience_ns`; ask once at least."""
         deadline_ns = anchor.host_before_ns + patience_ns
         while anchor.host_seen_ns is None:
-            is_over, moment_ns = self._clock.is_over(anchor.event), self._now()
+            is_over, moment_ns = self._clock.is_over(anchor.event), self._read_now_ns()
             if is_over:
                 anchor.host_seen_ns = moment_ns
             elif moment_ns >= deadline_ns:

@@ -60,19 +60,19 @@ class DeviceTimer:
     def __init__(
         self,
         clock: DeviceClock,
-        write: Callable[[ClockReading], None],
+        write_reading: Callable[[ClockReading], None],
         count_lost: Callable[[], object],
-        now: Callable[[], int],
+        read_now_ns: Callable[[], int],
     ) -> None:
         self._clock = clock
         self._count_lost = count_lost
-        self._now = now
+        self._read_now_ns = read_now_ns
         self._time_span = Span(REGISTRY.definition_id("device times", "device", DEVICE_TIMES))
         self._tracks: dict[object, int] = {}
         self._waiting: deque[Timing] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        self._anchors = Anchors(clock, write, now)
+        self._anchors = Anchors(clock, write_reading, read_now_ns)
 
     def next_request(self) -> int | None:
         """Return the number of a span that begins on the host; None if it cannot be timed."""
@@ -85,7 +85,7 @@ class DeviceTimer:
             return None
         event, stream = event_and_stream
         track = self._track_of(f"stream {stream}" if track_name is None else track_name)
-        return Timing(request, self._now(), self._anchors.latest, event, track)
+        return Timing(request, self._read_now_ns(), self._anchors.latest, event, track)
 
     def end(self, timing: Timing) -> None:
         """End a span's timing where the thread's stream is now; its times are written once known."""
@@ -187,8 +187,8 @@ class DeviceTimer:
 class Devices:
     """Device times by device. A device that fails is left alone from then on; training goes on."""
 
-    def __init__(self, write: Callable[[ClockReading], None], losses: Losses) -> None:
-        self._write_reading = write
+    def __init__(self, write_reading: Callable[[ClockReading], None], losses: Losses) -> None:
+        self._write_reading = write_reading
         self._losses = losses
         self._timer_by_device: dict[int, DeviceTimer] = {}
         self._failed = False

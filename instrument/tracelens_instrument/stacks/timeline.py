@@ -108,7 +108,8 @@ def find_clock_offset_ns(
 ) -> int | None:
     """Return monotonic time minus py-spy's, ns; None if too few markers were sampled to tell.
 
-    `marker_spans` are their true begin and end, by name; samples are stamped late, so bounds are lower.
+    `marker_spans` are the true begin and end of each marker, by its name. Samples are stamped late, so
+    each gives a lower bound.
     """
     sampled_spans: dict[str, tuple[int, int]] = {}  # first and last time, on py-spy's clock
     for run in runs:

@@ -175,11 +175,11 @@ class Storage:
 
     def _count_used_slots(self) -> int:
         """Count the slots that were used since the last time."""
-        earlier_position = self._used_slots
+        earlier_used_slots = self._used_slots
         if self._slots_to_armed_end:
-            earlier_position, self._slots_to_armed_end = self._slots_to_armed_end - STATE.left, 0
+            earlier_used_slots, self._slots_to_armed_end = self._slots_to_armed_end - STATE.left, 0
         self._used_slots = self._used_segments * _segment_slots() - self.segment.count_free_slots()
-        return self._used_slots - earlier_position
+        return self._used_slots - earlier_used_slots
 
     def _has_room(self, used_slots: int) -> bool:
         """Return True if there is room for steps as they have been so far, this one included."""

@@ -40,7 +40,7 @@ class Replaced:
     def replace(self, owners: Iterable[Any], factories: Mapping[str, Make]) -> None:
         """Replace functions by what the factory of their name makes, in these classes or modules.
 
-        What is made of name and original passes for it: it has its name, documentation and signature.
+        What is made passes for the original: it has its name, documentation and signature.
         """
         for owner in owners:
             for name in factories.keys() & vars(owner).keys():

@@ -246,7 +246,7 @@ def _worker_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iter
 
 
 def _split_phases(operations: list[Event]) -> Iterator[tuple[str, list[Event]]]:
-    """Yield ("forward", its operations) and ("backprop", its), which a gradient's begins; none empty."""
+    """Yield "forward" and "backprop", which a gradient's operation begins, with their operations."""
     gradient_index = next(
         (index for index, event in enumerate(operations) if _GRADIENTS.match(event.name)),
         len(operations),

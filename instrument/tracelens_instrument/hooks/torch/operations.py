@@ -120,7 +120,7 @@ def resume_kernels() -> None:
 def _make_kernel(name: str, watch: Watch) -> Callable[..., Any]:
     """Make the kernel that lets `watch` see operator `name`, and calls the next kernel, of PyTorch."""
     operator = getattr(torch.ops.c10d, name).default
-    handle = getattr(operator, "_handle", None)  # its method is called by the operator's: save that
+    handle = getattr(operator, "_handle", None)  # `operator.redispatch` would only call its method
     call_next = getattr(handle, "redispatch_boxed", operator.redispatch)
     lower_keys = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
 

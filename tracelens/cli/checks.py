@@ -143,12 +143,8 @@ def _check_folder(directory: Path) -> Check:
     free_bytes = shutil.disk_usage(folder).free
     description = f"{directory} on {file_system}, {free_bytes / _GIBIBYTE:.1f} GiB free"
     if mount and is_network(mount.type):
-        return Check(
-            "trace folder",
-            "note",
-            description,
-            f"Live segments go to {find_local_directory(folder)}.",
-        )
+        advice = f"Live segments go to {find_local_directory(folder)}."
+        return Check("trace folder", "note", description, advice)
     if free_bytes < _GIBIBYTE:
         advice = "Free some room, or bound the recording with --budget or --keep last:N."
         return Check("trace folder", "note", description, advice)
@@ -224,7 +220,7 @@ def check_trial(parent: Path, program: str = TRIAL_PROGRAM) -> Check:
     except OSError as error:
         return Check(name, "problem", f"no folder could be made in {parent} ({error.strerror})")
     try:
-        output = _record_trial(folder, program)
+        error_text = _record_trial(folder, program)
         closed_count = _count_closed_spans(folder)
     except (OSError, TraceLensError, subprocess.TimeoutExpired) as error:
         return Check(name, "problem", f"a recording could not be read back ({error})")
@@ -233,11 +229,11 @@ def check_trial(parent: Path, program: str = TRIAL_PROGRAM) -> Check:
     if closed_count == SPANS:
         return Check(name, "ok", f"{SPANS} spans recorded, process killed, all read back")
     description = f"{closed_count} of {SPANS} spans were read back"
-    return Check(name, "problem", description, advice=output.strip()[-500:])
+    return Check(name, "problem", description, advice=error_text.strip()[-500:])
 
 
 def _record_trial(folder: Path, program: str) -> str:
-    """Record in a process that kills itself; return its errors, '' if it came so far."""
+    """Record in a process that kills itself; return what it wrote as errors, '' if it was killed."""
     other_variables = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
     }

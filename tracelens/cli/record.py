@@ -44,7 +44,6 @@ EXAMPLES: Final = """\
   srun tracelens record -- python train.py
   tracelens record --detail layer -- torchrun --nproc-per-node 4 train.py
 """
-MOST_HZ: Final = 1000
 _VERDICT_TIMEOUT_S: Final = 60  # a run that takes longer is left to `tracelens analyze`
 _MAX_LOOKS_FOR_LEFTOVERS: Final = 20  # at processes that are about to end
 _MAX_LOOKS_FOR_SAMPLES: Final = 100
@@ -168,12 +167,15 @@ def _parse_retention(keep: str | None, budget: str | None, detail: str | None) -
 
 def _parse_sampling(rate: int | None) -> dict[str, str]:
     """Return the environment variable that asks for `rate` samples of stacks a second; None = none."""
+    from tracelens.schema.detail import MAX_SAMPLING_HZ
     from tracelens_instrument.core.environment import RATE_VARIABLE
 
     if rate is None:
         return {}
-    if not 1 <= rate <= MOST_HZ:
-        raise InvalidArgument(f"--sample is {rate}, expected 1 to {MOST_HZ} samples a second.")
+    if not 1 <= rate <= MAX_SAMPLING_HZ:
+        raise InvalidArgument(
+            f"--sample is {rate}, expected 1 to {MAX_SAMPLING_HZ} samples a second."
+        )
     return {RATE_VARIABLE: str(rate)}
 
 

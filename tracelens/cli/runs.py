@@ -216,7 +216,7 @@ def parse_choice(arguments: argparse.Namespace) -> Choice:
 
 
 def open_trace(arguments: argparse.Namespace, memory: int = 0) -> Trace:
-    """Open the run that `add_trace` asked for, showing progress; `memory` bytes as of `load.open`."""
+    """Open the run that `add_trace` asked for, showing progress; `memory`: bytes, as of `load.open`."""
     return open_joined(arguments, [fetch_copy(arguments.trace)], memory=memory)
 
 
@@ -233,7 +233,7 @@ def open_joined(
     `memory` is how many bytes to take.
     """
     import_libraries()
-    keep_freed_memory()  # freed memory is used again
+    keep_freed_memory()
     from tracelens.load import open_joined as open_all
     from tracelens.model.choice import EVERYTHING
 
@@ -260,7 +260,7 @@ def open_path(
 ) -> Trace:
     """Open one of several runs as `add_trace` asked; `contained`: in a process of its own first."""
     import_libraries()
-    keep_freed_memory()  # freed memory is used again
+    keep_freed_memory()
     from tracelens.load import open as open_run
 
     options = _parse_options(arguments)
@@ -334,13 +334,13 @@ def import_libraries() -> None:
 
 
 def fetch_copy(place: Place, is_end_enough: Callable[[Path], bool] | None = None) -> Path:
-    """Return a path; of an address that of a copy, or of its end if that `is_end_enough`."""
+    """Return a path as it is, and that of a copy of an address, as `mirror.fetch_copy` makes it."""
     if isinstance(place, Path):
         return place
-    from tracelens.remote.mirror import fetch_copy
+    from tracelens.remote import mirror
 
     with show_progress("fetching") as on_progress:
-        return fetch_copy(place, on_progress, is_end_enough=is_end_enough)
+        return mirror.fetch_copy(place, on_progress, is_end_enough=is_end_enough)
 
 
 def write_name(place: Place) -> str:

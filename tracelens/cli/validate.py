@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     if report is None:
         noun, problems = _check_trace(arguments)
     else:
-        from tracelens.reports.schema import find_problems as broken
+        from tracelens.reports.schema import find_problems
 
-        noun, problems = "report", broken(report)
+        noun, problems = "report", find_problems(report)
     sys.stdout.write(_write_problems(arguments.format, runs.write_name(given_path), noun, problems))
     return 1 if problems else 0
 

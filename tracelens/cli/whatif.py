@@ -75,10 +75,8 @@ def to_markdown(whatif: WhatIf) -> str:
     ruler = ("---", *["---:"] * (len(_HEADINGS) - 1))
     lines = [f"| {' | '.join(row)} |" for row in (_HEADINGS, ruler)]
     lines += [markdown_row(_make_cells(answer)) for answer in whatif.answers]
-    return (
-        "\n".join([*lines, "", *(f"- {escape_markdown(note)}" for note in _make_notes(whatif))])
-        + "\n"
-    )
+    notes = (f"- {escape_markdown(note)}" for note in _make_notes(whatif))
+    return "\n".join([*lines, "", *notes]) + "\n"
 
 
 def _make_cells(answer: Answer) -> tuple[str, ...]:

@@ -61,18 +61,16 @@ def _split_by_communicator(call_rows: CallRows) -> Iterator[tuple[str, _Call]]:
     facts["op"] = _recode(call_rows.ops, call_rows.op, COLLECTIVES)
     facts["status"] = _recode(call_rows.statuses, call_rows.status, STATUSES)
     for uid_code in np.unique(call_rows.communicator).tolist():
+        uid = call_rows.communicator_uids[uid_code]
         selected = np.flatnonzero(call_rows.communicator == uid_code)
         seq = call_rows.seq[selected]
         if np.any(np.diff(seq) <= 0):
             order = np.lexsort((call_rows.start_ns[selected], seq))
             selected = selected[order[np.diff(seq[order], prepend=-1) > 0]]
         elif len(selected) == len(call_rows.seq):  # arrays stay those that processes share
-            yield call_rows.communicator_uids[uid_code], facts
+            yield uid, facts
             continue
-        yield (
-            call_rows.communicator_uids[uid_code],
-            {name: values[selected] for name, values in facts.items()},
-        )
+        yield uid, {name: values[selected] for name, values in facts.items()}
 
 
 def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:

@@ -17,7 +17,7 @@ import polars as pl
 from tracelens.errors import InvalidArgument
 from tracelens.model.calls import NEVER, repeats_one_column
 from tracelens.model.choice import find_empty_range, format_ranges, to_ranges
-from tracelens.model.events import Renumbered, Source
+from tracelens.model.events import Renumbered, Source, select_process
 from tracelens.model.intervals import Intervals
 from tracelens.model.trace import OF_PROCESSES, Note, Trace
 
@@ -96,13 +96,13 @@ def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
         for old, new in number.items()
         if old in source.part_by_process
     }
-    kept = {
+    packed = {
         new: source.packed_by_process[old]
         for old, new in number.items()
         if old in source.packed_by_process
     }
     return Trace.from_source(
-        Source(parts, packed_by_process=kept),
+        Source(parts, packed_by_process=packed),
         outlines={new: outlines[old] for old, new in number.items()} if outlines else None,
         communicators=trace.communicators,
         notes=trace.notes,
@@ -272,11 +272,7 @@ class WindowSelection:
 
     def limit_to(self, process: int) -> WindowSelection:
         """Return the windows of one process."""
-        windows = (
-            {process: self.windows_by_process[process]}
-            if process in self.windows_by_process
-            else {}
-        )
+        windows = select_process(self.windows_by_process, process)
         return replace(self, windows_by_process=windows)
 
     def windows_of(self, process: int) -> Ints:

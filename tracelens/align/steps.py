@@ -26,6 +26,7 @@ from tracelens.distil.outline import in_flight_tracks, list_outlines
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
+from tracelens.model.events import select_process
 from tracelens.model.outline import NO_COUNTERS, NO_STEPS
 from tracelens.model.trace import STEP_COLUMNS, Note
 
@@ -318,12 +319,8 @@ class StepNumbering:
 
     def limit_to(self, process: int) -> StepNumbering:
         """Return the windows of one process."""
-        if process not in self.windows_by_process:
-            return StepNumbering({}, {})
-        windows, threads = (
-            {process: self.windows_by_process[process]},
-            {process: self.threads_by_process[process]},
-        )
+        windows = select_process(self.windows_by_process, process)
+        threads = select_process(self.threads_by_process, process)
         return StepNumbering(windows, threads, self.renumbers_all)
 
     def number_events(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:

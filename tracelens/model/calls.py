@@ -212,7 +212,7 @@ class CallGrid(CallFacts):
         """Return the wait of each rank in each call, ns, [call, process].
 
         That is until the last arrival, or as the operation's root requires, and no longer than the
-        call. Undefined where `last_ns` is not known.
+        call. Undefined where `last_arrival_ns` is not known.
         """
         return self._measure_waits_ns(slice(None), self.last_arrival_ns[:, None])
 

@@ -7,7 +7,7 @@ number of its own, so that columns are whole numbers throughout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -97,16 +97,16 @@ class Columns:
 
     def number_column(self, name: str) -> Array:
         """Return a column of numbers, [row]; missing values are as `MISSING` says."""
-        found = self.number_columns.get(name)
-        if found is not None:
-            return found
+        column = self.number_columns.get(name)
+        if column is not None:
+            return column
         return _missing_column(missing=MISSING.get(name, NULL), dtype=np.int64, height=self.height)
 
     def word_column(self, name: str) -> Words:
         """Return a column of words."""
-        found = self.word_columns.get(name)
-        if found is not None:
-            return found
+        column = self.word_columns.get(name)
+        if column is not None:
+            return column
         return Words(_missing_column(missing=-1, dtype=np.int8, height=self.height), ())
 
     @property
@@ -127,13 +127,7 @@ class Columns:
 
     def with_numbers(self, **numbers: Array) -> Columns:
         """Return them with other numbers in some columns."""
-        return Columns(
-            self.height,
-            {**self.number_columns, **numbers},
-            self.word_columns,
-            self.value_columns,
-            self.communicator_uids,
-        )
+        return replace(self, number_columns={**self.number_columns, **numbers})
 
     def mark_estimated(self, rows: Array) -> Columns:
         """Return the columns with the status of some rows (indices) set to estimated."""
@@ -146,9 +140,7 @@ class Columns:
         codes = status.codes.astype(np.int32)
         codes[rows] = status_words.index(ESTIMATED)
         words = {**self.word_columns, "status": Words(codes, status_words)}
-        return Columns(
-            self.height, self.number_columns, words, self.value_columns, self.communicator_uids
-        )
+        return replace(self, word_columns=words)
 
     def sort_by_begin(self) -> Columns:
         """Sort by begin, outer spans first; as recordings are in order already, look first."""

@@ -8,7 +8,7 @@ any size takes no more memory than its largest process.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Indices
     from tracelens.model.packed_columns import PackedColumns
 
-__all__ = ["Change", "FramePart", "Part", "Renumbered", "Source", "make_lazy_frame"]
-
+_Value = TypeVar("_Value")
 _ROW: Final = "row"
 _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns")
 
@@ -68,6 +67,11 @@ class Change(Protocol):
         """Return the part that concerns one process, to send it to the process that reads it."""
 
 
+def select_process(by_process: Mapping[int, _Value], process: int) -> dict[int, _Value]:
+    """Return what a mapping has of one process, by this process; empty if it has nothing."""
+    return {process: by_process[process]} if process in by_process else {}
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """The parts of a run by process, and what is changed in them, in order.
@@ -86,27 +90,16 @@ class Source:
     def limit_to(self, process: int) -> Source:
         """Return the part that is needed to read one process."""
         parts = {process: self.part_by_process[process].detach()}
-        kept = (
-            {process: self.packed_by_process.pop(process)}
-            if process in self.packed_by_process
-            else {}
-        )
-        return Source(parts, tuple(change.limit_to(process) for change in self.changes), kept)
+        changes = tuple(change.limit_to(process) for change in self.changes)
+        packed = self.packed_by_process.pop(process, None)
+        return Source(parts, changes, {} if packed is None else {process: packed})
 
     def read_columns(
         self, process: int, names: Sequence[str], cache: BoundedCache | None = None
     ) -> Columns:
         """Read some columns of a process; who reads several processes gives the same `cache` for all."""
-        cache = cache or BoundedCache()
-        needed = dict.fromkeys(
-            [*names, *(need for one in self.changes for need in one.needed_columns)]
-        )
-        if process in self.packed_by_process and self.packed_by_process[process].names.issuperset(
-            needed
-        ):
-            columns = self.packed_by_process.pop(process).restore(cache)
-        else:
-            columns = self.part_by_process[process].read_columns(list(needed), cache)
+        needed_names = list(dict.fromkeys([*names, *self._list_needed()]))
+        columns = self._read_unchanged(process, needed_names, cache or BoundedCache())
         for change in self.changes:
             columns = change(process, columns)
         return columns
@@ -116,11 +109,8 @@ class Source:
         frame = self.part_by_process[process].read_frame()
         if not self.changes or frame.is_empty():
             return frame
-        needed_names = [need for one in self.changes for need in one.needed_columns]
-        columns = self.part_by_process[process].read_columns(needed_names, BoundedCache())
-        rows = np.arange(
-            columns.height
-        )  # as a column, it shows which rows are left, in which order
+        columns = self.part_by_process[process].read_columns(self._list_needed(), BoundedCache())
+        rows = np.arange(columns.height)  # their column shows which are left, in which order
         changed_columns = columns.with_numbers(**{_ROW: rows})
         for change in self.changes:
             changed_columns = change(process, changed_columns)
@@ -128,6 +118,16 @@ class Source:
         if not np.array_equal(order, rows):
             frame, columns = frame[order], columns.take(order)
         return frame.with_columns(_list_changed_columns(frame, columns, changed_columns))
+
+    def _list_needed(self) -> list[str]:
+        return [name for change in self.changes for name in change.needed_columns]
+
+    def _read_unchanged(self, process: int, names: list[str], cache: BoundedCache) -> Columns:
+        packed = self.packed_by_process.get(process)
+        if packed is None or not packed.names.issuperset(names):
+            return self.part_by_process[process].read_columns(names, cache)
+        del self.packed_by_process[process]
+        return packed.restore(cache)
 
     def scan(self, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
         """Return all events as a frame that is read process by process when it is collected."""
@@ -272,9 +272,9 @@ class WholeFrame:
 
 def make_source(events: pl.LazyFrame, processes: Sequence[int]) -> Source:
     """Take a frame of all events; processes without any have none."""
-    whole = WholeFrame(events)
-    every = dict.fromkeys([*processes, *whole.processes])
-    return Source({process: FramePart(whole, process) for process in every})
+    all_events = WholeFrame(events)
+    all_processes = dict.fromkeys([*processes, *all_events.processes])
+    return Source({process: FramePart(all_events, process) for process in all_processes})
 
 
 def _list_changed_columns(

@@ -35,6 +35,7 @@ from tracelens.memory import free_unused_memory
 from tracelens.model.calls import NEVER
 from tracelens.model.clock_map import ClockMap
 from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.events import select_process
 from tracelens.model.trace import ALIGNMENT_METHODS, Alignment, HostClock, Note
 
 if TYPE_CHECKING:
@@ -93,9 +94,7 @@ class ClockChange:
 
     def limit_to(self, process: int) -> ClockChange:
         """Return the map of one process."""
-        return ClockChange(
-            {process: self.map_by_process[process]} if process in self.map_by_process else {}
-        )
+        return ClockChange(select_process(self.map_by_process, process))
 
 
 def to_common_times(clock_map: ClockMap, times_ns: Ints, *missing: int) -> Ints:

@@ -348,7 +348,7 @@ class _CommonExits(NamedTuple):
     first_exits_ns: Ints
     exits_ns: Floats
     since_entry_ns: Floats
-    sizes_bytes: Ints  # bytes, [collective]
+    sizes_bytes: Ints  # [collective]
 
 
 class _Exits(NamedTuple):

@@ -79,12 +79,12 @@ class _Bounds:
     @classmethod
     def from_readings(cls, readings: Readings) -> _Bounds:
         """Fit a line, and narrow each window to what the pace of a clock allows."""
-        common_ns, offset_ns = readings.common_ns, readings.lead_ns
-        read_ns = common_ns - offset_ns
+        common_ns, lead_ns = readings.common_ns, readings.lead_ns
+        read_ns = common_ns - lead_ns
         since_first_ns = (read_ns - read_ns[0]).astype(np.float64)
         order = np.argsort(since_first_ns, kind="stable")
         times_ns, half_windows_ns = since_first_ns[order], readings.window_ns[order] / 2.0
-        offsets_ns = (offset_ns - offset_ns[0]).astype(np.float64)[order]
+        offsets_ns = (lead_ns - lead_ns[0]).astype(np.float64)[order]
         line, pace = _fit_trend(times_ns, offsets_ns, half_windows_ns)
         beside_line_ns = offsets_ns - line.evaluate(times_ns)
         low_ns = -_limit_pace(half_windows_ns - beside_line_ns, times_ns, pace)

@@ -44,7 +44,7 @@ class ClockMap:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What `apply` needs, in plain values: two times in ns, and the knots of the correction."""
+        """What `to_common` needs, in plain values: two times in ns, and the knots of the correction."""
         knots = None
         if self.correction:
             times_ns, values_ns = self.correction.knot_times_ns, self.correction.knot_values_ns

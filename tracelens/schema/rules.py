@@ -2,9 +2,9 @@
 
 Files, segments, growing files and tables are held to the same rules where they are read
 (`tracelens.readers.rules` for frames, `tracelens.readers.native.checks` for arrays). A value that
-breaks a rule that `drops` costs its row, which is counted by the reason; one that breaks another rule
-costs its cell, which is null then, or the least value where there is no null. A null where there must be
-none costs the row.
+breaks a rule that `drops_row` costs its row, which is counted by the reason; one that breaks another
+rule costs its cell, which is null then, or the least value where there is no null. A null where there
+must be none costs the row.
 """
 
 from __future__ import annotations

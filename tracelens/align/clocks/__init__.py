@@ -2,5 +2,5 @@
 
 `common.align` chooses the best way that each clock allows: `exits` of collectives, `readings` that
 processes took of each other's clocks, or `requests` to parameter servers. Each way ends in a
-`maps.ClockMap`.
+`tracelens.model.clock_map.ClockMap`.
 """

@@ -207,3 +207,41 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     variant.reduce_work(("backprop",), effect)
     ends = variant.replay()[graph.step_end_events[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)
+
+
+def answer_after_work(*, receive_is_slow: bool) -> Trace:
+    """40 steps: rank 0 sends and waits; rank 1 works for about 30 ms, receives, and sends back.
+
+    Its receives take 0.2 ms, or wait for a message that arrives 31 ms after it was sent.
+    """
+    rows, begin_ns = [], 0
+    for step, delay_ns in enumerate(np.random.default_rng(1).integers(0, MS, 40).tolist()):
+        fields: dict[str, Any] = {"step": step, "depth": 1}
+        message = fields | {"seq": step}
+        work_end_ns = begin_ns + 29 * MS + delay_ns
+        received_ns = work_end_ns + 200_000 if receive_is_slow else begin_ns + 31 * MS
+        answered_ns = received_ns + 100_000
+        end_ns = answered_ns + 10_000
+        rows += [
+            *(span(rank, "step", begin_ns, end_ns, step=step) for rank in range(2)),
+            span(0, "reduction", begin_ns, begin_ns + 10_000, op="send", peer=1, **message),
+            span(0, "reduction", begin_ns + 10_000, answered_ns, op="recv", peer=1, **message),
+            span(1, "backprop", begin_ns, work_end_ns, **fields),
+            span(1, "reduction", work_end_ns, received_ns, op="recv", peer=0, **message),
+            span(1, "reduction", received_ns, received_ns + 9_000, op="send", peer=0, **message),
+        ]
+        begin_ns = end_ns
+    return prepare(trace_of(rows, ranks=2))
+
+
+@pytest.mark.parametrize(("receive_is_slow", "saved_ms"), [(True, 10.0), (False, 0.0)])
+def test_a_slow_receive_is_told_from_a_late_message(
+    *, receive_is_slow: bool, saved_ms: float
+) -> None:
+    """Less work before a slow receive saves as much; before a message that is late, nothing."""
+    graph, total = replay_run(answer_after_work(receive_is_slow=receive_is_slow))
+    effect = np.zeros_like(total)
+    effect[:, 1] = 10 * MS
+    variant = Variant(graph)
+    variant.reduce_work(("backprop",), effect)
+    assert variant.measure_savings_ns() / MS == pytest.approx(saved_ms, abs=0.3)

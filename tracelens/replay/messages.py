@@ -25,6 +25,10 @@ MAX_GAP_OF_ONE_CALL: Final = 0.05
 MAX_GAP_FROM_REASON_TO_END_NS: Final = 10_000
 # messages: fewer for which a rank waits do not tell a pair's time [chosen]
 MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
+# messages: fewer of a pair do not tell whether they are late or their receives slow [chosen]
+MIN_MESSAGES_OF_SLOW_RECEIVES: Final = 16
+# ratio: receives are slow if their ends vary by more of what their begins vary by [chosen]
+MIN_SLOPE_OF_ENDS_IF_RECEIVES_ARE_SLOW: Final = 0.5
 
 
 def select_messages(
@@ -76,8 +80,9 @@ def add_message_edges(
 
     A message that was there before its receiver waited for it came sooner than the receive shows: as
     soon as those between the same workers that were awaited; so with sends. If a receiver waits for a
-    buffered message for longer than such messages take in all, it was not there. Messages that one call
-    awaits take no longer than the last begun.
+    buffered message for longer than such messages take in all, it was not there, or the receive itself
+    is slow: then it ends the later, the later it begins. Messages that one call awaits take no longer
+    than the last begun.
     """
     send, send_end = threads.find_side_events(sent)
     receive, receive_end = threads.find_side_events(received)
@@ -89,6 +94,7 @@ def add_message_edges(
     wait_ns = _find_wait_begins(received, threads.timeline)
     usual_ns = _find_usual_times_ns(*pair, rest_ns, (sent.begin_ns >= wait_ns) & may_end_receive)
     is_late = (sent.end_ns <= wait_ns) & (received.end_ns - wait_ns > usual_ns)
+    is_late &= ~_find_slow_receives(*pair, wait_ns - sent.begin_ns, way_ns, is_late)
     is_awaited = (sent.begin_ns + usual_ns >= wait_ns) | is_late
     is_awaited &= (way_ns > 0) & may_end_receive
     receiving_ns = received.end_ns - received.begin_ns
@@ -154,6 +160,23 @@ def _find_reasons_of_ends(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
     may_end_send, may_end_receive = np.split(flags["is_reason"].to_numpy(), 2)
     _, receive_has_reason = np.split(flags["call_has_reason"].to_numpy(), 2)
     return may_end_send, may_end_receive | ~receive_has_reason
+
+
+def _find_slow_receives(
+    sender: Ints, receiver: Ints, until_wait_ns: Ints, way_ns: Ints, may_be_late: Flags
+) -> Flags:
+    """Return True, [message], where receives of a pair of workers end the later, the later they begin.
+
+    `until_wait_ns` and `way_ns` are the times from each send to the begin of the wait for it, and to the
+    receive's end. Only messages that may be late are examined.
+    """
+    columns = {"from": sender, "to": receiver, "begin": until_wait_ns, "end": way_ns}
+    begin, end = (pl.col(name).filter("may_be_late").cast(pl.Float64) for name in ("begin", "end"))
+    is_slow = pl.cov(begin, end) > MIN_SLOPE_OF_ENDS_IF_RECEIVES_ARE_SLOW * begin.var()
+    has_enough = pl.col("may_be_late").sum() >= MIN_MESSAGES_OF_SLOW_RECEIVES
+    messages = pl.DataFrame(columns | {"may_be_late": may_be_late})
+    flags = messages.select((is_slow & has_enough).over("from", "to").fill_null(False))
+    return flags.to_series().to_numpy()
 
 
 def _measure_since_last_peer(sent: Sides, received: Sides) -> list[Ints]:

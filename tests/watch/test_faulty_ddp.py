@@ -77,7 +77,7 @@ def test_a_failure(fault: str, code: int, tmp_path: Path) -> None:
 
 def test_a_training_that_ends_well(tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    with training("nothing", folder) as started:
+    with training("nothing", folder, fault_step=200) as started:  # five seconds: the watch sees it run
         rows, exit_code = watch(folder, None)
         started.wait(PATIENCE_S)
     assert exit_code == 0

@@ -1,6 +1,6 @@
 """Three stages of a pipeline by PyTorch's send and recv, with a fault in rank 1 or without, unmarked.
 
-Usage: pipeline_torch.py FAULT, where FAULT is none, uneven (its stage has three times the work) or stall
+Usage: pipeline_torch.py FAULT, where FAULT is none, uneven (its stage has five times the work) or stall
 (150 ms a step for a part of the run).
 """
 
@@ -23,7 +23,7 @@ optimizer = torch.optim.SGD(stage.parameters(), 0.01)
 
 def work() -> None:
     """Take as long as the fault says; asleep, so that ranks do not share the cores."""
-    time.sleep(WORK_S * (3 if fault == "uneven" and rank == 1 else 1))
+    time.sleep(WORK_S * (5 if fault == "uneven" and rank == 1 else 1))
 
 
 for step in range(STEPS):

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from support.launch.patience import PATIENCE_S
 from support.watch.training import training
 
 from tracelens.schema.life import Stalled, read_journals
+from tracelens_dashboard.runs.watched import WatchedJobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,19 @@ def test_a_stall(fault: str, state: str, tmp_path: Path) -> None:
         assert "rank 1: the process is stopped" in stacks["no_stacks"]
     (entry,) = (one for one in read_journals(folder) if isinstance(one, Stalled))
     assert entry.culprits == [1]
+
+
+def test_a_page_sees_a_stall_and_writes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    jobs = WatchedJobs()
+    with training("sleep", folder):
+        end_s = time.monotonic() + PATIENCE_S
+        while (view := jobs.look(folder)).stall is None and time.monotonic() < end_s:
+            time.sleep(0.2)
+    jobs.close()
+    assert view.stall
+    assert view.stall.culprits == (1,)
+    assert not any(isinstance(entry, Stalled) for entry in read_journals(folder))
 
 
 def test_calls_that_do_not_match(tmp_path: Path) -> None:

@@ -68,7 +68,12 @@ class Watcher:
     """
 
     def __init__(
-        self, folder: Path, alert_command: AlertCommand | None = None, *, is_parent: bool = False
+        self,
+        folder: Path,
+        alert_command: AlertCommand | None = None,
+        *,
+        is_parent: bool = False,
+        is_writing: bool = True,
     ) -> None:
         """Begin; the folder need not exist yet.
 
@@ -76,8 +81,10 @@ class Watcher:
             folder: The trace folder.
             alert_command: What is run for each alarm.
             is_parent: The launcher's parent watches: it journals ends, and hands them to `add_ends`.
+            is_writing: Stalls and ends are written into the trace folder.
         """
         self._folder = folder
+        self._is_writing = is_writing
         self._job = LiveJob(folder)
         self._alert_command = alert_command
         self._detector = StallDetector()
@@ -382,6 +389,8 @@ class Watcher:
 
     def _write(self, entry: Entry) -> None:
         """Append an entry to the journal, unless another watch has written down the same stall."""
+        if not self._is_writing:
+            return
         with suppress(OSError):  # a folder that this user may not write to is watched all the same
             if isinstance(entry, Stalled | Resumed) and any(
                 isinstance(known, type(entry)) and known.since_ns == entry.since_ns

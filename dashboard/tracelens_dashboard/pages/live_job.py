@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, dcc, html
 
-from tracelens.model import fmt
 from tracelens.watch.rank_rows import COLUMNS, choose_ranks, describe_rank
-from tracelens.watch.sentences import describe_status
+from tracelens.watch.sentences import describe_stalled_status
 from tracelens_dashboard.components import heading
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from dash.development.base_component import Component
 
+    from tracelens.watch.status import JobStatus
+    from tracelens.watch.watcher import News
     from tracelens_dashboard.components.chart import ChartCard
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.runs.watched import JobView
@@ -71,13 +74,19 @@ def draw(view: JobView) -> list[Component]:
     if status is None or not status.ranks:
         return [dmc.Card(html.P(NOT_LIVE), className="card prose")]
     is_recording = any(not rank_status.is_over for rank_status in status.ranks)
-    headline = describe_status(status) if is_recording else NOT_LIVE
-    if view.stall is not None and is_recording:
-        stalled_text = fmt.duration(status.at_ns - view.stall.since_ns)
-        verb = "makes" if len(view.stall.culprits) == 1 else "make"
-        culprits_text = fmt.listing("rank", view.stall.culprits)
-        headline = f"Stalled for {stalled_text}: {culprits_text} {verb} others wait. {headline}"
+    headline = describe_stalled_status(status, view.stall) if is_recording else NOT_LIVE
     culprits = () if view.stall is None else view.stall.culprits
+    sections: list[Component] = [
+        html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),
+        dmc.Card(_draw_ranks(status, culprits), className="card"),
+    ]
+    if view.news:
+        sections.append(dmc.Card(_draw_news(view.news), className="card"))
+    return sections
+
+
+def _draw_ranks(status: JobStatus, culprits: Collection[int]) -> Component:
+    """Draw a table with a row a rank, which scrolls where the window is narrow."""
     rows = [
         html.Tr(
             [html.Td(cell) for cell in describe_rank(rank_status, status.at_ns)],
@@ -86,29 +95,21 @@ def draw(view: JobView) -> list[Component]:
         for rank_status in choose_ranks(status, culprits)
     ]
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    messages = [
+    table = html.Table([head, html.Tbody(rows)], className="live-ranks")
+    label = aria("ranks of the job")
+    return html.Div(table, className="live-scroll", tabIndex=0, role="region", **label)
+
+
+def _draw_news(news: Iterable[tuple[float, News]]) -> Component:
+    """Draw messages with their wall times, in seconds."""
+    items = [
         html.Li(
             [
                 html.Time(time.strftime("%H:%M:%S", time.localtime(noted_s))),
-                html.Pre(news.sentence),
+                html.Pre(message.sentence),
             ],
-            className="alarm" if news.kind == "stalled" or news.is_alarm else "",
+            className="alarm" if message.kind == "stalled" or message.is_alarm else "",
         )
-        for noted_s, news in view.news
+        for noted_s, message in news
     ]
-    return [
-        html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),
-        dmc.Card(
-            html.Div(
-                html.Table([head, html.Tbody(rows)], className="live-ranks"),
-                className="live-scroll",
-                tabIndex=0,  # it scrolls where the window is narrow
-                role="region",
-                **aria("ranks of the job"),
-            ),
-            className="card",
-        ),
-        dmc.Card([html.Ul(messages, className="live-news")], className="card")
-        if messages
-        else html.Div(),
-    ]
+    return html.Ul(items, className="live-news")

@@ -55,7 +55,7 @@ class PackedColumns:
         }
         numbers, arrays, values_by_name = {}, {}, {}
         # Without rows there may be no columns of times.
-        values_to_pack = columns.number_columns | relative_times
+        values_to_pack = {**columns.number_columns, **relative_times}
         for name in values_to_pack.keys() & names:
             values = values_to_pack[name]
             lowest, arrays[name] = _shrink(values)

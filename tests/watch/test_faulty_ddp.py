@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 pytest.importorskip("torch")
 
 
-def watch(folder: Path, until_kind: str | None) -> tuple[list[dict[str, Any]], int]:
+def watch(folder: Path, until_kind: str | None, *options: str) -> tuple[list[dict[str, Any]], int]:
     """Watch until an object of a kind was written, or to the end; return all objects."""
-    command = [sys.executable, "-m", "tracelens", "watch", str(folder), "--json"]
+    command = [sys.executable, "-m", "tracelens", "watch", str(folder), "--json", *options]
     rows = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
@@ -69,11 +69,15 @@ def test_a_page_sees_a_stall_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_calls_that_do_not_match(tmp_path: Path) -> None:
-    """Of two ranks none is in the majority."""
+    """Of two ranks none is in the majority; the alert says it as the watch does."""
+    alerts = tmp_path / "alerts"
     with training("mismatch", tmp_path / "t"):
-        rows, _ = watch(tmp_path / "t", "stalled")
-    assert rows[-1]["culprits"] == [0, 1]
-    assert "rank 0 made allreduce 25; rank 1 made broadcast 25" in rows[-1]["sentence"]
+        rows, _ = watch(tmp_path / "t", "stacks", "--on-alert", f"cat >> {alerts}")
+    stalled = next(row for row in rows if row["kind"] == "stalled")
+    assert stalled["culprits"] == [0, 1]
+    assert "rank 0 made allreduce 25; rank 1 made broadcast 25" in stalled["sentence"]
+    alert = json.loads(alerts.read_text())
+    assert (alert["alert"], alert["sentence"]) == ("stalled", stalled["sentence"])
 
 
 @pytest.mark.parametrize(("fault", "code"), [("raise", 1), ("kill", -signal.SIGKILL)])

@@ -131,7 +131,8 @@ def measure(
 class _Account:
     """The loss of each category that remains to be explained, and explained `losses`.
 
-    All are shares of `total_ns`. `uncovered_beyond_peers` is the uncovered time that ranks have beyond their peers.
+    All are shares of `total_ns`. `uncovered_beyond_peers` is the uncovered time of ranks beyond their
+    peers.
     """
 
     total_ns: int

@@ -93,6 +93,7 @@ class Watcher:
         self._followed: set[tuple[str, int, int]] = set()
         self._codes: dict[tuple[str, int, int], int | None] = {}
         self._entry: Stalled | None = None
+        self._stall_sentence = ""
         self._dumps: StackDumps | None = None
         self._suspicion: tuple[Stall, StackDumps] | None = None
         self._labels_without_stack: dict[str, str] = {}
@@ -320,8 +321,10 @@ class Watcher:
             step=step if step >= 0 else None,
             states=states,
         )
-        sentence = sentences.describe_stall(stall, self._entry, ranks, self._job.other_hosts)
-        self._report(News("stalled", sentence, {"entry": "stalled", **asdict(self._entry)}))
+        others = self._job.other_hosts
+        self._stall_sentence = sentences.describe_stall(stall, self._entry, ranks, others)
+        facts = {"entry": "stalled", **asdict(self._entry)}
+        self._report(News("stalled", self._stall_sentence, facts))
         self._begin_dumps(ranks)
 
     def _begin_dumps(self, ranks: dict[int, JobProcess]) -> None:
@@ -358,7 +361,7 @@ class Watcher:
         facts = {"entry": "stalled", **asdict(self._entry)}
         sentence = sentences.describe_stacks(self._entry)
         self._report(News("stacks", sentence, facts))
-        self._alert("stalled", facts)
+        self._alert("stalled", facts | {"sentence": self._stall_sentence})
         self._write(self._entry)
 
     def _resume(self, stall: Stall, now_ns: int) -> None:

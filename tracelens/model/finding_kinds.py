@@ -25,7 +25,7 @@ _STRAGGLER: Final = (
     "Fixing {it} would shorten the job by {saving}{absorbed}."
 )
 _ALL_SLOW: Final = (
-    "All {ranks} ranks are slow in {phase} at the same time, {steps}: +{extra} per slow step ({share} "
+    "{ranks} are slow in {phase} at the same time, {steps}: +{extra} per slow step ({share} "
     "of the median step of {step}), so no single rank is the cause. Fixing it would shorten the "
     "job by {saving}."
 )
@@ -107,7 +107,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         worst_step_category="forward",
         action="Look for what all ranks share at that time: storage, power, a change of inputs.",
         sentence=(
-            "All {ranks} ranks compute more slowly {when}, {steps}: +{extra} per step ({share} of "
+            "{ranks} compute more slowly {when}, {steps}: +{extra} per step ({share} of "
             "the median step of {step}, most of it in {phase}), so no single rank is the cause: "
             "{cause}. Fixing it would shorten the job by {saving}."
         ),

@@ -145,6 +145,11 @@ def phase(name: str) -> str:
     return _PHASES.get(name, name)
 
 
+def all_ranks(count: int) -> str:
+    """Name all ranks of a job, at the beginning of a sentence."""
+    return "Both ranks" if count == 2 else f"All {count} ranks"
+
+
 def capital(text: str) -> str:
     """Begin a sentence."""
     return text[:1].upper() + text[1:]

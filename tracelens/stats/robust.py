@@ -27,6 +27,10 @@ STEPS_RESAMPLED_IN_A_ROW: Final = 4
 # samples: as many are drawn for the interval of a loss [policy]
 BOOTSTRAP_SAMPLES_OF_LOSS: Final = 400
 MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory for medians [policy]
+# ratio to the greatest value, and share of the sum of all: smaller values are left out if together they
+# are no more [chosen; one decision in drop_minor_values]
+MAX_RATIO_OF_MINOR_VALUE: Final = 0.05
+MAX_SHARE_OF_MINOR_VALUES: Final = 0.05
 
 
 def measure_deviation(values: Floats) -> float:
@@ -39,6 +43,17 @@ def measure_deviation(values: Floats) -> float:
     if np.isnan(distances[-1]):
         return float("nan")
     return _DEVIATIONS_PER_MEDIAN_DEVIATION * float((distances[lower] + distances[upper]) / 2)
+
+
+def drop_minor_values(values: Floats) -> Floats:
+    """Return values of 0 and more without those far below the greatest, which become 0.
+
+    A loss of seconds is not a loss in several steps, of a part of that each. Small values stay where
+    together they are a good part of all.
+    """
+    is_minor = values < MAX_RATIO_OF_MINOR_VALUE * values.max(initial=0.0)
+    is_little = values[is_minor].sum() <= MAX_SHARE_OF_MINOR_VALUES * values.sum()
+    return np.where(is_minor, 0.0, values) if is_little else values
 
 
 def measure_step_deviation(values: Floats) -> float:

@@ -40,6 +40,13 @@ _PERIODIC: Final = (
     "Look at what the program does every {period} steps: evaluation, logging, or saving; put it into a "
     "span (tl.span), or do it less often."
 )
+_RARE: Final = (
+    "Look at what the program does in {steps}, such as evaluation, saving or logging: put it into a "
+    "span (tl.span), or record with --sample, which shows the code."
+)
+_OWN_SPANS: Final = (
+    "Do what span '{span}' does less often, or make it shorter, if {steps} took too long for it."
+)
 _PERIODIC_DATA: Final = (
     "Steps {steps} wait for data, {period} steps apart: if epochs begin there, keep the workers of the "
     "loader (DataLoader(persistent_workers=True)); else load ahead, or use faster storage."
@@ -76,8 +83,18 @@ def advise(finding: Finding) -> str:
 
 
 def _advise_by_period(finding: Finding) -> str | None:
-    """Advise on slow steps that keep a period; None where they keep none."""
-    period = finding.evidence.get("period")
+    """Advise on slow steps of all ranks that are few, or keep a period; None for others."""
+    evidence = finding.evidence
+    if finding.kind == "slow_all" and finding.pattern == "sparse":
+        steps = evidence["first_slow_steps"]
+        steps_text = (
+            fmt.listing("step", steps) if evidence["steps_slow"] == len(steps) else "these steps"
+        )
+        if evidence.get("span"):
+            return _OWN_SPANS.format(span=evidence["span"], steps=steps_text)
+        if not evidence["period"]:
+            return _RARE.format(steps=steps_text)
+    period = evidence.get("period")
     if not period or finding.kind not in {"slow_all", "data_stall"}:
         return None
     if finding.kind == "slow_all":

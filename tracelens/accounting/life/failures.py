@@ -126,7 +126,9 @@ def _was_killed_first(trace: Trace, failures: Sequence[Failure]) -> bool:
         return False
     roots = find_standstill(trace).roots
     other_ranks = {failure.rank for failure in others}
-    return any(root.ranks == (first.rank,) and other_ranks <= {*root.victim_ranks} for root in roots)
+    return any(
+        root.ranks == (first.rank,) and other_ranks <= {*root.victim_ranks} for root in roots
+    )
 
 
 def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:

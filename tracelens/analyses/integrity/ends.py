@@ -122,7 +122,9 @@ def _list_frames(stall: Stalled | None, rank: int) -> list[str]:
 
 def _describe_silence(trace: Trace, stall: Stalled | None, rank: int, frame: str) -> str:
     """Describe what a silent rank did, as clauses: its code (`frame`), its state, a failed thread."""
-    clauses = [f"it was in {frame}"] if frame else []
+    is_complete = trace.workers.filter(pl.col("rank") == rank)["complete"].any()
+    clauses = ["its recording had ended"] if is_complete else []
+    clauses += [f"it was in {frame}"] if frame else []
     if stall is not None and stall.states.get(str(rank)) == "stopped":
         clauses.append("its process was stopped")
     processes = trace.workers.filter(pl.col("rank") == rank)["process"].implode()

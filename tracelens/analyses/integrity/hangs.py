@@ -9,7 +9,6 @@ import polars as pl
 from tracelens.analyses.integrity.wording import (
     describe_blocked,
     describe_early_end,
-    name_call,
     name_call_of_group,
     name_waiting,
 )
@@ -75,7 +74,7 @@ def _report_hang(
     victims = sorted({rank for root in roots for rank in root.victim_ranks})
     fields = {
         "": {"rank": str(ranks[0]), "blocked": describe_blocked(call)},
-        "circle": {"ranks": fmt.listing("rank", ranks), "calls": _describe_circle(roots[0])},
+        "circle": {"ranks": fmt.listing("rank", ranks), "calls": _describe_circle(trace, roots[0])},
     }.get(case) or {
         "ranks": fmt.capital(fmt.listing("rank", ranks)),
         "waiting": name_waiting(call),
@@ -106,14 +105,14 @@ def _report_hang(
     )
 
 
-def _describe_circle(root: Root) -> str:
+def _describe_circle(trace: Trace, root: Root) -> str:
     """Describe in which calls the first few ranks of a circle wait for each other."""
     clauses = []
     for rank in root.ranks[: fmt.MOST_LISTED]:
         call = next((call for call in root.calls if rank in call.ranks_inside), None)
         if call is not None:
             other_ranks = fmt.listing("rank", sorted({*call.awaited_ranks} & {*root.ranks}))
-            clauses.append(f"rank {rank} in {name_call(call)} for {other_ranks}")
+            clauses.append(f"rank {rank} in {name_call_of_group(trace, call)} for {other_ranks}")
     return "; ".join(clauses)
 
 

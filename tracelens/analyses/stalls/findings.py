@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.compute_time import WARM_UP
@@ -22,13 +23,14 @@ from tracelens.model.findings import Finding
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import find_greatest_run, fit_course
-from tracelens.stats.robust import measure_deviation
+from tracelens.stats.robust import drop_minor_values, measure_deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
+    from tracelens.model.trace import Trace
     from tracelens.replay.pricing import WorkPrice
     from tracelens.replay.windows import WindowedReplay
 
@@ -114,6 +116,9 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
             trace, phases, phase, steps=times.steps, extra_ns=extra_ns
         )
         return sampled_code.add_code(finding, culprit)
+    if phase == "user":
+        span_name = _find_longest_span(facts.trace, times.steps[rows])
+        finding = replace(finding, evidence={**finding.evidence, "span": span_name})
     other_steps = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
     culprit = sampled_code.find_in_steps(
         trace, phases, phase, steps=times.steps[rows], other_steps=other_steps, extra_ns=extra_ns
@@ -132,6 +137,15 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
             evidence={**finding.evidence, "core_wait": core_wait.evidence()},
         )
     return sampled_code.add_code(finding, culprit)
+
+
+def _find_longest_span(trace: Trace, steps: Ints) -> str | None:
+    """Return the name of the program's own spans that take most time in some steps."""
+    is_own = (pl.col("kind").cast(pl.String) == "user") & pl.col("step").is_in(steps)
+    length_ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    spans = trace.events.filter(is_own).group_by("name").agg(length_ns=length_ns)
+    names = spans.sort("length_ns", descending=True).select("name").collect().to_series()
+    return None if names.is_empty() else str(names[0])
 
 
 def _find_least(spent_ns: Floats) -> Floats:
@@ -207,7 +221,7 @@ def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indic
 
     `residual`, [row], and the `level` of a slow row are shares of a step.
     """
-    scattered_rows = np.flatnonzero(is_slow)
+    scattered_rows = np.flatnonzero(drop_minor_values(np.where(is_slow, residual, 0.0)))
     course = fit_course(
         residual,
         *find_greatest_run(residual - level / 2),
@@ -243,7 +257,7 @@ def _report_slow_steps(
     return Finding.of(
         _KINDS.get(phase, "slow_all"),
         {
-            "ranks": str(len(times.ranks)),
+            "ranks": fmt.all_ranks(len(times.ranks)),
             "phase": fmt.phase(phase),
             "steps": steps_text,
             "extra": fmt.duration(mean_share * times.typical_step_ns),

@@ -283,7 +283,7 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
     return Finding.of(
         "slow_all",
         {
-            "ranks": str(len(times.ranks)),
+            "ranks": fmt.all_ranks(len(times.ranks)),
             "when": when_text,
             "steps": fmt.steps(first_step, last_step),
             "extra": fmt.duration(slowdown.extra_share * times.typical_step_ns),

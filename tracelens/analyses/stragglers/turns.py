@@ -21,7 +21,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.delays import price_delay
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.stats.robust import lower_medians, measure_deviation
+from tracelens.stats.robust import drop_minor_values, lower_medians, measure_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # of a step: a rank that takes as much longer than the usual rank is late in it [chosen]
 MIN_LENGTH_OF_DELAY: Final = 0.10
 MIN_LENGTH_OF_PAUSE: Final = 1.0  # of a step: a longer delay is a pause, and no noise [chosen]
+# of a step: waits for cores explain no longer delay: a usual step waits for them as well [chosen]
+MIN_LENGTH_OF_PAUSE_IF_BUSY: Final = 10.0
 # share of steps: a rank that is in time in fewer is a straggler [chosen]
 QUANTILE_OF_STEPS_IN_TIME: Final = 0.25
 # standard deviations of a rank's change from step to step: a smaller delay is noise [chosen]
@@ -42,9 +44,6 @@ MIN_Z_SCORE_OF_DELAY: Final = 6.0
 MIN_SHARE_OF_STEPS_OF_FEW_RANKS: Final = 0.5
 # share of the delay of the worst rank: if no other rank has as much, that one is delayed alone [chosen]
 MIN_SHARE_OF_SECOND_RANK: Final = 0.25
-# share of the longest delay, and of all delays: shorter ones are left out if they are no more [chosen]
-MAX_LENGTH_OF_MINOR_DELAY: Final = 0.05
-MAX_SHARE_OF_MINOR_DELAYS: Final = 0.05
 # share of steps: pauses are plain if some rank makes one in as many [calibrate]
 MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5
 MIN_LENGTH_OF_PLAIN_PAUSES: Final = 0.10  # of a step: plain pauses are as long [calibrate]
@@ -86,7 +85,7 @@ def find_turns(
         if explained and phase in explained:
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
-            main_delay_ns = _keep_main_delays(_keep_main_ranks(delay_ns))
+            main_delay_ns = drop_minor_values(_keep_main_ranks(delay_ns))
             delays = _Delays(times, phase, main_delay_ns)
             findings += _report_delays(delays, job_ns, facts)
     return findings
@@ -122,18 +121,6 @@ def _keep_main_ranks(delay_ns: Floats) -> Floats:
     second_ns, most_ns = np.sort(rank_delays_ns)[-2:]
     is_alone = second_ns < MIN_SHARE_OF_SECOND_RANK * most_ns
     return np.where(rank_delays_ns == most_ns, delay_ns, 0.0) if is_alone else delay_ns
-
-
-def _keep_main_delays(delay_ns: Floats) -> Floats:
-    """Return delays, [step, rank], without those that are much shorter than the longest one.
-
-    One pause of seconds is not a pause in several steps, of a part of its length each. Many short delays
-    stay if together they are a good part of all.
-    """
-    is_minor = delay_ns < MAX_LENGTH_OF_MINOR_DELAY * delay_ns.max()
-    minor_ns = float(delay_ns[is_minor].sum())
-    is_little = minor_ns <= MAX_SHARE_OF_MINOR_DELAYS * float(delay_ns.sum())
-    return np.where(is_minor, 0.0, delay_ns) if is_little else delay_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,9 +246,10 @@ def _categorize(
     if delays.phase == "gc":
         min_saving = MIN_SAVING_OF_PAUSES_IF_FAULT
     elif delays.phase != "data":
-        core_wait_share = facts.core_wait_share if facts else None
-        is_long = delays.mean_delay_ns >= MIN_LENGTH_OF_PAUSE * delays.times.typical_step_ns
-        may_be_chance = not (delays.is_at_once or is_long)
-        if delays.phase == "checkpoint" or may_be_chance or is_machine_busy(core_wait_share or 0.0):
+        core_wait_share = (facts.core_wait_share if facts else None) or 0.0
+        length = delays.mean_delay_ns / delays.times.typical_step_ns  # of a step
+        may_be_chance = not (delays.is_at_once or length >= MIN_LENGTH_OF_PAUSE)
+        may_be_busy = is_machine_busy(core_wait_share) and length < MIN_LENGTH_OF_PAUSE_IF_BUSY
+        if delays.phase == "checkpoint" or may_be_chance or may_be_busy:
             return "opportunity"
     return "fault" if saving >= min_saving else "opportunity"

@@ -65,7 +65,7 @@ class Comparison:
     findings: tuple[FindingChange, ...]
 
     def metric(self, name: str) -> Metric | None:
-        """Return a metric by name; null where no run has it."""
+        """Return a metric by name; None where no run has it."""
         return next((metric for metric in self.metrics if metric.name == name), None)
 
     @property

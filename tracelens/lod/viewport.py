@@ -70,7 +70,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Grid:
-    """Pixel columns: column i covers [start_ns + i * step_ns, start_ns + (i + 1) * step_ns)."""
+    """Pixel columns, each `column_ns` wide, one after the other from `start_ns` on."""
 
     start_ns: int
     column_ns: int

@@ -32,7 +32,7 @@ LOCKED: Final = "This run is shown with its token only: open the address that th
 
 @dataclass(frozen=True)
 class Access:
-    """Names in `Host` that are answered, and the token to be shown first; null = none is asked for."""
+    """Names in `Host` that are answered, and the token to be shown first; None: none is asked for."""
 
     hosts: tuple[str, ...] = TRUSTED_HOSTS
     token: str | None = None

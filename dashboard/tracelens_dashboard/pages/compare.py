@@ -250,7 +250,7 @@ def _compare_steps(store: Store, baseline: Store) -> str:
 
 def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval if that is clear."""
-    # A change is in the metric's unit; `share` relates it to what was before, if that is not 0.
+    # A change is in the metric's unit; `as_share` relates it to what was before, if that is not 0.
     change = metric.change
     relative_change = change.as_share(change.difference) or 0.0
     direction = "longer" if relative_change > 0 else "shorter"

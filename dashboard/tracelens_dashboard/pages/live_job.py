@@ -16,8 +16,13 @@ from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from dash.development.base_component import Component
 
+    from tracelens.watch.stalls import Stall
+    from tracelens.watch.status import JobStatus
+    from tracelens.watch.watcher import News
     from tracelens_dashboard.components.chart import ChartCard
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.runs.watched import JobView
@@ -71,13 +76,27 @@ def draw(view: JobView) -> list[Component]:
     if status is None or not status.ranks:
         return [dmc.Card(html.P(NOT_LIVE), className="card prose")]
     is_recording = any(not rank_status.is_over for rank_status in status.ranks)
+    stall = view.stall if is_recording else None
     headline = describe_status(status) if is_recording else NOT_LIVE
-    if view.stall is not None and is_recording:
-        stalled_text = fmt.duration(status.at_ns - view.stall.since_ns)
-        verb = "makes" if len(view.stall.culprits) == 1 else "make"
-        culprits_text = fmt.listing("rank", view.stall.culprits)
-        headline = f"Stalled for {stalled_text}: {culprits_text} {verb} others wait. {headline}"
-    culprits = () if view.stall is None else view.stall.culprits
+    if stall is not None:
+        headline = f"{_describe_stall(stall, status.at_ns)} {headline}"
+    parts = [
+        html.P(headline, className="summary prose alarm" if stall else "summary prose"),
+        _draw_ranks(status, stall.culprits if stall else ()),
+    ]
+    return [*parts, _draw_messages(view.news)] if view.news else parts
+
+
+def _describe_stall(stall: Stall, now_ns: int) -> str:
+    """Say for how long a job has stood still, and which ranks hold it up."""
+    verb = "makes" if len(stall.culprits) == 1 else "make"
+    culprits_text = fmt.listing("rank", stall.culprits)
+    duration_text = fmt.duration(now_ns - stall.since_ns)
+    return f"Stalled for {duration_text}: {culprits_text} {verb} others wait."
+
+
+def _draw_ranks(status: JobStatus, culprits: Sequence[int]) -> Component:
+    """Draw a table with a row for each rank, or for those of many that matter most."""
     rows = [
         html.Tr(
             [html.Td(cell) for cell in describe_rank(rank_status, status.at_ns)],
@@ -86,29 +105,26 @@ def draw(view: JobView) -> list[Component]:
         for rank_status in choose_ranks(status, culprits)
     ]
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    messages = [
+    box = html.Div(
+        html.Table([head, html.Tbody(rows)], className="live-ranks"),
+        className="live-scroll",
+        tabIndex=0,  # it scrolls where the window is narrow
+        role="region",
+        **aria("ranks of the job"),
+    )
+    return dmc.Card(box, className="card")
+
+
+def _draw_messages(news: Iterable[tuple[float, News]]) -> Component:
+    """Draw messages, (wall time in seconds, message), as a list."""
+    items = [
         html.Li(
             [
                 html.Time(time.strftime("%H:%M:%S", time.localtime(noted_s))),
-                html.Pre(news.sentence),
+                html.Pre(message.sentence),
             ],
-            className="alarm" if news.kind == "stalled" or news.is_alarm else "",
+            className="alarm" if message.kind == "stalled" or message.is_alarm else "",
         )
-        for noted_s, news in view.news
+        for noted_s, message in news
     ]
-    return [
-        html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),
-        dmc.Card(
-            html.Div(
-                html.Table([head, html.Tbody(rows)], className="live-ranks"),
-                className="live-scroll",
-                tabIndex=0,  # it scrolls where the window is narrow
-                role="region",
-                **aria("ranks of the job"),
-            ),
-            className="card",
-        ),
-        dmc.Card([html.Ul(messages, className="live-news")], className="card")
-        if messages
-        else html.Div(),
-    ]
+    return dmc.Card([html.Ul(items, className="live-news")], className="card")

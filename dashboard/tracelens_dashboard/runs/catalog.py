@@ -185,8 +185,7 @@ class Runs:
         """Serve one run, which is open, alone: addresses need not name it."""
         served = cls()
         served.only_store = store
-        source = store.source
-        served._follow("", source if isinstance(source, Path) else source.path)
+        served._follow("", store.path)
         return served
 
     def list_entries(self) -> list[Entry]:
@@ -226,7 +225,8 @@ class Runs:
 
     def _entry_of_run(self, run_id: str | None) -> Entry | None:
         if run_id is None:  # a run that is served alone has no id
-            return Entry("", self.only_store.name, Path()) if self.only_store else None
+            only = self.only_store
+            return Entry("", only.name, only.path or Path(only.name)) if only else None
         if run_id not in self._entry_by_id:
             self.list_entries()
         return self._entry_by_id.get(run_id)
@@ -312,9 +312,8 @@ class Runs:
 
     def folder_of(self, run_id: str) -> Path | None:
         """Return the folder of a run that is served; None where it was not read from a path."""
-        if self.only_store and not run_id:
-            source = self.only_store.source
-            return source if isinstance(source, Path) else source.path
+        if self.only_store:  # a part of it lies in the same folder
+            return self.only_store.path
         entry = self.find_entry(run_id)
         return entry.path if entry else None
 

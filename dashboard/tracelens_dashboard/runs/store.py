@@ -130,6 +130,11 @@ class Store:
             _ = self.span_names.table
 
     @property
+    def path(self) -> Path | None:
+        """Where the run was read from; None where it was not read from a path."""
+        return self.source if isinstance(self.source, Path) else self.source.path
+
+    @property
     def name(self) -> str:
         """The run's name: its folder's."""
         return self.run.name

@@ -19,22 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["JobView", "WatchedJobs"]
 
 LOOK_EVERY_S: Final = 1.0  # seconds between two looks, however many pages ask [policy]
-FORGET_AFTER_S: Final = (
-    60.0  # seconds: a job for which no page has asked is watched no more [policy]
-)
+FORGET_AFTER_S: Final = 60.0  # seconds: then a job for which no page asks is forgotten [policy]
 MAX_NEWS_SHOWN: Final = 50  # messages: older ones are forgotten [policy]
 
 
 @dataclass(frozen=True)
 class JobView:
-    """What the last look at a job found; `status` is null before its first process.
+    """What the last look at a job found; `status` is None before its first process.
 
     `news` are (wall time in seconds, message), the newest first.
     """
 
     status: JobStatus | None
     stall: Stall | None
-    is_over: bool
     news: tuple[tuple[float, News], ...]
 
 
@@ -42,18 +39,18 @@ class JobView:
 class _WatchedJob:
     watcher: Watcher
     news: deque[tuple[float, News]] = field(default_factory=lambda: deque(maxlen=MAX_NEWS_SHOWN))
-    looked_s: float = float("-inf")  # monotonic time
-    asked_s: float = 0.0  # monotonic time
+    last_look_s: float = float("-inf")  # monotonic time
+    last_request_s: float = 0.0  # monotonic time
     lock: Lock = field(default_factory=Lock)
 
     def look(self) -> JobView:
         with self.lock:
-            self.asked_s = time.monotonic()
-            if self.asked_s - self.looked_s >= LOOK_EVERY_S:
-                self.looked_s = self.asked_s
+            now_s = time.monotonic()
+            if now_s - self.last_look_s >= LOOK_EVERY_S:
+                self.last_look_s = now_s
                 self.news.extendleft((time.time(), item) for item in self.watcher.look())
             watcher = self.watcher
-            return JobView(watcher.status, watcher.stall, watcher.is_over, tuple(self.news))
+            return JobView(watcher.status, watcher.stall, tuple(self.news))
 
 
 class WatchedJobs:
@@ -67,10 +64,12 @@ class WatchedJobs:
         """Look at the job that records into a folder, and forget those that no page asks for."""
         now_s = time.monotonic()
         with self._lock:
-            job = self._jobs.setdefault(folder, _WatchedJob(Watcher(folder)))
-            job.asked_s = now_s
+            if folder not in self._jobs:
+                self._jobs[folder] = _WatchedJob(Watcher(folder))
+            job = self._jobs[folder]
+            job.last_request_s = now_s
             for other_folder, other_job in list(self._jobs.items()):
-                if now_s - other_job.asked_s > FORGET_AFTER_S:
+                if now_s - other_job.last_request_s > FORGET_AFTER_S:
                     self._jobs.pop(other_folder).watcher.close()
         return job.look()
 

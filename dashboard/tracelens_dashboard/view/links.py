@@ -35,7 +35,7 @@ def to_timeline(store: Store, finding: Finding) -> str:
 
 def to_worst_step(store: Store, finding: Finding) -> str | None:
     """Link to the step in which the finding's ranks, its shard, or its category were worst."""
-    # A kind of finding may have a category of time (`worst_of`), which counts if it names nobody.
+    # The category of its kind counts only if the finding names no rank and no shard.
     category = KINDS[finding.kind].worst_step_category
     if category and not finding.ranks and not finding.shards:
         return to_step_with_most(store, category, finding.steps)
@@ -136,7 +136,6 @@ def to_found(store: Store, window: Window, row: int, searched_name: str) -> str:
 
 def to_call(store: Store, window: Window) -> str:
     """Link to the collective in a window, selected, its last rank pinned; else to the window."""
-    # `first_ns` and `last_ns`: the first and last rank enter; `over_ns`: the last one leaves.
     call = store.call_around(window)
     if call is None:
         return to_moment(store, window)

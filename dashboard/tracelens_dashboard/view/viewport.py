@@ -139,9 +139,8 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
         track_px = min(viewport.TRACK_PX + spare_px, viewport.TALLEST_TRACK_PX)
         plan = plan_rows(track_px)
     opened_processes = []
-    for row, top_px in sorted(
-        plan.track_top_by_lane.items(), key=lambda slot: slot[1]
-    ):  # from the top down
+    rows_and_tops_px = sorted(plan.track_top_by_lane.items(), key=lambda row_and_top: row_and_top[1])
+    for row, top_px in rows_and_tops_px:
         track_plan = _plan_tracks(store, row, top=top_px, track_px=track_px)
         process = OpenedProcess(key_by_row[row], store.open_process(row), track_plan)
         opened_processes.append(process)
@@ -229,7 +228,7 @@ def read_position(store: Store, selected: Any) -> Position | None:
 
 
 def picture(frame: Frame) -> Picture:
-    """Draw the rows of a frame as pixels and spans; `inside` are the pictures of opened processes."""
+    """Draw the rows of a frame, and the tracks of opened processes, as pixels and spans."""
     # All of them together draw at most `MOST_BARS` spans as shapes.
     window, most_bars = frame.visible_window, query.MOST_BARS // (1 + len(frame.opened_processes))
     process_pictures = tuple(

@@ -112,6 +112,11 @@ def test_a_run_that_is_served_alone(tmp_path: Path) -> None:
     assert part
     assert part.ranks == (2,)
     assert served.find_entry(ID) is None
+    assert served.folder_of("~r2") == folder  # which the page Live watches
+    absent = served.find_entry("~r9")
+    assert absent
+    assert served.open(absent, LIMIT_S) is None
+    assert absent.stage.failure.endswith("it has ranks 0-3.")
 
 
 def test_hosts_are_groups(tmp_path: Path) -> None:

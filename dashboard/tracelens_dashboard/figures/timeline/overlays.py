@@ -197,16 +197,13 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def arrival_summary(call: Call) -> str:
     """Return the last rank, and the arrival skew."""
-    operation, skew = (
-        text.escape_name(call.op),
-        text.duration(call.last_arrival_ns - call.first_arrival_ns),
-    )
+    operation = text.escape_name(call.op)
+    skew = text.duration(call.last_arrival_ns - call.first_arrival_ns)
     return f"{operation} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
 def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
     """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
-    # `call.entered` is when each rank entered, by rank.
     lanes, arrivals = frame.scene.lanes.lanes, []
     for band in frame.plan.bands_of(section):
         ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]

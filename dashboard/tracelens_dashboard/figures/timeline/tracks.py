@@ -105,7 +105,6 @@ def _select_readings(frame: Frame, counter: Counter) -> Indices:
 
 def describe_tracks(frame: Frame, picture: Picture) -> str:
     """Describe how many spans are in opened processes' tracks; empty if none is opened."""
-    # `picture.inside` are the pictures of these processes.
     if not frame.opened_processes:
         return ""
     span_count = sum(inside.span_count for inside in picture.opened_pictures)

@@ -59,12 +59,12 @@ def register(app: Dash) -> None:
 
     @app.callback(Output(JOB, "children"), Input(POLL, "n_intervals"), current.RUN)
     def look(_times: Any, run: Any) -> list[Component]:
-        return _draw_run(current.run_id_of(run))
+        return _draw_run(current.run_key_of(run))
 
 
-def _draw_run(run_id: str) -> list[Component]:
+def _draw_run(run_key: str) -> list[Component]:
     """Look at the job of a run, and draw what is seen."""
-    folder = current.runs().folder_of(run_id)
+    folder = current.runs().folder_of(run_key)
     if folder is None or not folder.is_dir():
         return [dmc.Card(html.P(NOT_A_FOLDER), className="card prose")]
     return draw(current.runs().watched_jobs.look(folder))

@@ -139,7 +139,9 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
         track_px = min(viewport.TRACK_PX + spare_px, viewport.TALLEST_TRACK_PX)
         plan = plan_rows(track_px)
     opened_processes = []
-    rows_and_tops_px = sorted(plan.track_top_by_lane.items(), key=lambda row_and_top: row_and_top[1])
+    rows_and_tops_px = sorted(
+        plan.track_top_by_lane.items(), key=lambda row_and_top: row_and_top[1]
+    )
     for row, top_px in rows_and_tops_px:
         track_plan = _plan_tracks(store, row, top=top_px, track_px=track_px)
         process = OpenedProcess(key_by_row[row], store.open_process(row), track_plan)

@@ -54,7 +54,9 @@ def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -
     return table.select("start_ns", "end_ns")
 
 
-def divide_among_stacks(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
+def measure_time_by_stack(
+    samples: pl.DataFrame, lane_pieces: pl.DataFrame
+) -> Mapping[Stack, float]:
     """Divide the time of some pieces among the sampled stacks, ns; empty if too little was sampled."""
     from tracelens.accounting.sampled_code import divide_among_stacks  # noqa: PLC0415 - few runs have any
 

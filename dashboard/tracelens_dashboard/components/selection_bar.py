@@ -47,7 +47,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
     choice = run_selection.choice if run_selection else EVERYTHING
     is_timeline = path == links.TIMELINE
     searched_name = "" if is_timeline else view.searched_name
-    rank_count = f"all {store.run_of_all_ranks.workers.height:,}"
+    all_ranks_text = f"all {store.run_of_all_ranks.workers.height:,}"
     ranks_text, steps_text = (
         format_ranges(ranges) if ranges is not None else ""
         for ranges in (choice.ranks, choice.steps)
@@ -58,7 +58,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
     controls = [
         html.Span("Ranks", className="fact-name"),
         fields.text_input(
-            RANKS, "ranks to show, such as 0-3,41", rank_count, value=ranks_text, w=150
+            RANKS, "ranks to show, such as 0-3,41", all_ranks_text, value=ranks_text, w=150
         ),
         _lay_out_groups(store),
         html.Span("Steps", className="fact-name"),

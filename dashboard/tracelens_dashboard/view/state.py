@@ -86,9 +86,7 @@ class ViewState:
             "t0": self.start_ns,
             "t1": self.end_ns,
             "pin": ",".join(map(str, self.pinned_ranks)) or None,
-            "steps": f"{self.marked_steps[0]}-{self.marked_steps[1]}"
-            if self.marked_steps
-            else None,
+            "steps": "-".join(map(str, self.marked_steps)) if self.marked_steps else None,
             "shard": self.shard,
             "sel": "-".join(map(str, self.selected)) if self.selected else None,
             "open": None if self.opened_keys is None else ",".join(self.opened_keys) or NONE_OPENED,

@@ -181,7 +181,7 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "x": frame.seconds_since_start(frame.selected_call.last_arrival_ns),
             "y": bands_of_last_rank[-1].middle_px,
             "ax": 46 if is_left_half else -46,
-            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.height_px / 2 else -30,
+            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.bottom_px / 2 else -30,
             "text": arrival_summary(frame.selected_call),
             "showarrow": True,
             "arrowhead": 2,
@@ -226,7 +226,7 @@ def _delay_text(call: Call, arrival_ns: int) -> str:
 
 def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a line from each note's text through all rows; over a stretch of time a band."""
-    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height_px
+    top_share = 1 + ABOVE_STEPS_PX / frame.plan.bottom_px
     return [_note_shape(note, top_share, theme) for note in frame.notes]
 
 

@@ -88,7 +88,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
 
 def height_px(frame: Frame) -> int:
     """Return the figure's height: a pixel of the plan is a pixel on the screen."""
-    return frame.plan.height_px + top_px(frame) + BOTTOM_PX
+    return frame.plan.bottom_px + top_px(frame) + BOTTOM_PX
 
 
 def top_px(frame: Frame) -> int:
@@ -187,7 +187,7 @@ def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
         "x": frame.seconds_since_start(grid.start_ns),
         "y": frame.plan.top_px,
         "sizex": grid.column_count * grid.column_ns / SECOND,
-        "sizey": frame.plan.height_px - frame.plan.top_px,
+        "sizey": frame.plan.bottom_px - frame.plan.top_px,
         "xanchor": "left",
         "yanchor": "top",
         "sizing": "stretch",
@@ -232,7 +232,7 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
     """Return the axis of rows, in pixels downwards, with their labels."""
     ticks = _row_labels(frame)
     return {
-        "range": [frame.plan.height_px, 0],
+        "range": [frame.plan.bottom_px, 0],
         "fixedrange": True,
         "tickvals": [y for y, _ in ticks],
         "ticktext": [label + NARROW for _, label in ticks],

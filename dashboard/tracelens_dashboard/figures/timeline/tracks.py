@@ -29,7 +29,7 @@ def shade_ground(process: OpenedProcess, theme: Theme) -> dict[str, Any]:
         "x0": 0,
         "x1": 1,
         "y0": process.plan.top_px,
-        "y1": process.plan.height_px,
+        "y1": process.plan.bottom_px,
         "fillcolor": theme.text,
         "opacity": GROUND,
         "line": {"width": 0},

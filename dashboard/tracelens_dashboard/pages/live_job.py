@@ -88,7 +88,7 @@ def draw(view: JobView) -> list[Component]:
 
 
 def _describe_stall(stall: Stall, now_ns: int) -> str:
-    """Say for how long a job has stood still, and which ranks hold it up."""
+    """Describe for how long a job has been stalled, and which ranks it waits for."""
     verb = "makes" if len(stall.culprits) == 1 else "make"
     culprits_text = fmt.listing("rank", stall.culprits)
     duration_text = fmt.duration(now_ns - stall.since_ns)

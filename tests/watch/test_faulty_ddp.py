@@ -77,7 +77,8 @@ def test_a_failure(fault: str, code: int, tmp_path: Path) -> None:
 
 def test_a_training_that_ends_well(tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    with training("nothing", folder, fault_step=200) as started:  # five seconds: the watch sees it run
+    # Five seconds of training: the watch sees it run.
+    with training("nothing", folder, fault_step=200) as started:
         rows, exit_code = watch(folder, None)
         started.wait(PATIENCE_S)
     assert exit_code == 0

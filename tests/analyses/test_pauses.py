@@ -54,3 +54,35 @@ def test_pauses_that_no_rank_waits_for_are_not() -> None:
     """Ranks that never meet pause each for itself."""
     everywhere = (np.arange(60)[:, None] + np.arange(64)) % 25 == 0
     assert _find_pauses(0.4, everywhere, meet=False) == []
+
+
+def _find_delays(matrices: list[npt.NDArray[np.float64]]) -> list[Finding]:
+    compute_time = own_time(matrices)
+    return turns.find_turns(compute_time, int(compute_time.step_length_ns[:, 0].sum()))
+
+
+def test_one_long_pause_is_not_told_as_several_short_ones() -> None:
+    """Two ranks are a little late in other steps, which is no part of a pause of 100 steps."""
+    matrices = healthy(0, 3, 60)
+    matrices[1][40, 1] += 100.0
+    matrices[1][[20, 50], [0, 1]] += 0.5
+    (finding,) = _find_delays(matrices)
+    assert (finding.ranks, finding.steps, finding.evidence["steps_late"]) == ((1,), (40, 40), 1)
+
+
+def test_two_long_pauses_of_two_ranks_do_not_name_a_third() -> None:
+    matrices = healthy(0, 3, 60)
+    matrices[1][[30, 40], [1, 2]] += 100.0
+    matrices[1][[20, 50], [0, 0]] += 0.5
+    (finding,) = _find_delays(matrices)
+    assert (finding.ranks, finding.steps, finding.pattern) == ((1, 2), (30, 40), "migrating")
+
+
+def test_many_short_pauses_beside_a_long_one_are_told() -> None:
+    """Together they are as long."""
+    matrices = healthy(0, 3, 60)
+    matrices[1][40, 1] += 20.0
+    matrices[1][11:51:2, 2] += 0.9
+    (finding,) = _find_delays(matrices)
+    assert finding.ranks == (1, 2)
+    assert finding.evidence["steps_late"] == 21

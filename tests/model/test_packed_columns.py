@@ -96,3 +96,9 @@ def test_equal_columns_are_held_once() -> None:
     )
     assert shared.array_by_name["step"] is packed.array_by_name["step"]
     assert shared.count_unshared_bytes(packed) < packed.count_unshared_bytes(None)
+
+
+def test_columns_without_rows_get_times() -> None:
+    restored = PackedColumns.from_columns(Columns(0, {}, {}, {}), NAMES).restore(BoundedCache())
+    assert restored.height == 0
+    assert restored.number_column("start_ns").tolist() == []

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from support.launch.patience import PATIENCE_S
 from support.watch.training import training
 
 from tracelens.schema.life import Stalled, read_journals
+from tracelens_dashboard.runs.watched import WatchedJobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +23,9 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 pytest.importorskip("torch")
 
 
-def watch(folder: Path, until_kind: str | None) -> tuple[list[dict[str, Any]], int]:
+def watch(folder: Path, until_kind: str | None, *options: str) -> tuple[list[dict[str, Any]], int]:
     """Watch until an object of a kind was written, or to the end; return all objects."""
-    command = [sys.executable, "-m", "tracelens", "watch", str(folder), "--json"]
+    command = [sys.executable, "-m", "tracelens", "watch", str(folder), "--json", *options]
     rows = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
@@ -53,12 +55,29 @@ def test_a_stall(fault: str, state: str, tmp_path: Path) -> None:
     assert entry.culprits == [1]
 
 
+def test_a_page_sees_a_stall_and_writes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    jobs = WatchedJobs()
+    with training("sleep", folder):
+        end_s = time.monotonic() + PATIENCE_S
+        while (view := jobs.look(folder)).stall is None and time.monotonic() < end_s:
+            time.sleep(0.2)
+    jobs.close()
+    assert view.stall
+    assert view.stall.culprits == (1,)
+    assert not any(isinstance(entry, Stalled) for entry in read_journals(folder))
+
+
 def test_calls_that_do_not_match(tmp_path: Path) -> None:
-    """Of two ranks none is in the majority."""
+    """Of two ranks none is in the majority; the alert says it as the watch does."""
+    alerts = tmp_path / "alerts"
     with training("mismatch", tmp_path / "t"):
-        rows, _ = watch(tmp_path / "t", "stalled")
-    assert rows[-1]["culprits"] == [0, 1]
-    assert "rank 0 made allreduce 25; rank 1 made broadcast 25" in rows[-1]["sentence"]
+        rows, _ = watch(tmp_path / "t", "stacks", "--on-alert", f"cat >> {alerts}")
+    stalled = next(row for row in rows if row["kind"] == "stalled")
+    assert stalled["culprits"] == [0, 1]
+    assert "rank 0 made allreduce 25; rank 1 made broadcast 25" in stalled["sentence"]
+    alert = json.loads(alerts.read_text())
+    assert (alert["alert"], alert["sentence"]) == ("stalled", stalled["sentence"])
 
 
 @pytest.mark.parametrize(("fault", "code"), [("raise", 1), ("kill", -signal.SIGKILL)])
@@ -77,7 +96,7 @@ def test_a_failure(fault: str, code: int, tmp_path: Path) -> None:
 
 def test_a_training_that_ends_well(tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    # Five seconds of training: the watch sees it run.
+    # Five seconds: the watch sees it run.
     with training("nothing", folder, fault_step=200) as started:
         rows, exit_code = watch(folder, None)
         started.wait(PATIENCE_S)

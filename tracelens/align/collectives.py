@@ -250,7 +250,10 @@ def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
     """Note which ranks made which call where they differ first."""
     call = int(np.searchsorted(grid.seq, seq))
     variants = split_by_variant(grid, call, trace.ops_of_equal_bytes)
-    variant_texts = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
+    variant_texts = [
+        f"{text} on rank{'s' if len(ranks) > 1 else ''} {_list_ranks(sorted(ranks))}"
+        for text, ranks in variants
+    ]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
     status_codes = np.broadcast_to(grid.status, grid.is_made.shape)[call]

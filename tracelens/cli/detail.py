@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.model import fmt
+from tracelens.model.choice import parse_duration
 from tracelens.schema.detail import (
     MAX_SAMPLING_HZ,
     REQUEST_FILE,
@@ -35,7 +35,6 @@ EXAMPLES: Final = """\
 _NOTICE_S: Final = 1.5
 _LOOK_EVERY_S: Final = 0.25
 _PATIENCE_S: Final = 10.0  # seconds: ranks that have ended no step by then are named [policy]
-_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"--stacks is {arguments.stacks}, expected 1 to {MAX_SAMPLING_HZ} samples a second."
         )
-    duration_s = _parse_duration(arguments.duration)
+    duration_ns = parse_duration(arguments.duration, "--for")
+    if not duration_ns:
+        raise InvalidArgument("--for 0: expected a time such as 30s, 2m or 1h.")
     if not arguments.folder.is_dir():
         raise InvalidArgument(f"'{arguments.folder}' is no folder: give the trace folder of a job.")
     watch = DetailWatch(arguments.folder)
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         begin_ns = time.time_ns() + int(_NOTICE_S * 1e9)
         request = DetailRequest(
             begin_ns=begin_ns,
-            end_ns=begin_ns + int(duration_s * 1e9),
+            end_ns=begin_ns + duration_ns,
             level=level,
             sampling_hz=arguments.stacks,
         )
@@ -164,7 +165,8 @@ def _report_end(folder: Path, watch: DetailWatch, request: DetailRequest) -> int
 
 
 def _wait_until(end_ns: int, watch: DetailWatch, request: DetailRequest) -> None:
-    while time.time_ns() < end_ns and watch.running_ranks:
+    """Wait until a time, or until no rank is left that could follow."""
+    while time.time_ns() < end_ns and (watch.running_ranks or watch.other_hosts):
         watch.look(request)
         time.sleep(min(_LOOK_EVERY_S, max((end_ns - time.time_ns()) / 1e9, 0)))
 
@@ -172,16 +174,3 @@ def _wait_until(end_ns: int, watch: DetailWatch, request: DetailRequest) -> None
 def _write(sentence: str) -> None:
     sys.stdout.write(f"{time.strftime('%H:%M:%S')} {sentence}\n")
     sys.stdout.flush()
-
-
-def _parse_duration(text: str) -> float:
-    """Return seconds from a text such as ``30s``, ``2m`` or ``90``.
-
-    Raises:
-        InvalidArgument: it is no time, or 0.
-    """
-    match = re.fullmatch(r"(\d{1,7}(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    duration_s = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if not duration_s:
-        raise InvalidArgument(f"--for is '{text}', expected a time such as 30s, 2m or 1h.")
-    return duration_s

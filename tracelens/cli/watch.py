@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument
+from tracelens.model.choice import parse_duration
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +24,7 @@ EXAMPLES: Final = """\
   tracelens watch traces/today
   tracelens watch traces/today --json | jq 'select(.kind == "stalled")'
   tracelens watch traces/today --on-alert 'mail -s "training" me@example.org'
-  tracelens watch traces/today --for 60    # exit code 1 if a rank has failed or the job hangs
+  tracelens watch traces/today --for 60s   # exit code 1 if a rank has failed or the job hangs
 """
 _LOOK_EVERY_S: Final = 1.0
 
@@ -32,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="trace folder of the job")
     parser.add_argument("--json", action="store_true", help="a JSON object a line (docs/watch.md)")
     parser.add_argument(
-        "--for", type=float, dest="seconds", metavar="SECONDS", help="end after so long"
+        "--for", dest="duration", metavar="TIME", help="end after a time, such as 60s or 5m"
     )
     parser.add_argument(
         "--on-alert",
@@ -50,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.watch.output import output_for
     from tracelens.watch.watcher import Watcher
 
+    duration_ns = (
+        None if arguments.duration is None else parse_duration(arguments.duration, "--for")
+    )
     if arguments.folder.exists() and not arguments.folder.is_dir():
         raise InvalidArgument(f"'{arguments.folder}' is no folder: give the trace folder of a job.")
     if not arguments.folder.exists():
@@ -65,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     watcher = Watcher(arguments.folder, command)
     with output_for(sys.stdout, as_json=arguments.json) as show:
         try:
-            _watch(watcher, show, arguments.seconds, metrics)
+            _watch(watcher, show, duration_ns, metrics)
         finally:
             show(watcher, watcher.close())
             if metrics is not None:
@@ -76,18 +81,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _watch(
     watcher: Watcher,
     show: Callable[[Watcher, list[News]], None],
-    seconds: float | None,
+    duration_ns: int | None,
     metrics: Metrics | None,
 ) -> None:
     """Look once a second, at moments that do not drift."""
-    begin_s = time.monotonic()
-    look_s = begin_s
+    look_s = time.monotonic()
+    end_s = math.inf if duration_ns is None else look_s + duration_ns / 1e9
     while True:
         news = watcher.look()
         show(watcher, news)
         if metrics is not None:
             metrics.update(watcher, news)
-        if watcher.is_over or (seconds is not None and look_s - begin_s >= seconds):
+        if watcher.is_over or look_s >= end_s:
             return
         look_s = max(look_s + _LOOK_EVERY_S, time.monotonic())
         watcher.wait(max(look_s - time.monotonic(), 0))

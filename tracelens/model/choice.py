@@ -28,6 +28,7 @@ _PART: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
 _UNITS: Final = {"ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}  # ns: of each unit [definition]
 _MOMENT: Final = rf"(\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})?"
 _TIME: Final = re.compile(rf"{_MOMENT} ?- ?(?:{_MOMENT})?")
+_DURATION: Final = re.compile(_MOMENT)
 _LONGEST_NS: Final = 10**18  # ns: the end of a time without one; 32 years [definition]
 
 
@@ -125,6 +126,19 @@ def format_ranges(ranges: Ranges) -> str:
 def to_ranges(numbers: Collection[int]) -> Ranges:
     """Return the ranges of some numbers."""
     return _merge_ranges([(number, number) for number in numbers])
+
+
+def parse_duration(text: str, option: str) -> int:
+    """Read ``30s``, ``2m`` or ``90`` (seconds) as ns.
+
+    Raises:
+        InvalidArgument: it is no time, or longer than 32 years.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    duration_ns = _to_ns(match[1], match[2]) if match else -1
+    if not 0 <= duration_ns <= _LONGEST_NS:
+        raise InvalidArgument(f"{option} {text}: expected a time such as 30s, 2m or 1h.")
+    return duration_ns
 
 
 def _parse_ranges(text: str, option: str, number_limit: int) -> Ranges:

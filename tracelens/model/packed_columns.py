@@ -54,8 +54,10 @@ class PackedColumns:
             "end_ns": np.where(end_ns == FOREVER, _OPEN, end_ns - start_ns),
         }
         numbers, arrays, values_by_name = {}, {}, {}
-        for name in columns.number_columns.keys() & names:
-            values = relative_times.get(name, columns.number_columns[name])
+        # Without rows there may be no columns of times.
+        values_to_pack = {**columns.number_columns, **relative_times}
+        for name in values_to_pack.keys() & names:
+            values = values_to_pack[name]
             lowest, arrays[name] = _shrink(values)
             numbers[name] = lowest, values.dtype
         for name in columns.value_columns.keys() & names:

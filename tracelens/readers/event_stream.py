@@ -48,8 +48,8 @@ _CONTENT_AFTER_LIST: Final = "unexpected content after document"  # the error of
 _BEGIN_BYTES: Final = 1 << 16
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
-# A text, which stays, or a comma with nothing behind it.
-_STRAY_COMMA: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|,(?=\s*[\]},])', re.DOTALL)
+# A text, which stays, or a comma with nothing behind it. Retries in a long text would take gigabytes.
+_STRAY_COMMA: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")|,(?=\s*[\]},])', re.DOTALL)
 # May stand before the first character: byte order mark, space.
 _BLANK: Final = b"\xef\xbb\xbf \r\n\t"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")

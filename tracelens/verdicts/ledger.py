@@ -33,6 +33,7 @@ from tracelens.analyses.stage_imbalance import StageImbalance
 from tracelens.arrays import sum_exactly
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
+from tracelens.replay.edits.fixes import WorkFix
 from tracelens.stats.robust import lower_medians
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Result
     from tracelens.model.trace import Trace
     from tracelens.model.verdict import Cause
+    from tracelens.replay.edits.fixes import Fix
 
 # steps: time in which shards work is no known loss in a shorter run, since it was not judged
 # (`servers/bottleneck.py`) [chosen]
@@ -87,7 +89,7 @@ def measure(
     useful_share = int(sum_exactly(spent.useful_ns)) / total_ns
     lost_shares = {name: time_ns / total_ns for name, time_ns in spent.lost_ns_by_category.items()}
     lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
-    account = _Account(lost_shares, [], uncovered_beyond_peers)
+    account = _Account(total_ns, lost_shares, [], uncovered_beyond_peers)
     account.book("idle", spent.launching_ns / total_ns, "launching")
     queues = _find_queues(results)
     queued_shares = {
@@ -127,11 +129,13 @@ def measure(
 
 @dataclass(frozen=True)
 class _Account:
-    """The loss of each category that remains to be explained, and explained `losses`; all are shares.
+    """The loss of each category that remains to be explained, and explained `losses`.
 
-    `uncovered_beyond_peers` is the uncovered time that ranks have beyond their peers.
+    All are shares of `total_ns`. `uncovered_beyond_peers` is the uncovered time of ranks beyond their
+    peers.
     """
 
+    total_ns: int
     remaining_shares: dict[str, float]
     losses: list[Loss]
     uncovered_beyond_peers: float
@@ -165,6 +169,8 @@ class _Account:
             has_no_peers = share_by_rank.keys() <= {*finding.ranks}
             if share_by_rank and has_no_peers:
                 own_share = max(own_share, finding.saving or 0.0)
+            if finding.pattern == "migrating":  # in sum all ranks may lose alike
+                own_share = max(own_share, _sum_work_ns(finding.fix) / self.total_ns)
             for category in _list_explained_losses(finding):
                 is_own = bool(share_by_rank) and category == finding.phase
                 max_share = own_share if is_own else remaining_cost
@@ -240,6 +246,12 @@ def _measure_ns_beyond_peers(
         is_peer = groups == group
         beyond_ns[is_peer] = np.maximum(spent_ns[is_peer] - lower_medians(spent_ns[is_peer]), 0.0)
     return beyond_ns
+
+
+def _sum_work_ns(fix: Fix | None) -> float:
+    """Sum the work of all ranks and steps that a fix takes away, ns."""
+    changes = fix.changes if isinstance(fix, WorkFix) else ()
+    return sum(float(work_ns.sum()) for _, work_ns in changes)
 
 
 def _list_explained_losses(finding: Finding) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelens.watch.rank_rows import COLUMNS, NUMERIC_COLUMNS, choose_ranks, describe_rank
-from tracelens.watch.sentences import describe_status
+from tracelens.watch.sentences import describe_stalled_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +50,8 @@ def draw(watcher: Watcher, news_lines: list[Text]) -> Group:
     status = watcher.status
     if status is None or not status.ranks:
         return Group(Text("waiting for the first recorded process"), *news_lines)
-    headline = Text(describe_status(status), "bold red" if watcher.stall is not None else "bold")
+    style = "bold" if watcher.stall is None else "bold red"
+    headline = Text(describe_stalled_status(status, watcher.stall), style)
     return Group(headline, _draw_ranks(watcher, status), *news_lines)
 
 

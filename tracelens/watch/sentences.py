@@ -25,6 +25,7 @@ __all__ = [
     "describe_resumption",
     "describe_stacks",
     "describe_stall",
+    "describe_stalled_status",
     "describe_status",
     "describe_straggler",
     "join_reasons",
@@ -63,6 +64,18 @@ def describe_status(status: JobStatus) -> str:
     if latest is not None and latest.delay_ns is not None and latest.delay_ns > 0:
         phrases.append(f"rank {latest.rank} enters last, by {fmt.duration(latest.delay_ns)}")
     return ", ".join(phrases)
+
+
+def describe_stalled_status(status: JobStatus, stall: Stall | None) -> str:
+    """Describe where a job stands; of a stall first its length, and who makes others wait."""
+    if stall is None:
+        return describe_status(status)
+    length = fmt.duration(status.at_ns - stall.since_ns)
+    name = fmt.listing("rank", stall.culprits)
+    verb = "makes" if len(stall.culprits) == 1 else "make"
+    effect = "others wait" if stall.waiting else "no progress"
+    culprits = f": {name} {verb} {effect}" if stall.culprits else ""
+    return f"Stalled for {length}{culprits}. {describe_status(status)}"
 
 
 def describe_stall(

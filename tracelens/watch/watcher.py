@@ -68,7 +68,12 @@ class Watcher:
     """
 
     def __init__(
-        self, folder: Path, alert_command: AlertCommand | None = None, *, is_parent: bool = False
+        self,
+        folder: Path,
+        alert_command: AlertCommand | None = None,
+        *,
+        is_parent: bool = False,
+        is_writing: bool = True,
     ) -> None:
         """Begin; the folder need not exist yet.
 
@@ -76,8 +81,10 @@ class Watcher:
             folder: The trace folder.
             alert_command: What is run for each alarm.
             is_parent: The launcher's parent watches: it journals ends, and hands them to `add_ends`.
+            is_writing: Stalls and ends are written into the trace folder.
         """
         self._folder = folder
+        self._is_writing = is_writing
         self._job = LiveJob(folder)
         self._alert_command = alert_command
         self._detector = StallDetector()
@@ -86,6 +93,7 @@ class Watcher:
         self._followed: set[tuple[str, int, int]] = set()
         self._codes: dict[tuple[str, int, int], int | None] = {}
         self._entry: Stalled | None = None
+        self._stall_sentence = ""
         self._dumps: StackDumps | None = None
         self._suspicion: tuple[Stall, StackDumps] | None = None
         self._labels_without_stack: dict[str, str] = {}
@@ -313,8 +321,10 @@ class Watcher:
             step=step if step >= 0 else None,
             states=states,
         )
-        sentence = sentences.describe_stall(stall, self._entry, ranks, self._job.other_hosts)
-        self._report(News("stalled", sentence, {"entry": "stalled", **asdict(self._entry)}))
+        others = self._job.other_hosts
+        self._stall_sentence = sentences.describe_stall(stall, self._entry, ranks, others)
+        facts = {"entry": "stalled", **asdict(self._entry)}
+        self._report(News("stalled", self._stall_sentence, facts))
         self._begin_dumps(ranks)
 
     def _begin_dumps(self, ranks: dict[int, JobProcess]) -> None:
@@ -351,7 +361,7 @@ class Watcher:
         facts = {"entry": "stalled", **asdict(self._entry)}
         sentence = sentences.describe_stacks(self._entry)
         self._report(News("stacks", sentence, facts))
-        self._alert("stalled", facts)
+        self._alert("stalled", facts | {"sentence": self._stall_sentence})
         self._write(self._entry)
 
     def _resume(self, stall: Stall, now_ns: int) -> None:
@@ -382,6 +392,8 @@ class Watcher:
 
     def _write(self, entry: Entry) -> None:
         """Append an entry to the journal, unless another watch has written down the same stall."""
+        if not self._is_writing:
+            return
         with suppress(OSError):  # a folder that this user may not write to is watched all the same
             if isinstance(entry, Stalled | Resumed) and any(
                 isinstance(known, type(entry)) and known.since_ns == entry.since_ns

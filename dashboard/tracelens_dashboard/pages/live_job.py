@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, dcc, html
 
-from tracelens.model import fmt
 from tracelens.watch.rank_rows import COLUMNS, choose_ranks, describe_rank
-from tracelens.watch.sentences import describe_status
+from tracelens.watch.sentences import describe_stalled_status
 from tracelens_dashboard.components import heading
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
     from dash.development.base_component import Component
 
-    from tracelens.watch.stalls import Stall
     from tracelens.watch.status import JobStatus
     from tracelens.watch.watcher import News
     from tracelens_dashboard.components.chart import ChartCard
@@ -77,26 +75,19 @@ def draw(view: JobView) -> list[Component]:
         return [dmc.Card(html.P(NOT_LIVE), className="card prose")]
     is_recording = any(not rank_status.is_over for rank_status in status.ranks)
     stall = view.stall if is_recording else None
-    headline = describe_status(status) if is_recording else NOT_LIVE
-    if stall is not None:
-        headline = f"{_describe_stall(stall, status.at_ns)} {headline}"
-    parts = [
+    headline = describe_stalled_status(status, stall) if is_recording else NOT_LIVE
+    culprits = () if stall is None else stall.culprits
+    sections: list[Component] = [
         html.P(headline, className="summary prose alarm" if stall else "summary prose"),
-        _draw_ranks(status, stall.culprits if stall else ()),
+        dmc.Card(_draw_ranks(status, culprits), className="card"),
     ]
-    return [*parts, _draw_messages(view.news)] if view.news else parts
+    if view.news:
+        sections.append(dmc.Card(_draw_news(view.news), className="card"))
+    return sections
 
 
-def _describe_stall(stall: Stall, now_ns: int) -> str:
-    """Describe for how long a job has been stalled, and which ranks it waits for."""
-    verb = "makes" if len(stall.culprits) == 1 else "make"
-    culprits_text = fmt.listing("rank", stall.culprits)
-    duration_text = fmt.duration(now_ns - stall.since_ns)
-    return f"Stalled for {duration_text}: {culprits_text} {verb} others wait."
-
-
-def _draw_ranks(status: JobStatus, culprits: Sequence[int]) -> Component:
-    """Draw a table with a row for each rank, or for those of many that matter most."""
+def _draw_ranks(status: JobStatus, culprits: Collection[int]) -> Component:
+    """Draw a table with a row a rank, which scrolls where the window is narrow."""
     rows = [
         html.Tr(
             [html.Td(cell) for cell in describe_rank(rank_status, status.at_ns)],
@@ -105,18 +96,13 @@ def _draw_ranks(status: JobStatus, culprits: Sequence[int]) -> Component:
         for rank_status in choose_ranks(status, culprits)
     ]
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    box = html.Div(
-        html.Table([head, html.Tbody(rows)], className="live-ranks"),
-        className="live-scroll",
-        tabIndex=0,  # it scrolls where the window is narrow
-        role="region",
-        **aria("ranks of the job"),
-    )
-    return dmc.Card(box, className="card")
+    table = html.Table([head, html.Tbody(rows)], className="live-ranks")
+    label = aria("ranks of the job")
+    return html.Div(table, className="live-scroll", tabIndex=0, role="region", **label)
 
 
-def _draw_messages(news: Iterable[tuple[float, News]]) -> Component:
-    """Draw messages, (wall time in seconds, message), as a list."""
+def _draw_news(news: Iterable[tuple[float, News]]) -> Component:
+    """Draw messages with their wall times, in seconds."""
     items = [
         html.Li(
             [
@@ -127,4 +113,4 @@ def _draw_messages(news: Iterable[tuple[float, News]]) -> Component:
         )
         for noted_s, message in news
     ]
-    return dmc.Card([html.Ul(items, className="live-news")], className="card")
+    return html.Ul(items, className="live-news")

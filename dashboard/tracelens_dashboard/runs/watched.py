@@ -1,4 +1,4 @@
-"""Jobs that the page Live watches, as `tracelens watch` does."""
+"""Jobs that the page Live watches, as `tracelens watch` does, without writing into their folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["JobView", "WatchedJobs"]
 
 LOOK_EVERY_S: Final = 1.0  # seconds between two looks, however many pages ask [policy]
-FORGET_AFTER_S: Final = 60.0  # seconds: then a job for which no page asks is forgotten [policy]
+# seconds: a job for which no page has asked is watched no more [policy]
+FORGET_AFTER_S: Final = 60.0
 MAX_NEWS_SHOWN: Final = 50  # messages: older ones are forgotten [policy]
 
 
@@ -52,6 +53,10 @@ class _WatchedJob:
             watcher = self.watcher
             return JobView(watcher.status, watcher.stall, tuple(self.news))
 
+    def close(self) -> None:
+        with self.lock:
+            self.watcher.close()
+
 
 class WatchedJobs:
     """The jobs that pages watch now, by trace folder."""
@@ -65,17 +70,22 @@ class WatchedJobs:
         now_s = time.monotonic()
         with self._lock:
             if folder not in self._jobs:
-                self._jobs[folder] = _WatchedJob(Watcher(folder))
+                self._jobs[folder] = _WatchedJob(Watcher(folder, is_writing=False))
             job = self._jobs[folder]
             job.last_request_s = now_s
-            for other_folder, other_job in list(self._jobs.items()):
-                if now_s - other_job.last_request_s > FORGET_AFTER_S:
-                    self._jobs.pop(other_folder).watcher.close()
+            forgotten_folders = [
+                other_folder
+                for other_folder, other_job in self._jobs.items()
+                if now_s - other_job.last_request_s > FORGET_AFTER_S
+            ]
+            forgotten_jobs = [self._jobs.pop(other_folder) for other_folder in forgotten_folders]
+        for forgotten_job in forgotten_jobs:
+            forgotten_job.close()
         return job.look()
 
     def close(self) -> None:
         """End all watches."""
         with self._lock:
-            while self._jobs:
-                _, job = self._jobs.popitem()
-                job.watcher.close()
+            jobs = [self._jobs.pop(folder) for folder in list(self._jobs)]
+        for job in jobs:
+            job.close()

@@ -79,6 +79,7 @@ def test_a_stall_is_red_with_its_message_and_the_rank_it_waits_for() -> None:
     assert shown.count('"culprit"') == 1
     assert shown.count("alarm") == 2
     assert "STALLED for 5 s: rank 0 waits for rank 1" in shown
+    assert "Stalled for 10.0 s: rank 1 makes others wait. 2 of 2 ranks" in shown
 
 
 @pytest.mark.parametrize("status", [None, _status(_rank(0, is_over=True))])
@@ -98,3 +99,4 @@ def test_a_folder_is_looked_at_once_a_second_however_many_pages_ask(tmp_path: Pa
     first = jobs.look(tmp_path)
     assert jobs.look(tmp_path).status is first.status
     jobs.close()
+    assert not list(tmp_path.iterdir())

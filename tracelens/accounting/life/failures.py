@@ -7,11 +7,15 @@ is a victim.
 
 from __future__ import annotations
 
+import re
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
+
+from tracelens.accounting.standstill import find_standstill
+from tracelens.schema.life import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +36,19 @@ _ECHO_WORDS: Final = (
     *("connection closed by peer", "connection reset", "broken pipe", "remote process exited"),
     *("socket timeout", "connection refused", "nccl watchdog", "peer closed", "timed out waiting"),
 )
+# What gloo and PyTorch put around the reason: the line of their source, and advice.
+_SOURCE_LINE: Final = re.compile(r"\[[^\[\]]*\.(?:cc|cpp|cu|h):\d+\] *")
+_ADVICE: Final = re.compile(r"\. (?:This is typically caused by|Check the logs of) .*", re.DOTALL)
+# What a launcher exits with whose process was killed; torchrun exits with 1.
+_CODES_OF_KILLED: Final = (None, 9, -9, 137)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed rank; `cause` is an exception's type, a signal's name, ``exit code N`` or ``unknown``."""
+    """A failed rank; `cause` is an exception's type, a signal's name, ``exit code N`` or ``unknown``.
+
+    `is_first_killed`: it was killed before others that waited for it.
+    """
 
     rank: int
     process: int
@@ -46,6 +58,7 @@ class Failure:
     user_frame: str | None = None
     frames: tuple[str, ...] = ()
     is_out_of_memory: bool = False
+    is_first_killed: bool = False
 
     @property
     def text(self) -> str:
@@ -58,8 +71,9 @@ class Failure:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the process was ended from outside, and not for want of memory."""
-        return self.cause in _ORDERED and not self.is_out_of_memory
+        """Whether the process was ended from outside with all others, and not for want of memory."""
+        is_alone = self.is_out_of_memory or self.is_first_killed
+        return self.cause in _ORDERED and not is_alone
 
     @property
     def is_echo(self) -> bool:
@@ -89,10 +103,30 @@ def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
         _describe_failure(trace, life) for life in attempt.lives if life.failed_ns is not None
     ]
     failures.sort(key=lambda failure: (failure.at_ns, failure.rank))
+    if len(failures) > 1 and _was_killed_first(trace, failures):
+        failures[0] = replace(failures[0], is_first_killed=True)
     first = next((failure for failure in failures if not failure.is_echo), None)
     if first is None:
         return _begin_with_killed(failures)
     return [first, *(failure for failure in failures if failure is not first)]
+
+
+def _was_killed_first(trace: Trace, failures: Sequence[Failure]) -> bool:
+    """Return True if all ranks were killed, and all others waited for the one that died first.
+
+    An MPI launcher kills all ranks when one was killed.
+    """
+    codes = [entry.code for entry in trace.journal if isinstance(entry, Ended)]
+    is_by_launcher = codes[-1:] in [[], *([code] for code in _CODES_OF_KILLED)]
+    first, *others = failures
+    is_of_last_attempt = first.process in trace.workers["process"]
+    if not is_by_launcher or not is_of_last_attempt:
+        return False
+    if any(failure.cause != "SIGKILL" for failure in failures):
+        return False
+    roots = find_standstill(trace).roots
+    other_ranks = {failure.rank for failure in others}
+    return any(root.ranks == (first.rank,) and other_ranks <= {*root.victim_ranks} for root in roots)
 
 
 def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
@@ -110,20 +144,27 @@ def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
 
 def _describe_failure(trace: Trace, life: Life) -> Failure:
     """Return how a failed process ended: as it noted itself, else by its exit code."""
-    rows = trace.endings.filter((pl.col("process") == life.process) & pl.col("thread").is_null())
-    noted: dict[str, Any] = next(rows.sort("at_ns").iter_rows(named=True), {})
-    cause = noted.get("cause") or _name_exit(life)
+    is_of_process = (pl.col("process") == life.process) & pl.col("thread").is_null()
+    notes = [*trace.endings.filter(is_of_process).sort("at_ns").iter_rows(named=True)]
+    # A handler that runs at a signal hides the line of the program, which a later note may have.
+    with_line = next((note for note in notes if note["user_frame"]), None)
     assert life.failed_ns is not None
     return Failure(
         life.rank,
         life.process,
         life.failed_ns,
-        cause,
-        noted.get("message") or "",
-        noted.get("user_frame"),
-        tuple(noted.get("frames") or ()),
-        life.is_out_of_memory,
+        cause=notes[0]["cause"] if notes else _name_exit(life),
+        message=_shorten(notes[0]["message"] or "") if notes else "",
+        user_frame=with_line["user_frame"] if with_line else None,
+        frames=tuple((with_line or {}).get("frames") or ()),
+        is_out_of_memory=life.is_out_of_memory,
     )
+
+
+def _shorten(message: str) -> str:
+    """Return the reason in an exception's message as one clause, without a library's own lines."""
+    reason = _ADVICE.sub("", _SOURCE_LINE.sub("", message))
+    return reason.strip().removesuffix(".").replace(". ", "; ")
 
 
 def _name_exit(life: Life) -> str:

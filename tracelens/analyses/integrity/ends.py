@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelens.accounting.life.attempts import wall_to_common_ns
+from tracelens.accounting.life.failures import MAX_APART_OF_ECHO_NS
 from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.restarts import find_left_behind
 from tracelens.accounting.standstill import find_standstill
+from tracelens.analyses.integrity.hangs import report_circle
 from tracelens.analyses.integrity.wording import (
+    choose_frame,
     describe_blocked,
     describe_last_step,
     describe_location,
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
     """Report how the last attempt ended, if not by itself: in a hang, by a failure, or cut off."""
     failures = facts.failures
+    if failures and not standstill.calls and all(failure.is_echo for failure in failures):
+        # An exception closes calls: ranks whose last call failed waited in it.
+        standstill = find_standstill(facts.trace, is_interrupted=True)
+    if any(call.strayed_ranks for call in standstill.calls):
+        return []  # calls that do not match are reported as such
     hang = _find_running_hang(facts, standstill)
     if hang is not None:
         return [hang]
@@ -50,13 +58,7 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
 
 
 def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
-    """Report the hang of a job that was ended from outside: ranks waited long for a silent one.
-
-    An interrupt closes what was open, so ranks that waited until then count as waiting.
-    """
-    is_interrupted = not standstill.calls and all(one.is_ordered for one in facts.failures)
-    if is_interrupted:
-        standstill = find_standstill(facts.trace, is_interrupted=True)
+    """Report a hang that was ended from outside, or by a time limit: ranks waited for a silent one."""
     echo_by_rank = {failure.rank: failure for failure in facts.failures if failure.is_echo}
     root = _find_silent_root(standstill)
     if len(echo_by_rank) < len(facts.failures) or root is None:
@@ -65,13 +67,12 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     failure = echo_by_rank.get(rank)
     if failure is None:
         return None
-    find_last_ns = _find_last_begin_ns if is_interrupted else _find_last_event_ns
-    silent_ns = failure.at_ns - find_last_ns(facts.trace, rank)
+    silent_ns = failure.at_ns - _find_last_sign_ns(facts.trace, rank)
     if not _is_hang(facts.trace, silent_ns):
         return None
     stall = _find_stall(facts.trace, rank)
     frames = list(failure.frames) or _list_frames(stall, rank)
-    code = failure.user_frame or next(iter(frames), "")
+    code = failure.user_frame or choose_frame(frames)
     clauses = _describe_silence(facts.trace, stall, rank, code)
     fields = {"silence": fmt.duration(silent_ns), "cause": failure.cause, "frame": clauses}
     return _report_silent_root(facts.trace, root, "ended", fields, frames)
@@ -95,7 +96,7 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     rank = root.ranks[0]
     stall = _find_stall(trace, rank)
     frames = _list_frames(stall, rank)
-    clauses = _describe_silence(trace, stall, rank, next(iter(frames), ""))
+    clauses = _describe_silence(trace, stall, rank, choose_frame(frames))
     fields = {"silence": fmt.duration(silent_ns), "frame": clauses}
     return _report_silent_root(trace, root, "running", fields, frames)
 
@@ -141,14 +142,11 @@ def _find_silent_root(standstill: Standstill) -> Root | None:
     return roots[0] if roots else None
 
 
-def _find_last_begin_ns(trace: Trace, rank: int) -> int:
-    """Return when the last span of a rank began; an interrupt ended those that were open."""
-    begins_ns = trace.events.filter(pl.col("rank") == rank).select(pl.col("start_ns").max())
-    return int(begins_ns.collect().item())
-
-
-def _find_last_event_ns(trace: Trace, rank: int) -> int:
-    return int(trace.workers.filter(pl.col("rank") == rank)["last_ns"][0])
+def _find_last_sign_ns(trace: Trace, rank: int) -> int:
+    """Return when a rank last began a span, or ended one by itself: an exception ends all open ones."""
+    ends_ns = pl.col("end_ns").filter(pl.col("status").cast(pl.String) == "closed")
+    signs_ns = pl.max_horizontal(pl.col("start_ns").max(), ends_ns.max())
+    return int(trace.events.filter(pl.col("rank") == rank).select(signs_ns).collect().item())
 
 
 def _report_silent_root(
@@ -179,7 +177,9 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
     early_lives = [
         life
         for life in facts.life_ledger.lives[-1].lives
-        if life.is_ended and life.failed_ns is None and life.end_ns <= failed_ns
+        if life.is_ended
+        and life.failed_ns is None
+        and life.end_ns <= failed_ns + MAX_APART_OF_ECHO_NS
     ]
     if not early_lives or not all(failure.is_echo for failure in failures):
         return None
@@ -205,16 +205,17 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
     failures, trace = facts.failures, facts.trace
     if not all(failure.is_ordered for failure in failures):
         return None
-    last_ns = max(_find_last_event_ns(trace, failure.rank) for failure in failures)
+    last_ns = max(_find_last_sign_ns(trace, failure.rank) for failure in failures)
     silent_ns = min(failure.at_ns for failure in failures) - last_ns
     if not _is_hang(trace, silent_ns):
         return None
     causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
-    unrecorded = _find_unrecorded(
-        trace, standstill, silent_ns, f" until the job was ended ({causes})"
+    end_text = f" until the job was ended ({causes})"
+    known_hang = _find_unrecorded(trace, standstill, silent_ns, end_text) or _find_circle(
+        facts, standstill
     )
-    if unrecorded is not None:
-        return unrecorded
+    if known_hang is not None:
+        return known_hang
     first = min(failures, key=lambda failure: failure.rank)
     ranks = tuple(sorted(failure.rank for failure in failures))
     clause = f"; rank {first.rank} was in {first.user_frame}" if first.user_frame else ""
@@ -231,6 +232,12 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
         function=first.user_frame,
         evidence={"silent_ns": silent_ns, "frames": list(first.frames)},
     )
+
+
+def _find_circle(facts: Facts, standstill: Standstill) -> Finding | None:
+    """Report ranks that wait for each other, each in another call."""
+    root = next((root for root in standstill.roots if len(root.ranks) > 1), None)
+    return None if root is None else report_circle(facts, standstill, root)
 
 
 def _find_unrecorded(

@@ -141,12 +141,18 @@ def _report_mismatches(facts: Facts) -> list[Finding]:
         Finding.of(
             "desync",
             {"note": note.sentence},
-            more=describe_early_end(early_end),
+            more=[*describe_early_end(early_end), *_describe_failures(facts)],
             ranks=early_end.ranks if early_end else note.ranks,
             evidence={"ended_early": list(early_end.ranks)} if early_end else {},
         )
         for note in notes
     ]
+
+
+def _describe_failures(facts: Facts) -> list[str]:
+    """Describe in a sentence how a job ended whose ranks failed."""
+    ends = [f"rank {failure.rank}: {failure.cause}" for failure in facts.failures]
+    return [f"The job then ended ({list_some(ends)})."] if ends else []
 
 
 def _report_clock_jumps(trace: Trace) -> list[Finding]:

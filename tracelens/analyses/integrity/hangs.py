@@ -60,6 +60,12 @@ def _choose_case(trace: Trace, root: Root) -> str:
     return "no dump" if events.is_empty() else "snapshot" if events[0] else "no call"
 
 
+def report_circle(facts: Facts, standstill: Standstill, root: Root) -> Finding:
+    """Report ranks that wait for each other in a circle, a root of several ranks."""
+    call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
+    return _report_hang(facts, standstill, "circle", call, [root])
+
+
 def _report_hang(
     facts: Facts, standstill: Standstill, case: str, call: OpenCall, roots: list[Root]
 ) -> Finding:

@@ -42,6 +42,9 @@ MIN_Z_SCORE_OF_DELAY: Final = 6.0
 MIN_SHARE_OF_STEPS_OF_FEW_RANKS: Final = 0.5
 # share of the delay of the worst rank: if no other rank has as much, that one is delayed alone [chosen]
 MIN_SHARE_OF_SECOND_RANK: Final = 0.25
+# share of the longest delay, and of all delays: shorter ones are left out if they are no more [chosen]
+MAX_LENGTH_OF_MINOR_DELAY: Final = 0.05
+MAX_SHARE_OF_MINOR_DELAYS: Final = 0.05
 # share of steps: pauses are plain if some rank makes one in as many [calibrate]
 MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5
 MIN_LENGTH_OF_PLAIN_PAUSES: Final = 0.10  # of a step: plain pauses are as long [calibrate]
@@ -83,7 +86,8 @@ def find_turns(
         if explained and phase in explained:
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
-            delays = _Delays(times, phase, _keep_main_ranks(delay_ns))
+            main_delay_ns = _keep_main_delays(_keep_main_ranks(delay_ns))
+            delays = _Delays(times, phase, main_delay_ns)
             findings += _report_delays(delays, job_ns, facts)
     return findings
 
@@ -118,6 +122,18 @@ def _keep_main_ranks(delay_ns: Floats) -> Floats:
     second_ns, most_ns = np.sort(rank_delays_ns)[-2:]
     is_alone = second_ns < MIN_SHARE_OF_SECOND_RANK * most_ns
     return np.where(rank_delays_ns == most_ns, delay_ns, 0.0) if is_alone else delay_ns
+
+
+def _keep_main_delays(delay_ns: Floats) -> Floats:
+    """Return delays, [step, rank], without those that are much shorter than the longest one.
+
+    One pause of seconds is not a pause in several steps, of a part of its length each. Many short delays
+    stay if together they are a good part of all.
+    """
+    is_minor = delay_ns < MAX_LENGTH_OF_MINOR_DELAY * delay_ns.max()
+    minor_ns = float(delay_ns[is_minor].sum())
+    is_little = minor_ns <= MAX_SHARE_OF_MINOR_DELAYS * float(delay_ns.sum())
+    return np.where(is_minor, 0.0, delay_ns) if is_little else delay_ns
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,9 +63,9 @@ def test_when_a_frame_was_on_the_stack() -> None:
 def test_samples_count_only_in_the_pieces() -> None:
     """Few samples are scaled up to the whole time of the pieces."""
     pieces = pl.DataFrame({"start_ns": [0, 8 * SECOND], "end_ns": [2 * SECOND, 10 * SECOND]})
-    found = stacks.divide_among_stacks(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), pieces)
+    found = stacks.measure_time_by_stack(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), pieces)
     assert found == pytest.approx({(MAIN,): 2 * SECOND, (MAIN, LOAD): 2 * SECOND})
-    assert stacks.divide_among_stacks(samples((3, 8, [MAIN])), pieces) == {}
+    assert stacks.measure_time_by_stack(samples((3, 8, [MAIN])), pieces) == {}
 
 
 def test_pieces_are_those_of_the_phase_in_the_window() -> None:

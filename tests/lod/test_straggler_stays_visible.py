@@ -37,7 +37,7 @@ def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
     scene = crowd(4096, 3000, 4095, 1776).scene
     plan = viewport.plan_rows(scene.lanes)
     picture = draw_picture(scene, scene.run_window, plan)
-    assert plan.height_px == viewport.WORKERS_PX
+    assert plan.bottom_px == viewport.WORKERS_PX
     red = np.argwhere(picture.pixels == WORST)
     assert red.tolist() == [[511, 710]]
 

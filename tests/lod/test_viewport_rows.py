@@ -17,8 +17,8 @@ def test_rows_hold_every_lane_once_from_top_to_bottom(ranks: int) -> None:
     assert [lane for band in below for lane in band.lanes] == list(range(ranks))
     assert all(a.top_px + a.height_px <= b.top_px for a, b in pairwise(plan.bands))
     assert all(band.height_px >= 1 for band in plan.bands)
-    assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.height_px
-    assert plan.height_px <= viewport.WORKERS_PX + viewport.PINNED_PX + viewport.BETWEEN_SECTIONS_PX
+    assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.bottom_px
+    assert plan.bottom_px <= viewport.WORKERS_PX + viewport.PINNED_PX + viewport.BETWEEN_SECTIONS_PX
 
 
 def test_a_height_leads_back_to_its_band() -> None:
@@ -41,18 +41,18 @@ def test_below_an_opened_lane_there_is_room() -> None:
     for ranks in (4, 1500):
         scene = scene_of(ranks, 2)
         closed = viewport.plan_rows(scene.lanes)
-        plan = viewport.plan_rows(scene.lanes, opened={2: 100})
+        plan = viewport.plan_rows(scene.lanes, track_px_by_lane={2: 100})
         mine = next(band for band in plan.bands if band.lanes == (2,))
         below = next(band for band in plan.bands if band.top_px > mine.top_px)
         assert viewport.TRACK_PX <= plan.track_top_by_lane[2] - mine.top_px <= viewport.OPENED_PX
         assert below.top_px == plan.track_top_by_lane[2] + 100
         assert [lane for band in plan.bands for lane in band.lanes] == list(range(ranks))
-        assert plan.height_px > closed.height_px
+        assert plan.bottom_px > closed.bottom_px
 
 
 def test_tracks_are_opened_once_where_a_rank_is_pinned() -> None:
     """They stand below the pinned row, not below the other one again."""
-    plan = viewport.plan_rows(scene_of(4, 2).lanes, pinned=[3], opened={3: 50})
+    plan = viewport.plan_rows(scene_of(4, 2).lanes, pinned=[3], track_px_by_lane={3: 50})
     assert plan.track_top_by_lane == {3: plan.bands[0].top_px + viewport.PINNED_PX}
 
 
@@ -61,13 +61,13 @@ def test_rows_are_as_tall_as_asked(ranks: int) -> None:
     """Of more ranks than can be scrolled through, several share a row."""
     plan = viewport.plan_rows(scene_of(ranks, 2).lanes, row_px=24)
     assert {band.height_px for band in plan.bands} == {24 - viewport.GAP_PX}
-    assert plan.height_px <= viewport.TALLEST_PLAN_PX
+    assert plan.bottom_px <= viewport.TALLEST_PLAN_PX
     assert [lane for band in plan.bands for lane in band.lanes] == list(range(ranks))
 
 
 def test_rows_use_the_room_there_is() -> None:
     """In a taller window more ranks have a row of their own."""
     lanes = scene_of(900, 2).lanes
-    low, tall = viewport.plan_rows(lanes), viewport.plan_rows(lanes, room=950)
+    low, tall = viewport.plan_rows(lanes), viewport.plan_rows(lanes, room_px=950)
     assert len(low.bands) == viewport.WORKERS_PX
     assert len(tall.bands) == 900

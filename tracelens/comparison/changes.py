@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -65,7 +65,7 @@ class Comparison:
     findings: tuple[FindingChange, ...]
 
     def metric(self, name: str) -> Metric | None:
-        """Return a metric by name; null where no run has it."""
+        """Return a metric by name; None where no run has it."""
         return next((metric for metric in self.metrics if metric.name == name), None)
 
     @property
@@ -87,41 +87,43 @@ def compare(baselines: Sequence[RunMetrics], new: RunMetrics) -> Comparison:
 def _compare_metrics(baselines: Sequence[RunMetrics], new: RunMetrics) -> tuple[Metric, ...]:
     """Measure the change of each metric from the baselines to the new run; empty without steps.
 
-    Probabilities but that of the median step are adjusted for their number. What equal runs differ
-    by is a share of a metric's usual size: of a phase, more than in proportion to its time.
+    Probabilities but that of the median step are adjusted for their number.
     """
     runs = (*baselines, new)
     if not all(run.step_count for run in runs):
         return ()
     step_ns = float(np.mean([np.median(run.values_by_metric[STEP_TIME]) for run in baselines]))
-    changes: list[tuple[str, Any, Change]] = []  # name, statistic, change
+    metrics = []
     for name in METRICS:
-        if not any(name in run.values_by_metric for run in runs):
-            continue
-        values_by_run = [  # [run][step]
-            run.values_by_metric.get(name, np.zeros(run.step_count)) for run in runs
-        ]
-        if _is_negligible(name, values_by_run, step_ns):
-            continue
-        is_mostly_zero = any(not np.median(values) and values.any() for values in values_by_run)
-        use_mean = name == MEAN_STEP_TIME or is_mostly_zero
-        levels = [
-            between_runs.measure_level(values, mean=use_mean, seed=run_index)
-            for run_index, values in enumerate(values_by_run)
-        ]
-        step_share = float(np.mean([level.value for level in levels])) / max(step_ns, 1.0)
-        usual_ns = step_ns * float(np.sqrt(min(max(step_share, 0.0), 1.0)))
-        usual_size = 1.0 if name == EFFICIENCY else usual_ns
-        change = between_runs.measure_change(levels[:-1], levels[-1], usual_size)
-        changes.append((name, "mean" if use_mean else "median", change))
-    probabilities = [change.p_of_difference for name, _, change in changes if name != STEP_TIME]
+        values_by_run = [run.values_by_metric.get(name, np.zeros(run.step_count)) for run in runs]
+        is_measured = any(name in run.values_by_metric for run in runs)
+        if is_measured and not _is_negligible(name, values_by_run, step_ns):
+            metrics.append(_measure_metric(name, values_by_run, step_ns))
+    probabilities = [metric.probability for metric in metrics if metric.name != STEP_TIME]
     adjusted = iter(between_runs.adjust_for_count(probabilities))
     return tuple(
-        Metric(
-            name, statistic, change, change.p_of_difference if name == STEP_TIME else next(adjusted)
-        )
-        for name, statistic, change in changes
+        metric if metric.name == STEP_TIME else replace(metric, probability=next(adjusted))
+        for metric in metrics
     )
+
+
+def _measure_metric(name: str, values_by_run: Sequence[Any], step_ns: float) -> Metric:
+    """Measure the change of a metric from the first runs to the last one, by values [run][step].
+
+    Its probability is not adjusted. What equal runs differ by is a share of a metric's usual size:
+    of a phase, more than in proportion to its time.
+    """
+    is_mostly_zero = any(not np.median(values) and values.any() for values in values_by_run)
+    use_mean = name == MEAN_STEP_TIME or is_mostly_zero
+    levels = [
+        between_runs.measure_level(values, mean=use_mean, seed=run_index)
+        for run_index, values in enumerate(values_by_run)
+    ]
+    step_share = float(np.mean([level.value for level in levels])) / max(step_ns, 1.0)
+    usual_ns = step_ns * float(np.sqrt(min(max(step_share, 0.0), 1.0)))
+    usual_size = 1.0 if name == EFFICIENCY else usual_ns
+    change = between_runs.measure_change(levels[:-1], levels[-1], usual_size)
+    return Metric(name, "mean" if use_mean else "median", change, change.p_of_difference)
 
 
 def _is_negligible(name: str, values_by_run: Sequence[Any], step_ns: float) -> bool:

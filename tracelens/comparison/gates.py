@@ -133,7 +133,7 @@ def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
 
 def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
     """Return a metric's change; None where no run has any of it."""
-    # It cannot be judged where the probability that equal runs differ so far (`more`) is not known.
+    # It cannot be judged where the probability that equal runs differ so far is not known.
     runs_without_steps = [
         run for run in (*comparison.baselines, comparison.new) if not run.step_count
     ]

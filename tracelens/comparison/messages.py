@@ -101,7 +101,7 @@ def list_cautions(comparison: Comparison) -> list[str]:
 
 def describe_runs(comparison: Comparison) -> tuple[str, str]:
     """Describe the baselines, and the new run."""
-    # The standard deviation of several baselines (`between`, ns) is a share of their mean.
+    # The standard deviation of several baselines is written as a share of their mean.
     baseline_text = fmt.join_words([clean(run.name) for run in comparison.baselines])
     step = comparison.metric(STEP_TIME)
     if step and step.change.deviation_of_baselines is not None and step.change.before:

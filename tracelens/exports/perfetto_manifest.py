@@ -54,7 +54,7 @@ _SHOWN: Final = 3  # files that a sentence names [policy]
 class _File:
     """A file of the run: its name in the archive, its machine, and common time minus its own, ns.
 
-    `clock` is the one that its times are of, null where they are of none. Over the run the clock drifts
+    `clock` is the one that its times are of, None where they are of none. Over the run the clock drifts
     by `drift_ns` to either side.
     """
 

@@ -41,7 +41,7 @@ class Selection:
     """Processes and a window [start, end) in ns; `events_of` reads one process, as in `Trace.events`.
 
     Times are written from `origin_ns` on, or from the first event if that is earlier; `threads` has
-    process, thread, name, device; `samples_of` reads a process's stacks, null = none are wanted. `notes`
+    process, thread, name, device; `samples_of` reads a process's stacks, None: none are wanted. `notes`
     are sentences on what was left out, `facts` what else is known of the run.
     """
 

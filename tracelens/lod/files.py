@@ -56,8 +56,8 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     """
     scene, times = run.scene, run.times
     assert scene.peaks
-    for rung in scene.peaks.levels:
-        np.save(level_file(folder, PEAKS, rung), scene.peaks.rows_by_width[rung.width_ns])
+    for level in scene.peaks.levels:
+        np.save(level_file(folder, PEAKS, level), scene.peaks.rows_by_width[level.width_ns])
     for name in TABLES:
         _write_table(getattr(run, name), folder / f"{name}.arrow")
     for name, table in run.tables.items():
@@ -66,7 +66,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     run_data.save_glance(run, folder)
     offsets, span_words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
     save_lanes([scene.steps], folder, "steps", len(scene.lanes))
-    ladder = choose_levels(offsets, scene.run_window)
+    colour_levels = choose_levels(offsets, scene.run_window)
     _save_times(run, folder)
     facts = {
         "name": run.name,
@@ -75,8 +75,8 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
         "lanes": [[lane.process, lane.role, lane.rank, lane.part] for lane in scene.lanes.lanes],
         "words": {"spans": span_words, "steps": scene.steps.words},
         "ladders": {
-            COLOURS: [asdict(rung) for rung in ladder],
-            PEAKS: [asdict(rung) for rung in scene.peaks.levels],
+            COLOURS: [asdict(level) for level in colour_levels],
+            PEAKS: [asdict(level) for level in scene.peaks.levels],
         },
         "times": {
             "ranks": times.ranks,
@@ -208,7 +208,7 @@ class _ClockMaps(Mapping[int, "ClockMap"]):
 
 
 def _load_pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
-    return Pyramid(kind, tuple(Bins(**rung) for rung in facts["ladders"][kind]), folder)
+    return Pyramid(kind, tuple(Bins(**level) for level in facts["ladders"][kind]), folder)
 
 
 def _save_calls(calls: pl.LazyFrame, file: Path) -> None:

@@ -137,10 +137,10 @@ def _write(
 
 def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
     assert run.scene.pyramid
-    ladder = run.scene.pyramid.levels
-    wanted_levels = [level for level in ladder if most_bins is None or level.count <= most_bins]
+    levels = run.scene.pyramid.levels
+    wanted_levels = [level for level in levels if most_bins is None or level.count <= most_bins]
     return [
-        level for level in wanted_levels or ladder[-1:] if not _level_file(folder, level).exists()
+        level for level in wanted_levels or levels[-1:] if not _level_file(folder, level).exists()
     ]
 
 
@@ -161,8 +161,8 @@ def _add_levels(run: Run, levels: list[Bins], folder: Path, on_progress: OnProgr
         _draft_file(file).rename(file)
 
 
-def _level_file(folder: Path, rung: Bins) -> Path:
-    return pyramid.level_file(folder, pyramid.COLOURS, rung)
+def _level_file(folder: Path, level: Bins) -> Path:
+    return pyramid.level_file(folder, pyramid.COLOURS, level)
 
 
 def _draft_file(file: Path) -> Path:

@@ -68,8 +68,9 @@ class Lane:
 class Lanes:
     """Rows of spans that do not overlap within their row.
 
-    Lane i holds the items `offsets[i]` up to `offsets[i + 1]`, sorted by start; `words[names[j]]` is
-    item j's name. Columns are arrays, or, of an index, blocks that are decoded where they are looked at.
+    Lane i holds the items `item_offsets[i]` up to `item_offsets[i + 1]`, sorted by start; the name of
+    item j is `words[word_indices[j]]`. Columns are arrays, or, of an index, blocks that are decoded
+    where they are looked at.
     """
 
     lanes: tuple[Lane, ...]

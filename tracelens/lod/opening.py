@@ -60,9 +60,8 @@ def explain_trace(
 
     with progress("analyzing") as on_progress:
         report = analyze(trace, on_progress, memory=memory)
-    index_directory = (
-        trace.path if trace.choice.is_whole_run else None
-    )  # a part is not what lies there
+    # A part of a run is not what lies at its path.
+    index_directory = trace.path if trace.choice.is_whole_run else None
     if index_directory:
         kept_report.keep(index_directory, report)
     folder = write_index(index_directory, trace, report, progress) if index_directory else None

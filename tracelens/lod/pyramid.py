@@ -63,14 +63,14 @@ def list_levels(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
     return levels
 
 
-def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> Iterator[Bytes]:
-    """Yield a lane's row of each level; `ladder` holds neighbouring levels, the finest first.
+def build_levels(starts: Ints, ends: Ints, codes: Bytes, levels: list[Bins]) -> Iterator[Bytes]:
+    """Yield a lane's row of each level; `levels` are neighbours, the finest first.
 
     The lane's items have a length and are within the bins; they may be in any order, and overlap.
     """
-    present_codes, sums_ns = sum_busy_time(starts, ends, codes, ladder[0])
-    for level in ladder:
-        if level is not ladder[0]:
+    present_codes, sums_ns = sum_busy_time(starts, ends, codes, levels[0])
+    for level in levels:
+        if level is not levels[0]:
             sums_ns = _add_neighbours(sums_ns)
         yield _find_dominant_codes(present_codes, sums_ns, level.width_ns)
 
@@ -140,7 +140,7 @@ def _find_dominant_codes(codes: Bytes, sums_ns: Floats, width_ns: int) -> Bytes:
 
 @dataclass(frozen=True)
 class Pyramid:
-    """Rows of coded bins, [lane, bin], for each rung of a ladder (the finest first).
+    """Rows of coded bins, [lane, bin], for each of some levels, the finest first.
 
     Its `kind` is colours, what most of a bin was, or peaks, the highest code in a bin. Levels that are
     not built yet are missing; they are looked for in `folder` each time.
@@ -154,7 +154,7 @@ class Pyramid:
     @property
     def is_complete(self) -> bool:
         """Whether all levels exist."""
-        return all(self._load_level(rung) is not None for rung in self.levels)
+        return all(self._load_level(level) is not None for level in self.levels)
 
     def find_grid(self, window: Window, column_ns: int) -> Grid | None:
         """Return the bins over a window of the narrowest level whose bins have at least `column_ns`.
@@ -180,27 +180,27 @@ class Pyramid:
         first_bin = (grid.start_ns - bins.origin_ns) // bins.width_ns
         return np.asarray(level_rows[lanes, first_bin : first_bin + grid.column_count])
 
-    def _load_level(self, rung: Bins) -> Bytes | None:
-        if rung.width_ns not in self.rows_by_width and self.folder:
-            file = level_file(self.folder, self.kind, rung)
+    def _load_level(self, level: Bins) -> Bytes | None:
+        if level.width_ns not in self.rows_by_width and self.folder:
+            file = level_file(self.folder, self.kind, level)
             if file.exists():
-                self.rows_by_width[rung.width_ns] = map_array(file)
-        return self.rows_by_width.get(rung.width_ns)
+                self.rows_by_width[level.width_ns] = map_array(file)
+        return self.rows_by_width.get(level.width_ns)
 
 
-def level_file(folder: Path, kind: str, rung: Bins) -> Path:
+def level_file(folder: Path, kind: str, level: Bins) -> Path:
     """Return the path of a level's file."""
-    return folder / f"{kind}-{rung.width_ns}.npy"
+    return folder / f"{kind}-{level.width_ns}.npy"
 
 
-def build_peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
+def build_peaks(steps: Lanes, run_window: Window, median_step_ns: int) -> Pyramid:
     """Build the levels of the highest code in each bin, of lanes whose items are steps.
 
-    `whole` is the run's time, `step_ns` the length of a usual step.
+    `median_step_ns` is the length of a usual step.
     """
     max_bins = max(MOST_CELLS // max(len(steps), 1), FEWEST_BINS)
-    finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // max_bins, 1)
-    finest, *coarser = levels = list_levels(whole.start_ns, whole.end_ns, finest_ns)
+    finest_ns = max(median_step_ns // BINS_A_STEP, run_window.width_ns // max_bins, 1)
+    finest, *coarser = levels = list_levels(run_window.start_ns, run_window.end_ns, finest_ns)
     grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
     codes = raster.draw_highest(steps, range(len(steps)), grid)
     rows_by_width = {finest.width_ns: codes}
@@ -210,21 +210,21 @@ def build_peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
     return Pyramid(PEAKS, tuple(levels), rows_by_width=rows_by_width)
 
 
-def build_colours(lanes: Lanes, whole: Window) -> Pyramid:
+def build_colours(lanes: Lanes, run_window: Window) -> Pyramid:
     """Build all levels of some lanes."""
-    levels = choose_levels(lanes.item_offsets, whole)
+    levels = choose_levels(lanes.item_offsets, run_window)
     rows_of_lanes = [list(build_lane_rows(lanes, lane, levels)) for lane in range(len(lanes))]
-    widths_ns = [rung.width_ns for rung in levels]
+    widths_ns = [level.width_ns for level in levels]
     stacked = [np.array(level_rows) for level_rows in zip(*rows_of_lanes, strict=True)]
     return Pyramid(
         COLOURS, tuple(levels), rows_by_width=dict(zip(widths_ns, stacked, strict=False))
     )
 
 
-def choose_levels(offsets: Ints, whole: Window) -> list[Bins]:
-    """Choose the levels of lanes by their mean number of items; `offsets` as in `Lanes`."""
-    items_per_lane = int(offsets[-1]) / max(len(offsets) - 1, 1)
-    return choose_levels_over(whole.start_ns, whole.end_ns, items_per_lane)
+def choose_levels(item_offsets: Ints, run_window: Window) -> list[Bins]:
+    """Choose the levels of lanes by their mean number of items; `item_offsets` as in `Lanes`."""
+    items_per_lane = int(item_offsets[-1]) / max(len(item_offsets) - 1, 1)
+    return choose_levels_over(run_window.start_ns, run_window.end_ns, items_per_lane)
 
 
 def build_lane_rows(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:

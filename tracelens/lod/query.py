@@ -62,7 +62,7 @@ class Scene:
 class Bars:
     """Spans to draw as shapes: indices of items of the scene's lanes, and of the bands of a plan.
 
-    `items` and `bands` are [span]. Unless they `covers_all_bands`, they are those of the pinned ones.
+    `items` and `bands` are [span]. Where `covers_all_bands` is False, some bands have no shapes.
     """
 
     items: Ints
@@ -127,10 +127,10 @@ def draw_picture(
 
 
 def find_lane_at(
-    scene: Scene, window: Window, plan: Plan, height: float, columns: int = COLUMNS
+    scene: Scene, window: Window, plan: Plan, height_px: float, columns: int = COLUMNS
 ) -> int | None:
     """Return the lane that is drawn at a height: the one that represents its band."""
-    band = plan.band_at(height)
+    band = plan.band_at(height_px)
     if band is None:
         return None
     grid = viewport.snap_to_grid(window, scene.run_window, columns)

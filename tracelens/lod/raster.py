@@ -29,12 +29,12 @@ FILTER_UP: Final = 2  # the difference to the row above
 
 
 class _Items(NamedTuple):
-    """Items of some lanes, ns: `first` is the index of their row's first pixel in the flat picture."""
+    """Items of some lanes, [item]; `row_begins` index their rows' first pixels in the flat picture."""
 
-    starts: Ints
-    ends: Ints
+    starts_ns: Ints
+    ends_ns: Ints
     codes: Bytes
-    first: Ints
+    row_begins: Ints
 
 
 def draw_samples(
@@ -46,14 +46,14 @@ def draw_samples(
     drawn.
     """
     items, half_step_ns = _gather_items(lanes, chosen_lanes, grid), grid.column_ns // 2
-    # The first column whose centre is at, or after, a time.
-    first_columns = _find_columns(items.starts - 1 - half_step_ns, grid, least=-1) + 1
-    end_columns = _find_columns(items.ends - 1 - half_step_ns, grid, least=-1) + 1
+    # A span is drawn from the first column whose centre is not before its start.
+    first_columns = _find_columns(items.starts_ns - 1 - half_step_ns, grid, least=-1) + 1
+    end_columns = _find_columns(items.ends_ns - 1 - half_step_ns, grid, least=-1) + 1
     window = window or grid.window
     is_hidden = (
         (end_columns <= first_columns)
-        & (items.starts < window.end_ns)
-        & (items.ends > window.start_ns)
+        & (items.starts_ns < window.end_ns)
+        & (items.ends_ns > window.start_ns)
     )
     pixels = _fill_columns(
         items, first_columns, end_columns, (len(chosen_lanes), grid.column_count)
@@ -68,13 +68,13 @@ def draw_highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes
     item shares at most its last one, with the items that follow.
     """
     items = _gather_items(lanes, chosen_lanes, grid)
-    first_columns = _find_columns(items.starts, grid)
-    last_columns = _find_columns(items.ends - 1, grid)
+    first_columns = _find_columns(items.starts_ns, grid)
+    last_columns = _find_columns(items.ends_ns - 1, grid)
     pixels = _fill_columns(
         items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.column_count)
     )
     if len(first_columns):
-        first_pixels = items.first + first_columns
+        first_pixels = items.row_begins + first_columns
         group_begins = np.flatnonzero(np.diff(first_pixels, prepend=-1))
         pixel_indices, flat_pixels = first_pixels[group_begins], pixels.ravel()
         flat_pixels[pixel_indices] = np.maximum(
@@ -85,7 +85,7 @@ def draw_highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes
 
 def stretch_rows(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
     """Stretch rows to the bands of a plan, from its top on; `band_rows` lists the row of each band."""
-    row_of_pixel = np.full(plan.height_px - plan.top_px, len(rows))
+    row_of_pixel = np.full(plan.bottom_px - plan.top_px, len(rows))
     for band, row in zip(plan.bands, band_rows, strict=True):
         begin = band.top_px - plan.top_px
         row_of_pixel[begin : begin + band.height_px] = row
@@ -97,9 +97,11 @@ def _gather_items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Ite
     """Gather the items of some lanes that touch a grid."""
     first_items, end_items = lanes.find_items(grid.start_ns, grid.end_ns, list(chosen_lanes))
     lane_columns = (lanes.starts_ns, lanes.ends_ns, lanes.codes)
-    starts, ends, codes = (take_ranges(column, first_items, end_items) for column in lane_columns)
+    starts_ns, ends_ns, codes = (
+        take_ranges(column, first_items, end_items) for column in lane_columns
+    )
     row_begins = np.repeat(grid.column_count * np.arange(len(first_items)), end_items - first_items)
-    return _Items(starts, ends, codes, row_begins)
+    return _Items(starts_ns, ends_ns, codes, row_begins)
 
 
 def _find_columns(times_ns: Ints, grid: Grid, least: int = 0) -> Ints:
@@ -113,7 +115,7 @@ def _fill_columns(
 ) -> Bytes:
     """Fill the columns of each item, up to before its end, with its code; items share no column."""
     is_drawn = end_columns > first_columns
-    row_begins, codes = items.first[is_drawn], items.codes[is_drawn]
+    row_begins, codes = items.row_begins[is_drawn], items.codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)
     changes[row_begins + first_columns[is_drawn]] = codes
     changes[row_begins + end_columns[is_drawn]] -= codes  # sums of bytes wrap around

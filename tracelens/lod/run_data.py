@@ -165,9 +165,17 @@ def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lane
         clock_maps=trace.clock_maps,
         calls=search.list_calls(trace),
     )
-    is_whole_run = trace.choice.steps is None and trace.choice.time_ns is None
-    ends = None if is_whole_run else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
-    return run, chain(lanes.make_worker_lanes(phases.pieces, workers, ends), shard_and_stream_lanes)
+    return run, chain(make_worker_lanes(trace, phases), shard_and_stream_lanes)
+
+
+def make_worker_lanes(trace: Trace, phases: Phases) -> Iterator[Lanes]:
+    """Make the lane of each worker when it is asked for; what no chosen step holds is not selected."""
+    workers = trace.workers.select("process", "rank").rows()
+    has_all_steps = trace.choice.steps is None and trace.choice.time_ns is None
+    ends_ns = (
+        None if has_all_steps else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
+    )
+    return lanes.make_worker_lanes(phases.pieces, workers, ends_ns)
 
 
 def _make_stream_lanes(trace: Trace) -> Lanes:
@@ -208,7 +216,7 @@ def _make_scene(
     steps = lanes.join_lanes(
         [residuals.make_step_lanes(rank_residuals, trace.steps, workers), *steps_of_others]
     )
-    run_window = _find_run_window(trace)
+    run_window = find_run_window(trace)
     median_step_ns = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", median_step_ns))) if windows.height else run_window.width_ns
     peaks = pyramid.build_peaks(steps, run_window, step_ns)
@@ -225,7 +233,7 @@ def make_other_lanes(trace: Trace) -> list[Lanes]:
     return lanes_by_source
 
 
-def _find_run_window(trace: Trace) -> Window:
+def find_run_window(trace: Trace) -> Window:
     """From the first step's begin to the last one's end."""
     if trace.steps.is_empty():
         return Window(start_ns=0, end_ns=1)

@@ -40,7 +40,7 @@ FRAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.DataFrame:
-    """Return a lane's pieces of one category (null: of any) in a window: start_ns, end_ns."""
+    """Return a lane's pieces of one category (None: of any) in a window: start_ns, end_ns."""
     items = lanes.find_items_of_lane(lane, window.start_ns, window.end_ns)
     table = pl.DataFrame(
         {
@@ -54,7 +54,9 @@ def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -
     return table.select("start_ns", "end_ns")
 
 
-def divide_among_stacks(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
+def measure_time_by_stack(
+    samples: pl.DataFrame, lane_pieces: pl.DataFrame
+) -> Mapping[Stack, float]:
     """Divide the time of some pieces among the sampled stacks, ns; empty if too little was sampled."""
     from tracelens.accounting.sampled_code import divide_among_stacks  # noqa: PLC0415 - few runs have any
 

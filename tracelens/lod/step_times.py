@@ -40,11 +40,13 @@ class Sums(NamedTuple):
     rank_counts: Ints
 
     @classmethod
-    def from_matrices(cls, ns: Block | Sequence[StepMatrix], there: Flags | StepMatrix) -> Sums:
+    def from_matrices(
+        cls, matrices_ns: Block | Sequence[StepMatrix], is_present: Flags | StepMatrix
+    ) -> Sums:
         """Add up what `Times` hold."""
-        rank_counts = there[EVERY].sum(axis=1)
-        sums_ns = np.zeros((len(ns), len(rank_counts)))
-        for category_sums_ns, matrix in zip(sums_ns, ns, strict=True):
+        rank_counts = is_present[EVERY].sum(axis=1)
+        sums_ns = np.zeros((len(matrices_ns), len(rank_counts)))
+        for category_sums_ns, matrix in zip(sums_ns, matrices_ns, strict=True):
             matrix[EVERY].sum(axis=1, dtype=np.float64, out=category_sums_ns)
         return cls(sums_ns, rank_counts)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.accounting import phases
-from tracelens.lod import lanes as rows
 from tracelens.lod import pyramid, raster, run_data
 from tracelens.lod.colours import NAMES, PALE, STRONG, list_palette
-from tracelens.lod.viewport import Window, plan_rows
+from tracelens.lod.lanes import join_lanes, label_of
+from tracelens.lod.viewport import plan_rows
 from tracelens.model.fmt import duration
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Bytes
     from tracelens.lod.lanes import Lane, Lanes
-    from tracelens.lod.viewport import Band, Plan
+    from tracelens.lod.viewport import Band, Plan, Window
     from tracelens.model.trace import Trace
 
 __all__ = ["MOST_EVENTS", "render"]
@@ -44,7 +44,7 @@ def render(trace: Trace, max_events: int = MOST_EVENTS) -> str:
         return _render_section(
             [heading, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
         )
-    run_window = Window(_find_moment(trace, "start_ns"), _find_moment(trace, "end_ns"))
+    run_window = run_data.find_run_window(trace)
     lanes = _make_lanes(trace)
     plan_of_rows = plan_rows(lanes)
     palette_indices = _paint(lanes, run_window, plan_of_rows)
@@ -59,34 +59,20 @@ def render(trace: Trace, max_events: int = MOST_EVENTS) -> str:
     )
 
 
-def _find_moment(trace: Trace, column: str) -> int:
-    found = trace.steps[column].min() if column == "start_ns" else trace.steps[column].max()
-    assert isinstance(found, int)
-    return found
-
-
 def _make_lanes(trace: Trace) -> Lanes:
     """Make the lanes of workers, streams and shards."""
-    workers = trace.workers.select("process", "rank").rows()
-    partition = phases.run(trace)
-    is_whole_run = trace.choice.steps is None and trace.choice.time_ns is None
-    ends = None if is_whole_run else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
-    return rows.join_lanes(
-        [
-            *rows.make_worker_lanes(partition.pieces, workers, ends),
-            *run_data.make_other_lanes(trace),
-        ]
-    )
+    worker_lanes = run_data.make_worker_lanes(trace, phases.run(trace))
+    return join_lanes([*worker_lanes, *run_data.make_other_lanes(trace)])
 
 
-def _paint(lanes: Lanes, whole: Window, layout: Plan) -> Bytes:
+def _paint(lanes: Lanes, run_window: Window, layout: Plan) -> Bytes:
     """Return palette indexes, [pixel row, pixel column]; of many lanes in a band, the first."""
-    bins = pyramid.Bins.over(whole.start_ns, whole.end_ns, max(1, whole.width_ns // _COLUMNS))
-    drawn_lanes = [band.lanes[0] for band in layout.bands]
-    rows = np.array(
-        [pyramid.build_lane_rows(lanes, lane, [bins])[0] for lane in drawn_lanes], np.uint8
+    bins = pyramid.Bins.over(
+        run_window.start_ns, run_window.end_ns, max(1, run_window.width_ns // _COLUMNS)
     )
-    return raster.stretch_rows(layout, rows, range(len(drawn_lanes)))
+    drawn_lanes = [band.lanes[0] for band in layout.bands]
+    lane_rows = [pyramid.build_lane_rows(lanes, lane, [bins])[0] for lane in drawn_lanes]
+    return raster.stretch_rows(layout, np.array(lane_rows, np.uint8), range(len(drawn_lanes)))
 
 
 def _render_picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
@@ -95,9 +81,9 @@ def _render_picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
     png_base64 = base64.b64encode(png).decode()
     return (
         '<div style="display:flex">'
-        f'<div style="position:relative;width:90px;height:{layout.height_px}px">{labels}</div>'
+        f'<div style="position:relative;width:90px;height:{layout.bottom_px}px">{labels}</div>'
         f'<img alt="timeline" src="data:image/png;base64,{png_base64}" style="width:{_COLUMNS}px;'
-        f'height:{layout.height_px}px;max-width:none;margin:0;image-rendering:pixelated"></div>'
+        f'height:{layout.bottom_px}px;max-width:none;margin:0;image-rendering:pixelated"></div>'
     )
 
 
@@ -118,16 +104,16 @@ def _name_lane(lane: Lane, band: Band) -> str:
     return f"{lane.rank} {lane.part}"[:14] if lane.part else f"rank {lane.rank}"
 
 
-def _render_axis(whole: Window) -> str:
+def _render_axis(run_window: Window) -> str:
     return (
         f'<div style="margin-left:90px;width:{_COLUMNS}px;display:flex;justify-content:space-between;'
-        f'font-size:11px"><span>0</span><span>{duration(whole.width_ns)}</span></div>'
+        f'font-size:11px"><span>0</span><span>{duration(run_window.width_ns)}</span></div>'
     )
 
 
 def _render_legend(pixels: Bytes) -> str:
     """Return the legend, as HTML, of the categories that occur among palette indexes."""
-    labels = dict.fromkeys(rows.label_of(int(code)) for code in np.unique(pixels) if code)
+    labels = dict.fromkeys(label_of(int(code)) for code in np.unique(pixels) if code)
     items = "".join(
         f'<span style="margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
         f'background:{_COLOURS[label]};border:1px solid #ccc"></span> {escape(NAMES[label])}</span>'

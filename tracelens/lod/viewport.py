@@ -61,16 +61,16 @@ class Window:
         """Return it with a margin on either side."""
         return Window(self.start_ns - margin_ns, self.end_ns + margin_ns)
 
-    def clamp(self, whole: Window) -> Window:
-        """Fit it into `whole`, at least a microsecond wide, keeping its width where possible."""
-        width_ns = min(max(self.width_ns, SMALLEST_NS), max(whole.width_ns, SMALLEST_NS))
-        start_ns = max(whole.start_ns, min(self.start_ns, whole.end_ns - width_ns))
+    def clamp(self, outer: Window) -> Window:
+        """Fit it into `outer`, at least a microsecond wide, keeping its width where possible."""
+        width_ns = min(max(self.width_ns, SMALLEST_NS), max(outer.width_ns, SMALLEST_NS))
+        start_ns = max(outer.start_ns, min(self.start_ns, outer.end_ns - width_ns))
         return Window(start_ns, start_ns + width_ns)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Pixel columns: column i covers [start_ns + i * step_ns, start_ns + (i + 1) * step_ns)."""
+    """Pixel columns, each `column_ns` wide, one after the other from `start_ns` on."""
 
     start_ns: int
     column_ns: int
@@ -86,23 +86,18 @@ class Grid:
         """What they cover."""
         return Window(self.start_ns, self.end_ns)
 
-    @property
-    def edges_ns(self) -> Ints:
-        """Return the borders of the columns, one more than there are columns."""
-        return self.start_ns + self.column_ns * np.arange(self.column_count + 1, dtype=np.int64)
 
-
-def snap_to_grid(window: Window, whole: Window, columns: int) -> Grid:
+def snap_to_grid(window: Window, run_window: Window, columns: int) -> Grid:
     """Cover a window with `columns` columns, and `OVERSCAN` of it on each side with more.
 
     Columns start at multiples of their width: a span keeps its pixels while one pans, so that
     nothing shimmers. The grid ends where the run ends.
     """
-    step_ns = max(1, -(-window.width_ns // columns))
+    column_ns = max(1, -(-window.width_ns // columns))
     overscan_ns = int(window.width_ns * OVERSCAN)
-    start_ns = max(window.start_ns - overscan_ns, whole.start_ns) // step_ns * step_ns
-    end_ns = -(-min(window.end_ns + overscan_ns, whole.end_ns) // step_ns) * step_ns
-    return Grid(start_ns, step_ns, max(1, (end_ns - start_ns) // step_ns))
+    start_ns = max(window.start_ns - overscan_ns, run_window.start_ns) // column_ns * column_ns
+    end_ns = -(-min(window.end_ns + overscan_ns, run_window.end_ns) // column_ns) * column_ns
+    return Grid(start_ns, column_ns, max(1, (end_ns - start_ns) // column_ns))
 
 
 Section = Literal["pinned", "groups", "workers", "streams", "shards", "tracks"]
@@ -139,17 +134,19 @@ class Band:
 
 @dataclass(frozen=True)
 class Plan:
-    """All bands from top to bottom, within [top_px, height_px), and where the tracks of lanes begin."""
+    """All bands, from `top_px` down to `bottom_px`, and where the tracks of lanes begin."""
 
     bands: tuple[Band, ...]
-    height_px: int
+    bottom_px: int
     top_px: int = 0
     track_top_by_lane: Mapping[int, int] = field(default_factory=dict)
 
-    def band_at(self, y: float) -> Band | None:
+    def band_at(self, y_px: float) -> Band | None:
         """Return the band at a height; None between bands."""
-        found = (band for band in self.bands if band.top_px <= y < band.top_px + band.height_px)
-        return next(found, None)
+        at_height = (
+            band for band in self.bands if band.top_px <= y_px < band.top_px + band.height_px
+        )
+        return next(at_height, None)
 
     def bands_of(self, name: Section) -> tuple[Band, ...]:
         """Return the bands of one section."""
@@ -162,8 +159,8 @@ def plan_rows(
     order: Sequence[int] | None = None,
     *,
     groups: Sequence[RowGroup] = (),
-    opened: Mapping[int, int] | None = None,
-    room: int = 0,
+    track_px_by_lane: Mapping[int, int] | None = None,
+    room_px: int = 0,
     row_px: int | None = None,
 ) -> Plan:
     """Assign a band to every lane.
@@ -173,22 +170,23 @@ def plan_rows(
         pinned: Lanes that stand above the others, too.
         order: The workers' lanes, in the order that is asked for.
         groups: Into which the workers are gathered, in the order of rows; none = each for itself.
-        opened: Lanes below which there is room for tracks, and how many pixels of it.
-        room: The pixels of the window; workers get what the others leave of it, or `WORKERS_PX`.
-        row_px: The height of a row that is asked for; null = as there is room.
+        track_px_by_lane: Lanes that are opened, and how many pixels their tracks take below them.
+        room_px: The height of the window; workers get what the others leave of it, or `WORKERS_PX`.
+        row_px: The height of a row that is asked for; None: as there is room.
     """
     workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
-    opened_processes = {lanes.lanes[row].process for row in opened or ()}
+    track_px_by_lane = track_px_by_lane or {}
+    opened_processes = {lanes.lanes[row].process for row in track_px_by_lane}
     streams = [  # of opened processes, they are among the tracks
         row
         for row, lane in enumerate(lanes.lanes)
         if lane.role == "device" and lane.process not in opened_processes
     ]
     shards = [row for row, lane in enumerate(lanes.lanes) if lane.role == "ps"]
-    stack = _Stack(opened or {}, row_px)
+    stack = _Stack(track_px_by_lane, row_px)
     stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
-    other_px = sum((opened or {}).values()) + stack.next_top_px
-    worker_room_px = max(WORKERS_PX, room - other_px)
+    other_px = sum(track_px_by_lane.values()) + stack.next_top_px
+    worker_room_px = max(WORKERS_PX, room_px - other_px)
     if groups:
         stack.add_groups(groups, worker_room_px)
     else:
@@ -200,26 +198,26 @@ def plan_rows(
     )
 
 
-def plan_tracks(lanes: Lanes, top: int = 0, row_px: int | None = None) -> Plan:
-    """Assign a band to each lane of an opened process, from `top` on."""
+def plan_tracks(lanes: Lanes, top_px: int = 0, row_px: int | None = None) -> Plan:
+    """Assign a band to each lane of an opened process, from `top_px` on."""
     pitch_px = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
     bands: list[Band] = []
-    next_top_px = top + BESIDE_GROUP_PX
+    next_top_px = top_px + BESIDE_GROUP_PX
     for index, lane in enumerate(lanes.lanes):
         next_top_px += BETWEEN_TRACKS_PX if bands and not lane.level else 0
         bands.append(Band("tracks", next_top_px, max(1, pitch_px - 1), (index,)))
         next_top_px += pitch_px
-    return Plan(tuple(bands), next_top_px + BESIDE_GROUP_PX, top)
+    return Plan(tuple(bands), next_top_px + BESIDE_GROUP_PX, top_px)
 
 
 class _Stack:
     """Bands, added section by section, one below the other."""
 
-    def __init__(self, opened: Mapping[int, int], row_px: int | None) -> None:
+    def __init__(self, track_px_by_lane: Mapping[int, int], row_px: int | None) -> None:
         self.bands: list[Band] = []
         self.track_top_by_lane: dict[int, int] = {}
         self.next_top_px = 0
-        self._track_px_by_lane = opened
+        self._track_px_by_lane = track_px_by_lane
         self._row_px = row_px
 
     def add(self, section: Section, lanes: list[int], room_px: int) -> None:
@@ -262,7 +260,7 @@ class _Stack:
         """Give each opened lane a band of its own."""
         closed: list[int] = []
         for lane in group:
-            if lane in self._track_px_by_lane and lane not in self.track_top_by_lane:
+            if self._is_to_open(lane):
                 if closed:
                     yield tuple(closed)
                 yield (lane,)
@@ -274,17 +272,17 @@ class _Stack:
 
     def _add_band(self, section: Section, lanes: tuple[int, ...], pitch_px: int) -> None:
         """Append a band; below that of an opened lane there is room for its tracks."""
-        is_opened = (
-            len(lanes) == 1
-            and lanes[0] in self._track_px_by_lane
-            and lanes[0] not in self.track_top_by_lane
-        )
+        is_opened = len(lanes) == 1 and self._is_to_open(lanes[0])
         if is_opened:
             pitch_px = min(max(pitch_px, TRACK_PX), max(OPENED_PX, self._row_px or 0))
         self._append(section, lanes, pitch_px)
         if is_opened:
             self.track_top_by_lane[lanes[0]] = self.next_top_px
             self.next_top_px += self._track_px_by_lane[lanes[0]]
+
+    def _is_to_open(self, lane: int) -> bool:
+        """Return True for an opened lane whose tracks have no place yet."""
+        return lane in self._track_px_by_lane and lane not in self.track_top_by_lane
 
     def _append(
         self, section: Section, lanes: tuple[int, ...], pitch_px: int, group: RowGroup | None = None

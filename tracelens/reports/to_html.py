@@ -1,6 +1,6 @@
 """The report as HTML without charts or scripts: a page, and the same as a part of a notebook.
 
-What a trace named is escape_html, and the styles hold only within the part.
+What a trace named is escaped, and the styles hold only within the part.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ LOCKED: Final = "This run is shown with its token only: open the address that th
 
 @dataclass(frozen=True)
 class Access:
-    """Names in `Host` that are answered, and the token to be shown first; null = none is asked for."""
+    """Names in `Host` that are answered, and the token to be shown first; None: none is asked for."""
 
     hosts: tuple[str, ...] = TRUSTED_HOSTS
     token: str | None = None
@@ -142,15 +142,15 @@ def _is_own_page(origin: str | None) -> bool:
 
 def _check_token(token: str) -> Response | None:
     """Let in requests with the cookie; set it for the token; tell all others what is missing."""
-    if _equal(request.cookies.get(_cookie(), ""), token):
+    if _is_token(request.cookies.get(_cookie(), ""), token):
         return None
-    if request.method == "GET" and _equal(request.args.get("token", ""), token):
+    if request.method == "GET" and _is_token(request.args.get("token", ""), token):
         return _welcome(token)
     return Response(LOCKED, 401, mimetype="text/plain")
 
 
-def _equal(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="backslashreplace"), token.encode())
+def _is_token(text: str, token: str) -> bool:
+    return hmac.compare_digest(text.encode(errors="backslashreplace"), token.encode())
 
 
 def _cookie() -> str:

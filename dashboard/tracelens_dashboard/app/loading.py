@@ -104,11 +104,11 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
 
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     """Return the page of the requested run, or the reason why it is not shown yet."""
-    if runs.only_store and view.run_id is None:
+    if runs.only_store and view.run_key is None:
         return _show_page(page, "", runs.only_store, view)
-    if view.run_id is None:
+    if view.run_key is None:
         return run_list.layout(runs, view)
-    entry = runs.find_entry(view.run_id)
+    entry = runs.find_entry(view.run_key)
     if entry is None:
         return _message_not_served()
     pending_entry = _find_pending(page, runs, view, patience_s=PATIENCE_S)
@@ -121,16 +121,16 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
 
 def _find_pending(page: Page, runs: Runs, view: ViewState, *, patience_s: float) -> Entry | None:
     """Return the run that is not open yet: the page's own, or one it is compared with; or None."""
-    run_ids = [view.run_id, *view.baseline_keys] if page.PATH == links.COMPARE else [view.run_id]
-    entries = [entry for entry in map(runs.find_entry, run_ids) if entry]
+    run_keys = [view.run_key, *view.baseline_keys] if page.PATH == links.COMPARE else [view.run_key]
+    entries = [entry for entry in map(runs.find_entry, run_keys) if entry]
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
-def _show_page(page: Page, run_id: str, store: Any, view: ViewState) -> Component:
+def _show_page(page: Page, run_key: str, store: Any, view: ViewState) -> Component:
     """Return the page below the bar of the selection, with what it keeps in the browser."""
     bars = [selection_bar.layout(store, view, page.PATH), live.layout()]
-    shape = live.digest_shape(store) if current.runs().is_recorded(run_id) else None
-    stores = [dcc.Store(id=ids.RUN, data=run_id), dcc.Store(id=SHAPE, data=shape)]
+    shape = live.digest_shape(store) if current.runs().is_recorded(run_key) else None
+    stores = [dcc.Store(id=ids.RUN, data=run_key), dcc.Store(id=SHAPE, data=shape)]
     cards = html.Div(page.layout(store, view), id=CARDS)
     return html.Div([*stores, html.Div(bars, className="top"), cards])
 

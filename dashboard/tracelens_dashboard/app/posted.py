@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dash import Dash
 
 PATH: Final = "/_dash-update-component"
-_REFUSAL: Final = "This request is none that a page of this server sends."
+_REFUSAL: Final = "Unknown request: no page of this server sends it."
 # By property; whatever has no value yet is null.
 TYPES: Final[dict[str, tuple[type, ...]]] = {
     "cellClicked": (dict,),

@@ -126,7 +126,7 @@ def _register_table(app: Dash) -> None:
     def show(*values: Any) -> tuple[Any, ...]:
         """List the runs anew; nothing changes while they would be drawn as they are.
 
-        A tag that no run has any more filters no longer.
+        A tag that no run has any more does not filter.
         """
         # Return the table, the progress, all tags, how often to poll (ms), a digest of the content.
         typed, sort, group, chosen_tags, is_switched_on, _, _, chosen_ids, digest_before = values
@@ -135,15 +135,15 @@ def _register_table(app: Dash) -> None:
         runs.survey(enabled=is_surveying)
         rows = _list_rows(runs)
         search = typed.strip()[:LONGEST_SEARCH].casefold() if isinstance(typed, str) else ""
-        tags = _tags_of(rows)
-        tags_and_ids = _read_texts(chosen_tags) & {*tags}, _read_texts(chosen_ids)
+        all_tags = _tags_of(rows)
+        tags_and_ids = _read_texts(chosen_tags) & {*all_tags}, _read_texts(chosen_ids)
         query = Query(search, str(sort), str(group), *tags_and_ids)
         digest = _digest([query.list_options, is_surveying, *(row.shown_values for row in rows)])
         current.stop_unless(digest != digest_before)
         return (
             _list_table(rows, query),
             _progress(rows, is_surveying=is_surveying),
-            tags,
+            all_tags,
             _poll_interval(rows),
             digest,
         )

@@ -160,7 +160,7 @@ def _draw_rows(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]
 def draw_row(row: Row, *, chosen: bool = False) -> Component:
     """Return the row of a run; its link covers all of it, `chosen` checks its box."""
     glance = row.glance
-    link = dcc.Link(row.name, href=ViewState(run_id=row.entry.id).link("/"), className="stretched")
+    link = dcc.Link(row.name, href=ViewState(run_key=row.entry.id).link("/"), className="stretched")
     choice_box = dmc.Checkbox(
         id={"type": CHOSEN, "run": row.entry.id},
         checked=chosen or None,  # what is drawn with a choice of before takes nothing off it

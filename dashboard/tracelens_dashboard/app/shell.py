@@ -120,7 +120,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     def follow(search: Any) -> tuple[Any, ...]:
         """Return heading, links to pages, and the picker's runs and chosen id, for an address."""
         runs, view = current.runs(), state.read(search)
-        run_selection = selection.read(view.run_id) if runs.find_entry(view.run_id) else None
+        run_selection = selection.read(view.run_key) if runs.find_entry(view.run_key) else None
         page_links = _link_pages(runs, pages, view)
         shown_id = run_selection.run_id if run_selection else None
         return heading(runs, view), page_links, list_choices(runs), shown_id
@@ -144,21 +144,21 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def pick(run_id: Any, search: Any, path: Any) -> str:
         view = state.read(search)
-        run_selection = selection.read(view.run_id)
+        run_selection = selection.read(view.run_key)
         is_other = run_selection is None or run_id != run_selection.run_id
         current.stop_unless(is_other and current.runs().find_entry(run_id))
         page_paths = {page.PATH for page in pages}
-        return ViewState(run_id=run_id, baseline_ids=view.baseline_ids).link(
+        return ViewState(run_key=run_id, baseline_ids=view.baseline_ids).link(
             path if path in page_paths else "/"
         )
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
     """Return the size of the shown run as soon as it is open; of one served alone its name, too."""
-    if runs.only_store and view.run_id is None:
+    if runs.only_store and view.run_key is None:
         name, size = text.clean_name(runs.only_store.name), current.describe_size(runs.only_store)
         return [html.B(name), html.Span(size, className="chip-facts")]
-    entry = runs.find_entry(view.run_id)
+    entry = runs.find_entry(view.run_key)
     if entry is None:
         return [html.B(text.count(len(runs.list_entries()), "run"))]
     store = runs.open(entry, PATIENCE_S)
@@ -235,12 +235,12 @@ def _scheme_switch() -> Component:
 def _link_pages(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
     """Return links to the pages of the run that is shown, and to the list of runs."""
     if runs.only_store:
-        run_view = ViewState(run_id=view.run_id)
+        run_view = ViewState(run_key=view.run_key)
         return [_entry(page.TITLE, run_view.link(page.PATH)) for page in pages]
     list_link = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
-    if runs.find_entry(view.run_id) is None:
+    if runs.find_entry(view.run_key) is None:
         return [list_link]
-    comparison_view = ViewState(run_id=view.run_id, baseline_ids=view.baseline_ids)
+    comparison_view = ViewState(run_key=view.run_key, baseline_ids=view.baseline_ids)
     return [list_link, *(_entry(page.TITLE, comparison_view.link(page.PATH)) for page in pages)]
 
 

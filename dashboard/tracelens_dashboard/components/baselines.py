@@ -49,8 +49,8 @@ STATES: Final = {
 def _draw_comparison(draw: Callable[[Comparison, Theme], Drawing]) -> Callable[..., Drawing]:
     """Return a card's `draw` that compares a run with the baselines that are served."""
 
-    def draw_served(store: Store, theme: Theme, run_ids: Any) -> Drawing:
-        baselines = state.read_baselines(run_ids)
+    def draw_served(store: Store, theme: Theme, keys: Any) -> Drawing:
+        baselines = state.read_baselines(keys)
         if len(_select_served(baselines)) < FEWEST_BASELINES:
             return empty(theme, MISSING)
         return draw(compare_with(store, baselines), theme)
@@ -95,30 +95,30 @@ def layout(store: Store, view: ViewState) -> list[Component]:
 
 
 def _select_served(baselines: Sequence[str]) -> list[str]:
-    return [run_id for run_id in baselines if current.runs().find_entry(run_id)]
+    return [key for key in baselines if current.runs().find_entry(key)]
 
 
 def compare_with(store: Store, baselines: tuple[str, ...]) -> Comparison:
     """Compare a run with its baselines, measured once as long as their files are the same."""
     runs = current.runs()
-    ids_and_states = [(run_id, runs.files_state_of(run_id)) for run_id in _select_served(baselines)]
-    return _compare_states(store, tuple(ids_and_states))
+    keys_and_states = [(key, runs.files_state_of(key)) for key in _select_served(baselines)]
+    return _compare_states(store, tuple(keys_and_states))
 
 
 @lru_cache(2)
-def _compare_states(store: Store, ids_and_states: tuple[tuple[str, Any], ...]) -> Comparison:
-    measured = [_measure(run_id, files_state) for run_id, files_state in ids_and_states]
+def _compare_states(store: Store, keys_and_states: tuple[tuple[str, Any], ...]) -> Comparison:
+    measured = [_measure(key, files_state) for key, files_state in keys_and_states]
     return compare_runs(measured, replace(RunMetrics.from_run(store.run), name=current.name(store)))
 
 
 @lru_cache(MOST_MEASURED)
-def _measure(run_id: str, _files_state: Any) -> RunMetrics:
+def _measure(run_key: str, _files_state: Any) -> RunMetrics:
     """Measure a baseline; it need not stay open for that, and is measured anew if its files change.
 
     Raises:
         InvalidArgument: it has to be read again first.
     """
-    store = current.store(run_id)
+    store = current.store(run_key)
     return replace(RunMetrics.from_run(store.run), name=current.name(store))
 
 
@@ -141,14 +141,14 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
     """Return a link to the comparison with each baseline alone, step by step."""
     name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
-    baseline_selections = (selection.read(run_id) for run_id in baselines)
-    run_ids = [part.run_id for part in baseline_selections if part and part.run_id]
+    baseline_selections = (selection.read(key) for key in baselines)
+    run_ids = [chosen.run_id for chosen in baseline_selections if chosen and chosen.run_id]
     baseline_links = [
         dcc.Link(
-            name_by_id[run_id], href=links.to_comparison(store.run_id, run_id), className="way"
+            name_by_id[run_id], href=links.to_comparison(store.run_key, run_id), className="way"
         )
         for run_id in run_ids
-        if run_id in name_by_id and selection.read(store.run_id)
+        if run_id in name_by_id and selection.read(store.run_key)
     ]
     lead_text = html.Span("Step by step, with one of them:", className="fact-name")
     return html.Div([lead_text, *baseline_links], className="ways baselines")
@@ -177,7 +177,7 @@ def _lay_out_finding(store: Store, baselines: tuple[str, ...], change: FindingCh
 def _find_holder(baselines: tuple[str, ...], change: FindingChange) -> Store | None:
     """Return a baseline that has a finding."""
     match_key = find_match_key(change.finding)
-    baseline_stores = (current.find_store(run_id) for run_id in baselines)
+    baseline_stores = (current.find_store(key) for key in baselines)
     for baseline in filter(None, baseline_stores):
         if match_key in map(find_match_key, baseline.report.findings):
             return baseline

@@ -56,7 +56,7 @@ def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Compon
 
     @live.section(name)
     def lay_out(store: Store, _view: ViewState) -> Component:
-        findings = (found for found in store.report.findings if is_shown_on(found, path))
+        findings = (finding for finding in store.report.findings if is_shown_on(finding, path))
         cards = [card(store, finding) for finding in islice(findings, MOST_CARDS)]
         return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
 

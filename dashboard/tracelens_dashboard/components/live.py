@@ -93,11 +93,11 @@ def register(app: Dash) -> None:
         """Look at the run's folder; an edition counts how often the run was read again."""
         # Return the id of a newer edition, if there is one, the status line, whether the switch is
         # hidden, and how often to look (ms); a run that is not recorded any more has no age.
-        run_id = current.run_id_of(run)
-        freshness = current.runs().check_freshness(run_id, paused=bool(paused))
+        run_key = current.run_key_of(run)
+        freshness = current.runs().check_freshness(run_key, paused=bool(paused))
         is_newer = freshness.edition > current.edition(run) and not paused
         return (
-            current.with_edition(run_id, freshness.edition) if is_newer else no_update,
+            current.with_edition(run_key, freshness.edition) if is_newer else no_update,
             _status(freshness, run, paused=bool(paused)),
             freshness.age_s is None,
             IDLE_MS if freshness.age_s is None else POLL_MS,

@@ -43,11 +43,11 @@ PAGE: Final = (
 
 def layout(store: Store, view: ViewState, path: str) -> Component:
     """Return the bar of the page at `path`; names have a field of their own on the timeline."""
-    run_selection = selection.read(store.run_id)
+    run_selection = selection.read(store.run_key)
     choice = run_selection.choice if run_selection else EVERYTHING
     is_timeline = path == links.TIMELINE
     searched_name = "" if is_timeline else view.searched_name
-    rank_count = f"all {store.run_of_all_ranks.workers.height:,}"
+    all_ranks_text = f"all {store.run_of_all_ranks.workers.height:,}"
     ranks_text, steps_text = (
         format_ranges(ranges) if ranges is not None else ""
         for ranges in (choice.ranks, choice.steps)
@@ -58,7 +58,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
     controls = [
         html.Span("Ranks", className="fact-name"),
         fields.text_input(
-            RANKS, "ranks to show, such as 0-3,41", rank_count, value=ranks_text, w=150
+            RANKS, "ranks to show, such as 0-3,41", all_ranks_text, value=ranks_text, w=150
         ),
         _lay_out_groups(store),
         html.Span("Steps", className="fact-name"),
@@ -178,7 +178,7 @@ def _address(choice: Choice, searched_name: str, address_query: Any, path: Any, 
     timeline (`notes`) may be newer than those of the address by which it was opened.
     """
     view = state.read(address_query)
-    run_selection = current.stop_unless(selection.read(view.run_id))
+    run_selection = current.stop_unless(selection.read(view.run_key))
     current.stop_unless((run_selection.choice, view.searched_name) != (choice, searched_name))
     if run_selection.choice == choice:
         return replace(view, searched_name=searched_name).link(str(path))
@@ -187,6 +187,6 @@ def _address(choice: Choice, searched_name: str, address_query: Any, path: Any, 
         kept_notes = view.notes if notes is None else address_notes.from_browser(notes)
     new_key = run_selection._replace(choice=choice).key
     cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened_keys=None)
-    return replace(cleared, run_id=new_key, searched_name=searched_name, notes=kept_notes).link(
+    return replace(cleared, run_key=new_key, searched_name=searched_name, notes=kept_notes).link(
         str(path)
     )

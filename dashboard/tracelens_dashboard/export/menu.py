@@ -68,13 +68,13 @@ def register(app: Dash) -> None:
         if not isinstance(address, dict):
             raise PreventUpdate
         view = state.read(address.get("search"))
-        if view.run_id is None and not current.runs().only_store:
+        if view.run_key is None and not current.runs().only_store:
             return [html.P("Choose a run first.", className="summary")]
-        return _offers(current.store(view.run_id), view)
+        return _offers(current.store(view.run_key), view)
 
 
 def _offers(store: Store, view: ViewState) -> list[Component]:
-    view_of_run = state.ViewState(run_id=view.run_id)
+    view_of_run = state.ViewState(run_key=view.run_key)
     return [
         dmc.Title("Report", order=2, className="card-title"),
         html.P(REPORT_HELP, className="summary"),

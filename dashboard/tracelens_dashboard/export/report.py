@@ -1,7 +1,7 @@
 """A run's report in one HTML file that works anywhere: no request, no server, light and dark.
 
 All that it draws with is in it; its policy lets it load nothing and run no script but its own two.
-Every name from a trace is escape_html, here and in `tracelens.reports.to_html`.
+Every name from a trace is escaped, here and in `tracelens.reports.to_html`.
 """
 
 from __future__ import annotations

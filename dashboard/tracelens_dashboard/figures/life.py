@@ -37,8 +37,8 @@ def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
     if uses.is_empty():
         return empty(theme, NO_LIFE)
     attempts = uses.group_by("attempt", maintain_order=True).agg(pl.col("ns").sum())
-    end_by_attempt_ns = dict(zip(attempts["attempt"], attempts["ns"].cum_sum(), strict=True))
-    next_begin_ns = {attempt: end_by_attempt_ns[attempt] - ns for attempt, ns in attempts.rows()}
+    end_ns_by_attempt = dict(zip(attempts["attempt"], attempts["ns"].cum_sum(), strict=True))
+    next_begin_ns = {attempt: end_ns_by_attempt[attempt] - ns for attempt, ns in attempts.rows()}
     wall_ns = int(uses["ns"].sum())
     colour_by_use = _choose_colours(theme)
     traces = []

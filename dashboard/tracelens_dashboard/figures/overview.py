@@ -167,24 +167,23 @@ def strip(
     if not step_count:
         return empty(theme, "No steps recorded.")
     step_indexes = np.searchsorted(times.steps, step_windows["step"].to_numpy())
-    shares = dict(
-        zip(times.categories, times.share_of_categories()[:, step_indexes], strict=True)
-    )  # [step]
+    step_shares = times.share_of_categories()[:, step_indexes]  # [category, step]
+    share_by_category = dict(zip(times.categories, step_shares, strict=True))
     middles_ns = (step_windows["start_ns"] + step_windows["end_ns"]) / 2
     middles_s = (middles_ns - run_window.start_ns) / SECOND
     groups = np.array_split(np.arange(step_count), min(step_count, MOST_STRIP_POINTS))
     traces = [
         go.Scatter(
             x=[float(middles_s[int(group[0])]) for group in groups],
-            y=[100 * float(category_shares[group].mean()) for group in groups],
+            y=[100 * float(shares[group].mean()) for group in groups],
             name=name_of(category),
             stackgroup="all",
             mode="none",
             fillcolor=theme.colour_by_category[category],
             hovertemplate="%{y:.0f} % %{fullData.name}<extra></extra>",
         )
-        for category, category_shares in shares.items()
-        if category_shares.any()
+        for category, shares in share_by_category.items()
+        if shares.any()
     ]
     fixed_axis: dict[str, Any] = {"fixedrange": True, "automargin": False}
     row_axis = {"tickvals": [50], "ticktext": ["all ranks" + NARROW], "showgrid": False}
@@ -196,8 +195,9 @@ def strip(
         yaxis={"range": [0, 100]} | row_axis | fixed_axis,
         hovermode="x unified",
     )
-    largest_category = max(shares, key=lambda category: float(shares[category].mean()))
-    percent_text = text.percent(float(shares[largest_category].mean()))
+    mean_share = {name: float(shares.mean()) for name, shares in share_by_category.items()}
+    largest_category = max(mean_share, key=lambda category: mean_share[category])
+    percent_text = text.percent(mean_share[largest_category])
     owner = "host thread" if of_hosts else "rank"
     largest_name = name_of(largest_category)
     summary = f"Largest category over the run: {largest_name}, {percent_text} of {owner} time."

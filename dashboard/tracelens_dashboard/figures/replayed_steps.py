@@ -156,8 +156,8 @@ def savings(whatif: WhatIf, theme: Theme) -> Drawing:
         yaxis={"type": "category"} | row_axis,
     )
     # To leave out a whole phase is a limit, and nothing that can be done.
-    not_of_phases = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
-    best_answer = next(not_of_phases, answers[0])
+    feasible_answers = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
+    best_answer = next(feasible_answers, answers[0])
     summary = (
         f"Most would be saved by {best_answer.edits[0]}: {text.percent(best_answer.saving)} of "
         f"the mean step of {text.duration(best_answer.before_ns)}; phases without any time are "

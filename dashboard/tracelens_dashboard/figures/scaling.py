@@ -27,8 +27,8 @@ HEADROOM: Final = 1.08
 
 def factors(scaling: Scaling, theme: Theme) -> Drawing:
     """Draw efficiency, and the factors that multiply up to it, against workers or shards."""
-    # A curve is of one system: a row per size, with efficiency and factors (`ratios` by name) as
-    # shares of the smallest run's. Sizes are numbers of what the curve is `by`.
+    # A curve is of one system: a row per size, with its efficiency and factors as shares of the
+    # smallest run's. Sizes are numbers of what the curve is `by`.
     traces: list[go.Scatter] = []
     for curve, dash in zip(scaling.curves, cycle(DASHES), strict=False):
         traces += _factor_lines(curve, dash, theme, several=len(scaling.curves) > 1)
@@ -52,8 +52,7 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
 
 def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> list[go.Scatter]:
     """Return the line of a curve's efficiency; of a single curve also those of its factors."""
-    # A row of a curve is a size: its efficiency and factors (`ratios`) as shares of the smallest
-    # run's, and the run that they are of (`point`).
+    # A row of a curve is a size, and the run of that size (`point`).
     efficiency_name = messages.title(curve) if several else EFFICIENCY
     shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}
     if not several:

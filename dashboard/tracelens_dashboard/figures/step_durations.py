@@ -56,7 +56,7 @@ def over_run(
     theme: Theme,
 ) -> Drawing:
     """Draw the slowest and the median rank's time per step; `measure_name` is what they measure."""
-    # By step: `longest_ns` of the slowest rank, `usual_ns` of the median one (NaN without any).
+    # By step: `longest_ns` of the slowest rank, `median_ns` of the median one (NaN without any).
     if not times.steps:
         return empty(theme, NO_STEPS)
     step_groups = step_times.split_evenly(len(times.steps), MOST_POINTS)
@@ -85,11 +85,9 @@ def over_run(
 
 def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
     """Return the median step, the longest one, and the regimes if there are several."""
-    # A regime's `first` and `last` are indexes of steps, its `level` their median in ns.
-    median_ns, longest_index = (
-        float(np.nanmedian(times.median_ns)),
-        int(np.argmax(times.longest_ns)),
-    )
+    # A regime is a range of step indexes, with the median of their times, in ns.
+    median_ns = float(np.nanmedian(times.median_ns))
+    longest_index = int(np.argmax(times.longest_ns))
     median_text = (
         f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
         f"{text.duration(float(times.longest_ns[longest_index]))}, on rank "
@@ -108,7 +106,7 @@ def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: 
 
 
 def over_run_table(times: StepTimes, regimes: Sequence[Regime]) -> Rows:
-    """List the regimes; their first and last steps are indexes of steps, their level is in ns."""
+    """List the regimes: each has the indexes of its first and last step, and a median in ns."""
     return [
         {
             "regime": number,
@@ -164,7 +162,7 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
 
 
 def _draw_regimes(times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> go.Scatter:
-    """Draw each regime's level as a line of its own; `first` and `last` are indexes of steps."""
+    """Draw each regime's median as a line of its own, over its range of step indexes."""
     steps: list[float | None] = []
     levels_ns: list[float | None] = []
     for regime in regimes if len(regimes) > 1 else ():
@@ -191,7 +189,7 @@ def _add_mark(
 
 def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None = None) -> Drawing:
     """Draw the time of each rank in each step; `marked_steps`, first to last, are framed."""
-    # A cell is the longest of some ranks and steps: slices of indexes in `grid.rows`, `.columns`.
+    # A cell is the longest time of a slice of ranks in a slice of steps; slices are of indexes.
     cells_ns, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
     if not cells_ns.size or np.isnan(cells_ns).all():
         return empty(theme, NO_STEPS)
@@ -216,7 +214,6 @@ def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None =
 
 def by_rank_summary(grid: StepGrid) -> str:
     """Return the longest step and its rank, and how many ranks and steps share a cell."""
-    # `grid.rows` and `.columns` are the ranks and steps of the cells, as slices of indexes.
     cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)  # [row, column]
     row_index, column_index = np.unravel_index(int(cells_ns.argmax()), cells_ns.shape)
     rank, step = grid.find_longest(int(row_index), int(column_index))

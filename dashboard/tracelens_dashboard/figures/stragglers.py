@@ -70,7 +70,7 @@ def worst_cell(residuals: Residuals, rank_indexes: Sequence[int], step: int) -> 
 
 def summary(residuals: Residuals) -> str:
     """Return the rank with the largest residual, its step, and with which ranks it is compared."""
-    # A rank's `total_ns` is the sum of its positive residuals; `peers_ns` has a row per stage.
+    # A rank's `total_delay_ns` is the sum of its positive residuals; `peers_ns` has a row per stage.
     if not residuals.total_delay_ns.any():
         return "No rank exceeds its peers in any step."
     worst_index = int(np.argmax(residuals.total_delay_ns))
@@ -167,7 +167,7 @@ def by_category(
     residuals: Residuals, residuals_in: Callable[[str], Residuals], theme: Theme
 ) -> Drawing:
     """Draw the mean residual per step of the worst ranks, divided by category."""
-    # `residuals_in` measures those of one category; a rank's `total_ns` is its sum over the steps.
+    # `residuals_in` measures those of one category; the worst ranks have most `total_delay_ns`.
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
     mean_ns = {name: _mean_residual(residuals_in(name)) for name in OWN_CATEGORIES}  # [rank]

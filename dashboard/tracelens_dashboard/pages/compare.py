@@ -107,7 +107,7 @@ CARDS: Final[tuple[ChartCard, ...]] = (THIS_RUN, BASELINE, CATEGORIES, MAP, *bas
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page: one baseline step by step, several as ratios, none as a hint."""
     title = heading.page_title(TITLE, EXPLANATION)
-    if selection.is_served_alone(store.run_id):
+    if selection.is_served_alone(store.run_key):
         return heading.page_in_words([title], ALONE, identity="compare")
     top_line = html.Div([title, _choose_runs(store, view)], className="page-heading")
     baseline_stores = list(filter(None, map(current.find_store, view.baseline_keys)))
@@ -126,7 +126,7 @@ def layout(store: Store, view: ViewState) -> Component:
     )
     return html.Div(
         [
-            dcc.Store(id=OTHER, data=baseline.run_id),
+            dcc.Store(id=OTHER, data=baseline.run_key),
             top_line,
             _lay_out_verdict(store, view),
             chart.grid(cards, store, view),
@@ -153,7 +153,7 @@ def register(app: Dash) -> None:
         current.stop_unless(
             all(map(current.runs().find_entry, run_ids)) and run_ids != view.baseline_ids
         )
-        return links.to_comparison(view.run_id, *run_ids)
+        return links.to_comparison(view.run_key, *run_ids)
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -169,13 +169,13 @@ def register(app: Dash) -> None:
 
 def _baseline_of(view: ViewState) -> Store | None:
     """Return the one baseline; None if it is not served any more."""
-    stores = (current.find_store(run_id) for run_id in view.baseline_keys)
+    stores = (current.find_store(key) for key in view.baseline_keys)
     return next((store for store in stores if store), None)
 
 
 def _choose_runs(store: Store, view: ViewState) -> Component:
     """Return the fields for the baselines and, with several of them, for the new run."""
-    run_selection = selection.read(store.run_id)
+    run_selection = selection.read(store.run_key)
     run_id = run_selection.run_id if run_selection else None
     name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
     other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
@@ -199,7 +199,7 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
         label = "new run, compared with all others"
         new_run_field = fields.select(NEW, compared_runs, label, value=run_id, w=190)
         controls = [html.Span("new run", className="fact-name"), new_run_field, *controls]
-    elif baseline_ids and view.run_id:
+    elif baseline_ids and view.run_key:
         href = _swap_runs(view, baseline_ids[0])
         controls.append(dcc.Link("Swap", href=href, className="way"))
     return dmc.Group(controls, gap="sm")
@@ -207,7 +207,7 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
 
 def _swap_runs(view: ViewState, new_id: str) -> str:
     """Link to a comparison in which a baseline (`new_id`) and the run change places."""
-    run_selection = selection.read(view.run_id)
+    run_selection = selection.read(view.run_key)
     former_id = (run_selection.run_id if run_selection else None) or ""
     new_key = (run_selection.key_in_run(new_id) if run_selection else None) or new_id
     return links.to_comparison(
@@ -250,7 +250,7 @@ def _compare_steps(store: Store, baseline: Store) -> str:
 
 def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval if that is clear."""
-    # A change is in the metric's unit; `share` relates it to what was before, if that is not 0.
+    # A change is in the metric's unit; `as_share` relates it to what was before, if that is not 0.
     change = metric.change
     relative_change = change.as_share(change.difference) or 0.0
     direction = "longer" if relative_change > 0 else "shorter"

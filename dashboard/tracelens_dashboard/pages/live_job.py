@@ -57,12 +57,12 @@ def register(app: Dash) -> None:
 
     @app.callback(Output(JOB, "children"), Input(POLL, "n_intervals"), current.RUN)
     def look(_times: Any, run: Any) -> list[Component]:
-        return _draw_run(current.run_id_of(run))
+        return _draw_run(current.run_key_of(run))
 
 
-def _draw_run(run_id: str) -> list[Component]:
+def _draw_run(run_key: str) -> list[Component]:
     """Look at the job of a run, and draw what is seen."""
-    folder = current.runs().folder_of(run_id)
+    folder = current.runs().folder_of(run_key)
     if folder is None or not folder.is_dir():
         return [dmc.Card(html.P(NOT_A_FOLDER), className="card prose")]
     return draw(current.runs().watched_jobs.look(folder))
@@ -74,10 +74,11 @@ def draw(view: JobView) -> list[Component]:
     if status is None or not status.ranks:
         return [dmc.Card(html.P(NOT_LIVE), className="card prose")]
     is_recording = any(not rank_status.is_over for rank_status in status.ranks)
-    headline = describe_stalled_status(status, view.stall) if is_recording else NOT_LIVE
-    culprits = () if view.stall is None else view.stall.culprits
+    stall = view.stall if is_recording else None
+    headline = describe_stalled_status(status, stall) if is_recording else NOT_LIVE
+    culprits = () if stall is None else stall.culprits
     sections: list[Component] = [
-        html.P(headline, className="summary prose alarm" if view.stall else "summary prose"),
+        html.P(headline, className="summary prose alarm" if stall else "summary prose"),
         dmc.Card(_draw_ranks(status, culprits), className="card"),
     ]
     if view.news:

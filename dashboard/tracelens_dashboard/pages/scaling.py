@@ -92,7 +92,7 @@ CARDS: Final[tuple[ChartCard, ...]] = (FACTORS, STEPS)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or how to come to more runs."""
     title = heading.page_title(TITLE, EXPLANATION)
-    if selection.is_served_alone(store.run_id):
+    if selection.is_served_alone(store.run_key):
         return heading.page_in_words([title], ALONE, identity="no-scaling")
     controls = _lay_out_controls(current.runs().list_entries())
     return html.Div(

@@ -61,7 +61,7 @@ def name_measure(measure: str | None) -> str:
 
 def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
     """Draw a measure of steps over the run, with its regimes and the findings' marks."""
-    # Regimes are stretches of the run in which the median rank's time (`usual_ns`) keeps a level.
+    # Regimes are stretches of the run in which the median rank's time keeps a level.
     marks = [
         step_durations.Mark(
             finding_card.title(finding), *finding.steps, is_fault=finding.category == "fault"

@@ -79,7 +79,7 @@ QUEUED: Final = Stage("queued")
 
 @dataclass
 class Entry:
-    """A run, or a part of one, that can be asked for by its id; `lock` guards its stage."""
+    """A run, or a part of one, which has its key as id; `lock` guards its stage."""
 
     id: str
     name: str
@@ -185,8 +185,7 @@ class Runs:
         """Serve one run, which is open, alone: addresses need not name it."""
         served = cls()
         served.only_store = store
-        source = store.source
-        served._follow("", source if isinstance(source, Path) else source.path)
+        served._follow("", store.path)
         return served
 
     def list_entries(self) -> list[Entry]:
@@ -211,22 +210,23 @@ class Runs:
             for entry, folder_path in zip(entries, folder_paths, strict=True)
         }
 
-    def find_entry(self, run_id: object) -> Entry | None:
-        """Return a run, or a part of one, by its id; None if it is not served."""
-        run_selection = selection.read(run_id) if isinstance(run_id, str) else None
+    def find_entry(self, run_key: object) -> Entry | None:
+        """Return a run, or a part of one, by its key; None if it is not served."""
+        run_selection = selection.read(run_key) if isinstance(run_key, str) else None
         entry = self._entry_of_run(run_selection.run_id) if run_selection else None
         if entry is None or run_selection is None or run_selection.choice.is_whole_run:
             return entry
         return self._entry_of_part(entry, run_selection)
 
-    def files_state_of(self, run_id: object) -> FilesState | None:
+    def files_state_of(self, run_key: object) -> FilesState | None:
         """Return a value that changes when a run's files do; None if it is not served."""
-        entry = self.find_entry(run_id)
+        entry = self.find_entry(run_key)
         return entry.files_state if entry else None
 
     def _entry_of_run(self, run_id: str | None) -> Entry | None:
         if run_id is None:  # a run that is served alone has no id
-            return Entry("", self.only_store.name, Path()) if self.only_store else None
+            only = self.only_store
+            return Entry("", only.name, only.path or Path(only.name)) if only else None
         if run_id not in self._entry_by_id:
             self.list_entries()
         return self._entry_by_id.get(run_id)
@@ -310,28 +310,29 @@ class Runs:
         files_state, glance = self._glance_by_id.get(entry.id, (None, None))
         return index_glance or (glance if glance and files_state == entry.files_state else None)
 
-    def folder_of(self, run_id: str) -> Path | None:
+    def folder_of(self, run_key: str) -> Path | None:
         """Return the folder of a run that is served; None where it was not read from a path."""
-        if self.only_store and not run_id:
-            source = self.only_store.source
-            return source if isinstance(source, Path) else source.path
-        entry = self.find_entry(run_id)
+        if self.only_store:  # a part of it lies in the same folder
+            return self.only_store.path
+        entry = self.find_entry(run_key)
         return entry.path if entry else None
 
-    def check_freshness(self, run_id: str, *, paused: bool) -> Freshness:
+    def check_freshness(self, run_key: str, *, paused: bool) -> Freshness:
         """Compare what is shown of a run with its folder; one that is recorded is read again."""
-        follower = self._follower_by_id.get(run_id)
+        follower = self._follower_by_id.get(run_key)
         if follower is None:  # a part of a run stays what it was
             return Freshness()
-        return follower.check_folder(lambda: self._read_again(run_id, follower.path), paused=paused)
+        return follower.check_folder(
+            lambda: self._read_again(run_key, follower.path), paused=paused
+        )
 
-    def is_recorded(self, run_id: str) -> bool:
-        """Return True if a run was still recorded when it was read last."""
-        follower = self._follower_by_id.get(run_id)
+    def is_recorded(self, run_key: str) -> bool:
+        """Return True if a run was still recorded when it was read last; a part of one never is."""
+        follower = self._follower_by_id.get(run_key)
         return follower is not None and follower.was_recorded
 
     def _read_again(self, run_id: str, path: Path) -> None:
-        store = Store.open(path, lambda: self._read(path, _ignore_progress), run_id=run_id or None)
+        store = Store.open(path, lambda: self._read(path, _ignore_progress), run_key=run_id or None)
         store.refine()
         if self.only_store:
             self.only_store = store

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RUNS: Final = "tracelens.runs"  # in the Flask application: Dash shares its pages among all apps
 RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store`
 PATIENCE_S: Final = 30.0
-BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
+BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's key
 
 _Value = TypeVar("_Value")
 
@@ -31,8 +31,8 @@ def stop_unless(value: _Value | None) -> _Value:
     return value
 
 
-def run_id_of(run: Any) -> str:
-    """Return the id of a run that a page shows, for any edition."""
+def run_key_of(run: Any) -> str:
+    """Return the key of a run that a page shows, for any edition."""
     return run.partition(BEFORE_EDITION)[0] if isinstance(run, str) else ""
 
 
@@ -43,7 +43,7 @@ def edition(run: Any) -> int:
 
 
 def with_edition(run: str, number: int) -> str:
-    """Append an edition to a run's id, as a page hands it back that shows a later reading."""
+    """Append an edition to a run's key, as a page hands it back that shows a later reading."""
     return f"{run}{BEFORE_EDITION}{number}"
 
 
@@ -53,15 +53,15 @@ def runs() -> Runs:
 
 
 def store(run: Any) -> Store:
-    """Return the run of a request by its id, with or without an edition.
+    """Return the run of a request by its key, with or without an edition.
 
     Raises:
         InvalidArgument: there is no such run, or it is not open any more and takes long to open.
     """
-    served_runs, run_id = runs(), run_id_of(run)
-    if served_runs.only_store and not run_id:
+    served_runs, run_key = runs(), run_key_of(run)
+    if served_runs.only_store and not run_key:
         return served_runs.only_store
-    entry = served_runs.find_entry(run_id)
+    entry = served_runs.find_entry(run_key)
     if entry is None:
         raise InvalidArgument("This run is not served any more: choose another one from the list.")
     open_store = served_runs.open(entry, PATIENCE_S)
@@ -78,7 +78,7 @@ def find_store(run: Any) -> Store | None:
 
 def name(store: Store) -> str:
     """Name a run among those that are served."""
-    entry = runs().find_entry(store.run_id)
+    entry = runs().find_entry(store.run_key)
     return text.clean_name(entry.name if entry else store.name)
 
 

@@ -51,12 +51,12 @@ class Store:
         self,
         run: Run,
         source: Path | Trace,
-        run_id: str | None = None,
+        run_key: str | None = None,
         run_of_all_ranks: Run | None = None,
     ) -> None:
         self.run = run
         self.run_of_all_ranks = run_of_all_ranks or run  # of which some are shown
-        self.run_id = run_id  # what addresses call it, where several runs are served
+        self.run_key = run_key  # what addresses call it, where several runs are served
         self.source = source
         self.refinement_thread: Thread | None = None
         self._recorded_spans = RecordedSpans(run, source)
@@ -75,28 +75,28 @@ class Store:
         path: Path | None,
         read: Callable[[], Trace],
         progress: Progress = opening.without_progress,
-        run_id: str | None = None,
+        run_key: str | None = None,
     ) -> Store:
         """Open a trace by its index; without one, read and analyze it, and make one.
 
         `path` is None where what `read` opens is more than what lies there. A run with an index
         reads its spans from the files at `path`, another one from the trace in memory.
         """
-        store = cls.from_index(path, run_id) if path else None
+        store = cls.from_index(path, run_key) if path else None
         if store:
             return store
         trace = read()
         analyzed_run = opening.explain_trace(trace, progress)
         has_index = analyzed_run.scene.pyramid and analyzed_run.scene.pyramid.folder
-        return cls(analyzed_run, path if has_index and path else trace, run_id)
+        return cls(analyzed_run, path if has_index and path else trace, run_key)
 
     @classmethod
-    def from_index(cls, path: Path, run_id: str | None = None) -> Store | None:
+    def from_index(cls, path: Path, run_key: str | None = None) -> Store | None:
         """Open a trace by its index; None without one."""
         run = opening.open_indexed(path)
-        return cls(run, path, run_id) if run else None
+        return cls(run, path, run_key) if run else None
 
-    def narrow(self, choice: Choice, progress: Progress, run_id: str | None) -> Store:
+    def narrow(self, choice: Choice, progress: Progress, run_key: str | None) -> Store:
         """Return some ranks and steps of it; for other steps than all, the run is analyzed again.
 
         Raises:
@@ -110,7 +110,7 @@ class Store:
         narrowed_run = run_of_all_ranks
         if choice.ranks is not None:
             narrowed_run = narrowed.select_ranks(run_of_all_ranks, choice)
-        return Store(narrowed_run, source, run_id, run_of_all_ranks)
+        return Store(narrowed_run, source, run_key, run_of_all_ranks)
 
     @property
     def held_bytes(self) -> int:
@@ -128,6 +128,11 @@ class Store:
         opening.refine_index(self.run)
         with suppress(TraceLensError):  # whoever searches reads it
             _ = self.span_names.table
+
+    @property
+    def path(self) -> Path | None:
+        """Where the run was read from; None where it was not read from a path."""
+        return self.source if isinstance(self.source, Path) else self.source.path
 
     @property
     def name(self) -> str:

@@ -35,9 +35,9 @@ def tags_file() -> Path:
     return Path(data) / "tracelens" / "tags.json"
 
 
-def clean_tag(typed: object) -> str:
+def clean_tag(text: object) -> str:
     """Return a tag as it is kept: without blanks at its ends, or characters that act; may be empty."""
-    words = " ".join(typed.replace(",", " ").split()) if isinstance(typed, str) else ""
+    words = " ".join(text.replace(",", " ").split()) if isinstance(text, str) else ""
     return clean(words)[:LONGEST].strip()
 
 

@@ -26,14 +26,13 @@ MAX_NEWS_SHOWN: Final = 50  # messages: older ones are forgotten [policy]
 
 @dataclass(frozen=True)
 class JobView:
-    """What the last look at a job found; `status` is null before its first process.
+    """What the last look at a job found; `status` is None before its first process.
 
     `news` are (wall time in seconds, message), the newest first.
     """
 
     status: JobStatus | None
     stall: Stall | None
-    is_over: bool
     news: tuple[tuple[float, News], ...]
 
 
@@ -41,18 +40,18 @@ class JobView:
 class _WatchedJob:
     watcher: Watcher
     news: deque[tuple[float, News]] = field(default_factory=lambda: deque(maxlen=MAX_NEWS_SHOWN))
-    looked_s: float = float("-inf")  # monotonic time
-    asked_s: float = 0.0  # monotonic time
+    last_look_s: float = float("-inf")  # monotonic time
+    last_request_s: float = 0.0  # monotonic time
     lock: Lock = field(default_factory=Lock)
 
     def look(self) -> JobView:
         with self.lock:
             now_s = time.monotonic()
-            if now_s - self.looked_s >= LOOK_EVERY_S:
-                self.looked_s = now_s
+            if now_s - self.last_look_s >= LOOK_EVERY_S:
+                self.last_look_s = now_s
                 self.news.extendleft((time.time(), item) for item in self.watcher.look())
             watcher = self.watcher
-            return JobView(watcher.status, watcher.stall, watcher.is_over, tuple(self.news))
+            return JobView(watcher.status, watcher.stall, tuple(self.news))
 
     def close(self) -> None:
         with self.lock:
@@ -73,11 +72,11 @@ class WatchedJobs:
             if folder not in self._jobs:
                 self._jobs[folder] = _WatchedJob(Watcher(folder, is_writing=False))
             job = self._jobs[folder]
-            job.asked_s = now_s
+            job.last_request_s = now_s
             forgotten_folders = [
                 other_folder
                 for other_folder, other_job in self._jobs.items()
-                if now_s - other_job.asked_s > FORGET_AFTER_S
+                if now_s - other_job.last_request_s > FORGET_AFTER_S
             ]
             forgotten_jobs = [self._jobs.pop(other_folder) for other_folder in forgotten_folders]
         for forgotten_job in forgotten_jobs:

@@ -35,7 +35,7 @@ def to_timeline(store: Store, finding: Finding) -> str:
 
 def to_worst_step(store: Store, finding: Finding) -> str | None:
     """Link to the step in which the finding's ranks, its shard, or its category were worst."""
-    # A kind of finding may have a category of time (`worst_of`), which counts if it names nobody.
+    # The category of its kind counts only if the finding names no rank and no shard.
     category = KINDS[finding.kind].worst_step_category
     if category and not finding.ranks and not finding.shards:
         return to_step_with_most(store, category, finding.steps)
@@ -136,7 +136,6 @@ def to_found(store: Store, window: Window, row: int, searched_name: str) -> str:
 
 def to_call(store: Store, window: Window) -> str:
     """Link to the collective in a window, selected, its last rank pinned; else to the window."""
-    # `first_ns` and `last_ns`: the first and last rank enter; `over_ns`: the last one leaves.
     call = store.call_around(window)
     if call is None:
         return to_moment(store, window)
@@ -161,26 +160,26 @@ def along_path(href: str) -> str:
     return f"{href}{'&' if '?' in href else '?'}path=1"
 
 
-def to_comparison(run: str | None, *baselines: str) -> str:
+def to_comparison(run_key: str | None, *baseline_ids: str) -> str:
     """Link to the comparison of a run with one baseline, or with several."""
-    return ViewState(run_id=run, baseline_ids=baselines[:MOST_BASELINES]).link(COMPARE)
+    return ViewState(run_key=run_key, baseline_ids=baseline_ids[:MOST_BASELINES]).link(COMPARE)
 
 
 def to_replay(store: Store, edits: tuple[str, ...]) -> str:
     """Link to a replay with some edits."""
-    return ViewState(run_id=store.run_id, edits=edits).link(WHAT_IF)
+    return ViewState(run_key=store.run_key, edits=edits).link(WHAT_IF)
 
 
 def to_steps(store: Store, path: str, finding: Finding) -> str | None:
     """Link to a page for a finding's steps alone; None where these are all that is shown."""
-    run_selection, shown_steps = selection.read(store.run_id), store.step_windows["step"]
+    run_selection, shown_steps = selection.read(store.run_key), store.step_windows["step"]
     if run_selection is None or finding.steps is None or not shown_steps.len():
         return None
     first, last = finding.steps
     if first <= shown_steps[0] and shown_steps[-1] <= last:
         return None
     choice = replace(run_selection.choice, steps=(finding.steps,))  # ranges of steps
-    return ViewState(run_id=run_selection._replace(choice=choice).key).link(path)
+    return ViewState(run_key=run_selection._replace(choice=choice).key).link(path)
 
 
 def fix_of(store: Store, finding: Finding) -> tuple[str, ...]:
@@ -220,7 +219,7 @@ def _link(store: Store, path: str, view: ViewState, window: Window | None = None
             window.widen(int(window.width_ns * MARGIN)).clamp(store.run_window)
         )
         view = replace(view, start_ns=wider.start_ns, end_ns=wider.end_ns)
-    return replace(view, run_id=store.run_id).link(path)
+    return replace(view, run_key=store.run_key).link(path)
 
 
 def find_slow_links(store: Store) -> frozenset[tuple[int, int]]:

@@ -59,9 +59,9 @@ def fits(notes: Iterable[Note]) -> bool:
     return is_short and len(note_texts) <= MOST_NOTES
 
 
-def clean_text(typed: Any) -> str:
+def clean_text(text: Any) -> str:
     """Clean the text typed for a note: printable, and no longer than one may be."""
-    letters = typed if isinstance(typed, str) else ""
+    letters = text if isinstance(text, str) else ""
     return "".join(filter(str.isprintable, letters)).strip()[:LONGEST_TEXT].strip()
 
 

@@ -77,10 +77,8 @@ def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[S
     row = store.row_of_rank(rank)
     if row is None or rank not in store.sampled_ranks:
         return {}
-    phase_intervals = stacks.list_pieces(
-        store.scene.lanes, row, comparison.window, comparison.phase
-    )
-    return stacks.divide_among_stacks(store.samples(rank), phase_intervals)
+    pieces = stacks.list_pieces(store.scene.lanes, row, comparison.window, comparison.phase)
+    return stacks.measure_time_by_stack(store.samples(rank), pieces)
 
 
 def measure_stacks(

@@ -41,7 +41,7 @@ class ViewState:
     """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
     `selected` is a row of the timeline and the moment of a click, in ns since the start, and then
-    of which track, if it was one of an opened process; `run_id` names the run, where several are
+    of which track, if it was one of an opened process; `run_key` names the run, where several are
     served, or a part of one (`runs.selection`), and `baseline_ids` the others; `shows_path` is
     whether the critical path is drawn. `opened_keys` are the processes whose tracks are shown, by
     rank, shards as ``ps0``, and the groups of ranks whose rows are, as ``g`` and their lowest rank;
@@ -56,7 +56,7 @@ class ViewState:
     marked_steps: tuple[int, int] | None = None
     shard: int | None = None
     sort: str = "rank"
-    run_id: str | None = None
+    run_key: str | None = None
     baseline_ids: tuple[str, ...] = ()
     selected: tuple[int, ...] | None = None
     shows_path: bool = False
@@ -70,7 +70,7 @@ class ViewState:
     @property
     def baseline_keys(self) -> tuple[str, ...]:
         """What is compared with: of each baseline the same ranks and steps as of this run."""
-        run_selection = selection.read(self.run_id)
+        run_selection = selection.read(self.run_key)
         if run_selection is None:
             return self.baseline_ids
         max_baselines = MOST_BASELINES if run_selection.choice.is_whole_run else MOST_PARTS
@@ -81,14 +81,12 @@ class ViewState:
     def query(self) -> str:
         """The view as the query of a link; what is not set is left out."""
         values = {
-            "run": self.run_id,
+            "run": self.run_key,
             "compare": ",".join(self.baseline_ids) or None,
             "t0": self.start_ns,
             "t1": self.end_ns,
             "pin": ",".join(map(str, self.pinned_ranks)) or None,
-            "steps": f"{self.marked_steps[0]}-{self.marked_steps[1]}"
-            if self.marked_steps
-            else None,
+            "steps": "-".join(map(str, self.marked_steps)) if self.marked_steps else None,
             "shard": self.shard,
             "sel": "-".join(map(str, self.selected)) if self.selected else None,
             "open": None if self.opened_keys is None else ",".join(self.opened_keys) or NONE_OPENED,
@@ -121,7 +119,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         marked_steps=_read_steps(values.get("steps")),
         shard=_read_number(values.get("shard")),
         sort=sort if sort in SORTS else SORTS[0],
-        run_id=_read_run_id(values.get("run")),
+        run_key=_read_run_key(values.get("run")),
         baseline_ids=read_baselines(str(values.get("compare") or "").split(",")),
         selected=_read_selected(values.get("sel")),
         shows_path=values.get("path") == "1",
@@ -140,8 +138,8 @@ def read(search: object) -> ViewState:
     return parse(dict(parse_qsl(text.removeprefix("?")[:LONGEST_QUERY])))
 
 
-def _read_run_id(value: object) -> str | None:
-    """Read the id of a run, or of a part of one; what cannot be any counts as one that is not served."""
+def _read_run_key(value: object) -> str | None:
+    """Read the key of a run, or of a part of one; what is no key counts as a run that is not served."""
     if not isinstance(value, str):
         return None
     run_selection = selection.read(value)
@@ -151,7 +149,7 @@ def _read_run_id(value: object) -> str | None:
 def read_baselines(values: object) -> tuple[str, ...]:
     """Return the ids of the runs among some values, each once, at most `MOST_BASELINES`."""
     texts = values if isinstance(values, list | tuple) else ()
-    run_ids = dict.fromkeys(_read_run_id(text) for text in texts if text)
+    run_ids = dict.fromkeys(_read_run_key(text) for text in texts if text)
     return tuple(run_id for run_id in run_ids if run_id)[:MOST_BASELINES]
 
 

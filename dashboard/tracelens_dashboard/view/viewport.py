@@ -118,38 +118,40 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
 
     def plan_rows(track_px: int | None) -> Plan:
         """Plan the rows, with tracks of a height in pixels; None: of the usual one."""
-        track_heights = {
-            row: _plan_tracks(store, row, top=0, track_px=track_px).height_px for row in key_by_row
+        track_px_by_row = {
+            row: _plan_tracks(store, row, top_px=0, track_px=track_px).bottom_px
+            for row in key_by_row
         }
         return viewport.plan_rows(
             store.scene.lanes,
             pinned_rows,
             row_order,
             groups=groups,
-            opened=track_heights,
-            room=room_px,
+            track_px_by_lane=track_px_by_row,
+            room_px=room_px,
             row_px=row_px,
         )
 
     plan, track_px = plan_rows(row_px), row_px
     track_count = sum(len(store.open_process(row).scene.lanes) for row in key_by_row)
     # What is left of the room, for each track; a height that is asked for is kept.
-    spare_px = (room_px - plan.height_px) // track_count if track_count and not row_px else 0
+    spare_px = (room_px - plan.bottom_px) // track_count if track_count and not row_px else 0
     if spare_px > 0:
         track_px = min(viewport.TRACK_PX + spare_px, viewport.TALLEST_TRACK_PX)
         plan = plan_rows(track_px)
-    opened_processes = []
-    for row, top_px in sorted(
-        plan.track_top_by_lane.items(), key=lambda slot: slot[1]
-    ):  # from the top down
-        track_plan = _plan_tracks(store, row, top=top_px, track_px=track_px)
-        process = OpenedProcess(key_by_row[row], store.open_process(row), track_plan)
-        opened_processes.append(process)
+    opened_processes = [
+        OpenedProcess(
+            key_by_row[row],
+            store.open_process(row),
+            _plan_tracks(store, row, top_px=top_px, track_px=track_px),
+        )
+        for row, top_px in plan.track_top_by_lane.items()  # from top to bottom
+    ]
     return plan, tuple(opened_processes)
 
 
-def _plan_tracks(store: Store, row: int, *, top: int, track_px: int | None) -> Plan:
-    return viewport.plan_tracks(store.open_process(row).scene.lanes, top, track_px)
+def _plan_tracks(store: Store, row: int, *, top_px: int, track_px: int | None) -> Plan:
+    return viewport.plan_tracks(store.open_process(row).scene.lanes, top_px, track_px)
 
 
 def choose_opened(store: Store, controls: Controls) -> list[str]:
@@ -167,7 +169,7 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
     pinned_px = viewport.PINNED_PX * len(set(_pinned_rows(store, controls.pinned_ranks)))
     room_px = (
         (_read_natural(controls.room_height_px) or 0)
-        - viewport.plan_rows(lanes).height_px
+        - viewport.plan_rows(lanes).bottom_px
         - pinned_px
     )
     chosen_keys: list[str] = []
@@ -176,7 +178,7 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
     row_by_key = store.row_by_key
     ordered_keys = sorted(row_by_key, key=lambda k: (not _is_flagged(store, k), row_by_key[k]))
     for key in ordered_keys[:MOST_OPENED]:
-        room_px -= viewport.plan_tracks(store.open_process(row_by_key[key]).scene.lanes).height_px
+        room_px -= viewport.plan_tracks(store.open_process(row_by_key[key]).scene.lanes).bottom_px
         if room_px < 0:
             break
         chosen_keys.append(key)
@@ -229,7 +231,7 @@ def read_position(store: Store, selected: Any) -> Position | None:
 
 
 def picture(frame: Frame) -> Picture:
-    """Draw the rows of a frame as pixels and spans; `inside` are the pictures of opened processes."""
+    """Draw the rows of a frame, and the tracks of opened processes, as pixels and spans."""
     # All of them together draw at most `MOST_BARS` spans as shapes.
     window, most_bars = frame.visible_window, query.MOST_BARS // (1 + len(frame.opened_processes))
     process_pictures = tuple(
@@ -296,7 +298,7 @@ def _read_steps(view: Any) -> tuple[int, int] | None:
 
 def _pinned_rows(store: Store, pinned_ranks: Any) -> list[int]:
     """Return the rows of pinned ranks, each before those of its devices' streams."""
-    texts = pinned_ranks[:MOST_PINS] if isinstance(pinned_ranks, list) else []
-    ranks = [int(text) for text in texts if str(text).isdecimal()]
+    pins = pinned_ranks[:MOST_PINS] if isinstance(pinned_ranks, list) else []
+    ranks = [int(pin) for pin in pins if str(pin).isdecimal()]
     ranks = [rank for rank in ranks if rank in store.ranks]
     return [row for rank in ranks for row in (store.ranks.index(rank), *store.stream_rows_of(rank))]

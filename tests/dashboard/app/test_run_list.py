@@ -200,4 +200,4 @@ def test_one_run_has_no_list_in_the_way() -> None:
     """Served alone a run begins with its overview; the list says how to see more."""
     page = json.dumps(run_list.layout(Runs.from_store(alone()), ViewState()), cls=PlotlyJSONEncoder)
     assert "tracelens serve DIR DIR" in page
-    assert slow_rank().run_id is None
+    assert slow_rank().run_key is None

@@ -142,5 +142,5 @@ def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
     plan = rows_of.plan_rows(lanes, groups=groups)
     ends = [(band.top_px, band.top_px + band.height_px) for band in plan.bands]
     assert all(a[1] <= b[0] for a, b in pairwise(ends))
-    assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.height_px
+    assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.bottom_px
     assert {lane for band in plan.bands for lane in band.lanes} == set(range(2 * hosts))

@@ -24,7 +24,7 @@ def test_the_image_covers_what_is_seen() -> None:
     image = plot.draw(frame, viewport.picture(frame), DARK).layout.images[0]
     assert image.x <= 0.3
     assert image.x + image.sizex >= 0.5
-    assert image.sizey == frame.plan.height_px
+    assert image.sizey == frame.plan.bottom_px
     kind, _, data = image.source.partition(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(data).startswith(PNG_SIGNATURE)

@@ -84,7 +84,7 @@ def test_a_second_run_is_chosen_first(runs: Runs) -> None:
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
     """Step time with its interval, parallel efficiency of both, and the category that moved most."""
     healthy, late = entries(runs)
-    content = page(runs, ViewState(run_id=late.id, baseline_ids=(healthy.id,)))
+    content = page(runs, ViewState(run_key=late.id, baseline_ids=(healthy.id,)))
     assert "Median step" in content
     assert "% interval" in content
     assert "Parallel efficiency" in content
@@ -118,7 +118,7 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     runs = [RunMetrics.from_run(steps.run) for steps in stores if steps]
     expected = compared(runs, RunMetrics.from_run(store.run))
     with app.server.app_context():
-        view = ViewState(run_id=store.run_id, baseline_ids=baseline_ids)
+        view = ViewState(run_key=store.run_key, baseline_ids=baseline_ids)
         content = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
         comparison = baselines.compare_with(store, baseline_ids)
     assert comparison.metrics == expected.metrics

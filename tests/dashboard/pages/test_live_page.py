@@ -52,27 +52,29 @@ def _texts(components: Any) -> str:
 
 
 def test_a_job_that_runs_has_its_pace_and_a_row_for_each_rank() -> None:
-    shown = _texts(page.draw(JobView(_status(_rank(0), _rank(1)), None, False, ())))
+    shown = _texts(page.draw(JobView(_status(_rank(0), _rank(1)), None, ())))
     assert "17 steps/s (usual 16 to 18)" in shown
     assert shown.count('"allreduce 65"') == 2
     assert '"10.0 s"' in shown  # since when it is in the span
     assert "culprit" not in shown
 
 
+STALL = Stall(
+    since_ns=90 * SECOND,
+    found_ns=95 * SECOND,
+    culprits=(1,),
+    waiting=(0,),
+    call=None,
+    communicator=None,
+    pause="step",
+    limit_ns=5 * SECOND,
+    reason="",
+)
+
+
 def test_a_stall_is_red_with_its_message_and_the_rank_it_waits_for() -> None:
-    stall = Stall(
-        since_ns=90 * SECOND,
-        found_ns=95 * SECOND,
-        culprits=(1,),
-        waiting=(0,),
-        call=None,
-        communicator=None,
-        pause="step",
-        limit_ns=5 * SECOND,
-        reason="",
-    )
     news = News("stalled", "STALLED for 5 s: rank 0 waits for rank 1", {})
-    view = JobView(_status(_rank(0), _rank(1)), stall, False, ((0.0, news),))
+    view = JobView(_status(_rank(0), _rank(1)), STALL, ((0.0, news),))
     shown = _texts(page.draw(view))
     assert shown.count('"culprit"') == 1
     assert shown.count("alarm") == 2
@@ -82,7 +84,14 @@ def test_a_stall_is_red_with_its_message_and_the_rank_it_waits_for() -> None:
 
 @pytest.mark.parametrize("status", [None, _status(_rank(0, is_over=True))])
 def test_a_run_that_is_over_is_said_to_be(status: JobStatus | None) -> None:
-    assert page.NOT_LIVE in _texts(page.draw(JobView(status, None, True, ())))
+    assert page.NOT_LIVE in _texts(page.draw(JobView(status, None, ())))
+
+
+def test_a_stall_that_the_end_of_the_job_left_is_not_shown_as_one() -> None:
+    shown = _texts(page.draw(JobView(_status(_rank(1, is_over=True)), STALL, ())))
+    assert page.NOT_LIVE in shown
+    assert "alarm" not in shown
+    assert "culprit" not in shown
 
 
 def test_a_folder_is_looked_at_once_a_second_however_many_pages_ask(tmp_path: Path) -> None:

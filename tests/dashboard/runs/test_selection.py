@@ -46,7 +46,7 @@ def part_of(runs: Runs, name: str, ranks: str | None, steps: str | None) -> Stor
 @given(st.text(max_size=60))
 def test_no_address_can_make_reading_fail(text: str) -> None:
     """What names no part of a run is a run that is not served."""
-    found = state.read(f"?run={text}").run_id
+    found = state.read(f"?run={text}").run_key
     assert found in {None, NO_RUN} or selection.read(found) is not None
 
 
@@ -56,14 +56,14 @@ def test_addresses_are_read_as_they_are_written(key: str) -> None:
     found = selection.read(key)
     assert found
     assert found.key == key
-    assert state.read(f"?{ViewState(run_id=key).query}").run_id == key
+    assert state.read(f"?{ViewState(run_key=key).query}").run_key == key
 
 
 @pytest.mark.parametrize("key", [f"{ID}~r", f"{ID}~r9-3", f"{ID}~s1~r1", "abc", f"{ID}~t1"])
 def test_other_addresses_name_no_run(key: str) -> None:
     """They are not taken for the run as a whole."""
     assert selection.read(key) is None
-    assert state.read(f"?run={key}").run_id == NO_RUN
+    assert state.read(f"?run={key}").run_key == NO_RUN
 
 
 def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
@@ -74,7 +74,7 @@ def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
     assert selected.residuals_in("backprop").ranks == (1, 2)
     (fault,) = [finding for finding in selected.report.findings if finding.category == "fault"]
     assert fault.ranks == (2,)
-    assert str(selected.run_id) in str(finding_card.card(selected, fault))
+    assert str(selected.run_key) in str(finding_card.card(selected, fault))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
 def test_every_page_shows_a_part(runs: Runs, page: Page) -> None:
     """Of its ranks, and of its steps; what is about other runs, too, asks the server for these."""
     part = part_of(runs, "late", "1-2", "15-59")
-    assert page.layout(part, ViewState(run_id=part.run_id))
+    assert page.layout(part, ViewState(run_key=part.run_key))
 
 
 def test_steps_without_a_fault_have_none(runs: Runs) -> None:
@@ -112,6 +112,11 @@ def test_a_run_that_is_served_alone(tmp_path: Path) -> None:
     assert part
     assert part.ranks == (2,)
     assert served.find_entry(ID) is None
+    assert served.folder_of("~r2") == folder  # which the page Live watches
+    absent = served.find_entry("~r9")
+    assert absent
+    assert served.open(absent, LIMIT_S) is None
+    assert absent.stage.failure.endswith("it has ranks 0-3.")
 
 
 def test_hosts_are_groups(tmp_path: Path) -> None:
@@ -123,6 +128,6 @@ def test_hosts_are_groups(tmp_path: Path) -> None:
 
 def test_what_is_compared_with_is_the_same_part() -> None:
     """Steps of one run are not compared with all of another."""
-    view = ViewState(run_id=f"{ID}~s20-39", baseline_ids=("ba9876543210", "feedfeedfeed"))
+    view = ViewState(run_key=f"{ID}~s20-39", baseline_ids=("ba9876543210", "feedfeedfeed"))
     assert view.baseline_keys == ("ba9876543210~s20-39", "feedfeedfeed~s20-39")
-    assert ViewState(run_id=ID, baseline_ids=("ba9876543210",)).baseline_keys == ("ba9876543210",)
+    assert ViewState(run_key=ID, baseline_ids=("ba9876543210",)).baseline_keys == ("ba9876543210",)

@@ -103,7 +103,7 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
     assert entry.stage.kind in {"queued", "working"}
     store = runs.open(entry, LIMIT_S)
     assert store is not None
-    assert store.run_id == entry.id
+    assert store.run_key == entry.id
     assert stages == ["reading"]
     assert runs.open(entry) is store
 

@@ -28,7 +28,7 @@ VIEWS = st.builds(
     marked_steps=st.none() | st.tuples(st.integers(0, 500), st.integers(500, 10**6)),
     shard=st.none() | st.integers(0, 500),
     sort=st.sampled_from(SORTS),
-    run_id=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
+    run_key=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
     baseline_ids=st.lists(st.sampled_from(["0123456789ab", "ba9876543210"]), unique=True).map(
         tuple
     ),
@@ -146,13 +146,13 @@ def test_nothing_opened_is_not_the_same_as_nothing_said() -> None:
 @pytest.mark.parametrize("run", ["../../etc/passwd", "0123", "0123456789AB", "run-1", "%2e%2e"])
 def test_what_cannot_be_a_run_is_an_unknown_one(run: str) -> None:
     """A run is asked for by an id; anything else is told to be unknown, not taken for none."""
-    assert parse({"run": run}).run_id == NO_RUN
+    assert parse({"run": run}).run_key == NO_RUN
     assert parse({"compare": run}).baseline_ids == (NO_RUN,)
 
 
 def test_the_browser_tells_an_address_with_its_question_mark() -> None:
     """What Dash calls the search of an address is read like the query of a page."""
-    assert read("?run=0123456789ab&pin=2") == ViewState(run_id="0123456789ab", pinned_ranks=(2,))
+    assert read("?run=0123456789ab&pin=2") == ViewState(run_key="0123456789ab", pinned_ranks=(2,))
     assert read(None) == ViewState()
 
 

@@ -96,8 +96,8 @@ def test_of_several_runs_links_name_theirs() -> None:
         links.to_moment(store, store.run_window, (0,)),
         links.to_step(store, 3),
     ]
-    assert {view_of(way).run_id for way in ways} == {"0123456789ab"}
-    assert view_of(links.to_timeline(slow_rank(), LATE)).run_id is None
+    assert {view_of(way).run_key for way in ways} == {"0123456789ab"}
+    assert view_of(links.to_timeline(slow_rank(), LATE)).run_key is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

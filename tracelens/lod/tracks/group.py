@@ -144,7 +144,7 @@ def make_tracks(
     )
 
 
-def _select_spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
+def _select_spans(events: pl.DataFrame, run_window: Window) -> pl.DataFrame:
     """Return one row per span to draw: those of threads, and again those that devices timed."""
     kind, op = pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)
     look = (
@@ -155,7 +155,7 @@ def _select_spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
     is_odd_step = (pl.col("kind") == "step") & (pl.col("step") % 2 != 0)
     look = pl.when(is_odd_step).then(pl.lit(STEPS[1])).otherwise(look)
     spans = events.filter(pl.col("type") == "span").with_columns(
-        end_ns=pl.col("end_ns").fill_null(whole.end_ns),
+        end_ns=pl.col("end_ns").fill_null(run_window.end_ns),
         name=label_spans(),
         code=look.replace_strict(CODES, return_dtype=pl.UInt8),
         kind=kind,
@@ -361,15 +361,15 @@ def _read_counters(events: pl.DataFrame) -> list[Counter]:
     ]
 
 
-def _make_run_items(lanes: Lanes, whole: Window) -> Lanes:
+def _make_run_items(lanes: Lanes, run_window: Window) -> Lanes:
     """Return one item, the run, for each lane: steps are not drawn."""
     lane_count = len(lanes)
     numbers = np.zeros(lane_count, np.int32)
     return Lanes(
         lanes=lanes.lanes,
         item_offsets=np.arange(lane_count + 1),
-        starts_ns=np.full(lane_count, whole.start_ns),
-        ends_ns=np.full(lane_count, whole.end_ns),
+        starts_ns=np.full(lane_count, run_window.start_ns),
+        ends_ns=np.full(lane_count, run_window.end_ns),
         codes=np.full(lane_count, BLANK, np.uint8),
         steps=numbers,
         word_indices=numbers,

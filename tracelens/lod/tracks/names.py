@@ -107,11 +107,11 @@ class Names:
                 self._table = self._load_or_count()
             return self._table
 
-    def find(self, wanted: str) -> pl.DataFrame:
-        """Return the names with all words of `wanted`, in `NAME_COLUMNS`; none for a blank text."""
-        if not wanted.strip():
+    def find(self, search: str) -> pl.DataFrame:
+        """Return the names with all words of `search`, in `NAME_COLUMNS`; none for a blank text."""
+        if not search.strip():
             return pl.DataFrame(schema=NAME_COLUMNS)
-        return self.table.filter(_contains_words(pl.col("text"), wanted))
+        return self.table.filter(_contains_words(pl.col("text"), search))
 
     def _load_or_count(self) -> pl.DataFrame:
         """Return the kept table of names (`NAME_COLUMNS`), or count it anew and keep it."""
@@ -128,11 +128,11 @@ class Names:
         return table
 
 
-def find_hits(events: pl.DataFrame, wanted: str) -> pl.DataFrame:
+def find_hits(events: pl.DataFrame, search: str) -> pl.DataFrame:
     """Return the spans of a process that are called as asked: rows among its events, and begins."""
     spans = events.with_row_index("row").filter(pl.col("type") == "span")
     return (
-        spans.filter(_contains_words(_build_searched_text(), wanted))
+        spans.filter(_contains_words(_build_searched_text(), search))
         .select("row", "start_ns")
         .sort("start_ns", "row")
     )

@@ -31,7 +31,7 @@ class RecordedSpans:
         self._source = source
         self._run = run
         both = [part.select("process", "file") for part in (run.workers, run.shards)]
-        self._files = dict(pl.concat(both).iter_rows())
+        self._file_by_process = dict(pl.concat(both).iter_rows())
         self._events_of = cache_last_results(self.read, KEPT_PROCESSES)
         self._last_samples_of = cache_last_results(self._samples_of, MOST_SAMPLED)
 
@@ -40,8 +40,12 @@ class RecordedSpans:
         """The processes whose stacks were sampled."""
         if not isinstance(self._source, Path):
             return frozenset(self._source.samples["process"])
-        there = {shown_name(file.name) for file in (self._source / SAMPLES_FOLDER).glob("*")}
-        return frozenset(process for process, file in self._files.items() if file in there)
+        sampled_files = {
+            shown_name(file.name) for file in (self._source / SAMPLES_FOLDER).glob("*")
+        }
+        return frozenset(
+            process for process, file in self._file_by_process.items() if file in sampled_files
+        )
 
     def open_trace(self) -> Trace:
         """Return all that was recorded.
@@ -49,9 +53,9 @@ class RecordedSpans:
         Raises:
             UnusableInput: a file cannot be read (any more).
         """
-        from tracelens.load import open as open_trace  # noqa: PLC0415 - an index opens without readers
+        from tracelens import load  # noqa: PLC0415 - an index opens without readers
 
-        return open_trace(self._source) if isinstance(self._source, Path) else self._source
+        return load.open(self._source) if isinstance(self._source, Path) else self._source
 
     def spans_of(self, process: int) -> pl.DataFrame:
         """Return the spans of one process as in `Trace.spans`, in order of their begins.
@@ -100,7 +104,7 @@ class RecordedSpans:
 
     def _file(self, folder: Path, process: int) -> Path:
         """Return the file of a process: tables hold its name as it is shown."""
-        name: str = self._files[process]
+        name: str = self._file_by_process[process]
         if (folder / name).exists():
             return folder / name
         known = (entry for entry in folder.glob("*") if shown_name(entry.name) == name)

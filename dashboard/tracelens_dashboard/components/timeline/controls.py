@@ -69,7 +69,7 @@ def initial_pins(store: Store, view: ViewState) -> list[str]:
     """Return the ranks to pin: those of a link, or, for a whole run, those that faults name."""
     unpinned_view = ViewState(
         sort=view.sort,
-        run_id=view.run_id,
+        run_key=view.run_key,
         baseline_ids=view.baseline_ids,
         shows_path=view.shows_path,
     )

@@ -111,9 +111,8 @@ def _register_following(app: Dash) -> None:
     )
     def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
-        current.stop_unless(
-            controls.plot_width_px
-        )  # None: not drawn yet, but a store without data changed
+        # Without a width it is not drawn yet, and only a store without data changed.
+        current.stop_unless(controls.plot_width_px)
         frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
         note = plot.describe_picture(frame, picture)

@@ -81,9 +81,9 @@ def register(app: Dash) -> None:
         *names.control_arguments(),
         prevent_initial_call=True,
     )
-    def toggle(asked: Any, *values: Any) -> list[str]:
+    def toggle(toggled: Any, *values: Any) -> list[str]:
         store, controls = names.read_arguments(values)
-        key = asked.get("key") if isinstance(asked, dict) else None
+        key = toggled.get("key") if isinstance(toggled, dict) else None
         return current.stop_unless(toggle_key(store, key, controls))
 
 

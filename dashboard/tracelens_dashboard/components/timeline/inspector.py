@@ -202,26 +202,27 @@ def _facts(facts: Sequence[Fact]) -> Component:
 
 def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> str:
     """Return the rank's time in a category in a step, and the median of its peers', as text."""
-    time_by_rank = store.times.time_ns_by_rank(category, step)  # ns
-    rank_ns = time_by_rank.pop(rank, 0)
-    if not time_by_rank:
+    time_ns_by_rank = store.times.time_ns_by_rank(category, step)
+    rank_ns = time_ns_by_rank.pop(rank, 0)
+    if not time_ns_by_rank:
         return f"{text.duration(rank_ns)} of {name_of(category)}"
-    peers_ns = float(np.median([time_by_rank[peer] for peer in store.peers_of(rank, time_by_rank)]))
+    peers = store.peers_of(rank, time_ns_by_rank)
+    peers_ns = float(np.median([time_ns_by_rank[peer] for peer in peers]))
     return f"{text.duration(rank_ns)} (peers' median: {text.duration(peers_ns)})"
 
 
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
     """Return bars of a step's length on the lane's rank and the median one, and of the usual step."""
     # None outside of steps.
-    length_by_rank = store.times.step_ns_by_rank(step)  # ns
-    if not length_by_rank:
+    step_ns_by_rank = store.times.step_ns_by_rank(step)
+    if not step_ns_by_rank:
         return None
     names_and_lengths = [
-        ("median rank", float(np.median(list(length_by_rank.values())))),
+        ("median rank", float(np.median(list(step_ns_by_rank.values())))),
         ("median step", store.times.median_step_ns),
     ]
-    if lane.role != "ps" and lane.rank in length_by_rank:
-        names_and_lengths.insert(0, (f"rank {lane.rank}", float(length_by_rank[lane.rank])))
+    if lane.role != "ps" and lane.rank in step_ns_by_rank:
+        names_and_lengths.insert(0, (f"rank {lane.rank}", float(step_ns_by_rank[lane.rank])))
     longest_ns = max([*(ns for _, ns in names_and_lengths), 1.0])
     bar_parts = [part for name, ns in names_and_lengths for part in _bar(name, ns, longest_ns)]
     ranks = () if lane.role == "ps" else (lane.rank,)

@@ -30,7 +30,7 @@ MOST_MEMBERS: Final = 40  # that are listed: the last to arrive, the first one, 
 
 def members_section(store: Store, position: Position) -> Component | None:
     """List when ranks entered the selected collective, the last first; None without any."""
-    # `call.entered` is by rank, ns. Of many ranks, the last to come, the first and the selected.
+    # Of many ranks, those that come last, the first one and the selected one are listed.
     call = viewport.call_of(store, position)
     if call is None:
         return None

@@ -114,10 +114,10 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def change(asked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
+    def change(clicked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
         """Return the changed notes, the edited one's index, a problem, and a window to go to."""
         notes_before = address_notes.from_browser(notes)
-        action = asked if isinstance(asked, dict) else {}
+        action = clicked if isinstance(clicked, dict) else {}
         typed_notes = with_typed(notes_before, action)
         notes_after = current.stop_unless(apply_action(typed_notes, action))
         if not address_notes.fits(notes_after.notes):

@@ -181,7 +181,7 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "x": frame.seconds_since_start(frame.selected_call.last_arrival_ns),
             "y": bands_of_last_rank[-1].middle_px,
             "ax": 46 if is_left_half else -46,
-            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.height_px / 2 else -30,
+            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.bottom_px / 2 else -30,
             "text": arrival_summary(frame.selected_call),
             "showarrow": True,
             "arrowhead": 2,
@@ -197,16 +197,13 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def arrival_summary(call: Call) -> str:
     """Return the last rank, and the arrival skew."""
-    operation, skew = (
-        text.escape_name(call.op),
-        text.duration(call.last_arrival_ns - call.first_arrival_ns),
-    )
+    operation = text.escape_name(call.op)
+    skew = text.duration(call.last_arrival_ns - call.first_arrival_ns)
     return f"{operation} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
 
 
 def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
     """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
-    # `call.entered` is when each rank entered, by rank.
     lanes, arrivals = frame.scene.lanes.lanes, []
     for band in frame.plan.bands_of(section):
         ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]
@@ -229,7 +226,7 @@ def _delay_text(call: Call, arrival_ns: int) -> str:
 
 def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a line from each note's text through all rows; over a stretch of time a band."""
-    top_share = 1 + ABOVE_STEPS_PX / frame.plan.height_px
+    top_share = 1 + ABOVE_STEPS_PX / frame.plan.bottom_px
     return [_note_shape(note, top_share, theme) for note in frame.notes]
 
 

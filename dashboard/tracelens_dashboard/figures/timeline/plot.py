@@ -88,7 +88,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
 
 def height_px(frame: Frame) -> int:
     """Return the figure's height: a pixel of the plan is a pixel on the screen."""
-    return frame.plan.height_px + top_px(frame) + BOTTOM_PX
+    return frame.plan.bottom_px + top_px(frame) + BOTTOM_PX
 
 
 def top_px(frame: Frame) -> int:
@@ -98,7 +98,6 @@ def top_px(frame: Frame) -> int:
 
 def draw_changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Draw what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
-    # `picture.inside` are the pictures of the opened processes' tracks.
     frames_and_pictures = [(frame, picture)]
     frames_and_pictures += [
         (frame.frame_of_process(process), process_picture)
@@ -143,7 +142,7 @@ def step_ticks(
     """Choose the steps to name, (step, start in ns): round numbers, not too many in view.
 
     `step_windows` has one row per step: step, start_ns, end_ns. Steps beside the view are named,
-    too, as far as pixels are drawn; `picture.grid.step_ns` is the time that a pixel stands for.
+    too, as far as pixels are drawn.
     """
     starts_ns, steps = step_windows["start_ns"].to_numpy(), step_windows["step"].to_numpy()
     first_visible, end_visible = np.searchsorted(starts_ns, [visible.start_ns, visible.end_ns])
@@ -179,7 +178,6 @@ def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any
 
 def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return the picture's pixels as an image on axes of seconds and of rows in pixels."""
-    # `grid.step_ns` is the time that a column of pixels stands for.
     png = raster.encode_png(picture.pixels, themes.palette(theme.name))
     grid = picture.grid
     return {
@@ -189,7 +187,7 @@ def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
         "x": frame.seconds_since_start(grid.start_ns),
         "y": frame.plan.top_px,
         "sizex": grid.column_count * grid.column_ns / SECOND,
-        "sizey": frame.plan.height_px - frame.plan.top_px,
+        "sizey": frame.plan.bottom_px - frame.plan.top_px,
         "xanchor": "left",
         "yanchor": "top",
         "sizing": "stretch",
@@ -234,7 +232,7 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
     """Return the axis of rows, in pixels downwards, with their labels."""
     ticks = _row_labels(frame)
     return {
-        "range": [frame.plan.height_px, 0],
+        "range": [frame.plan.bottom_px, 0],
         "fixedrange": True,
         "tickvals": [y for y, _ in ticks],
         "ticktext": [label + NARROW for _, label in ticks],
@@ -288,9 +286,7 @@ def opening_sign(frame: Frame, band: Band) -> str:
 def _is_open(frame: Frame, band: Band) -> bool:
     if band.group:
         return band.group.is_opened
-    return (
-        len(band.lanes) == 1 and band.lanes[0] in frame.plan.track_top_by_lane
-    )  # where its tracks begin
+    return len(band.lanes) == 1 and band.lanes[0] in frame.plan.track_top_by_lane
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
@@ -312,7 +308,7 @@ def _category_bars(
     frame: Frame, picture: Picture, category: str, bars: Bars, theme: Theme
 ) -> dict[str, Any]:
     """Return the spans of one category as bars; `bars` are their indexes in scene and plan."""
-    # A bar has its name on it where it is wide enough: `grid.step_ns` is the time of a pixel.
+    # A bar has its name on it where it is wide enough.
     lanes, category_name = frame.scene.lanes, themes.name_of(category)
     bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
     starts_ns = lanes.starts_ns[bars.items]
@@ -401,7 +397,6 @@ def _step_title(theme: Theme) -> dict[str, Any]:
 
 def describe_picture(frame: Frame, picture: Picture) -> str:
     """Describe what is drawn, and what is not, in some sentences."""
-    # `picture.hidden` counts spans that are too short to be drawn, `picture.spans` those in view.
     most_ranks = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
     grouped_text = f" A row shows the worst of up to {most_ranks} ranks." if most_ranks > 1 else ""
     hidden_text = (

@@ -29,7 +29,7 @@ def shade_ground(process: OpenedProcess, theme: Theme) -> dict[str, Any]:
         "x0": 0,
         "x1": 1,
         "y0": process.plan.top_px,
-        "y1": process.plan.height_px,
+        "y1": process.plan.bottom_px,
         "fillcolor": theme.text,
         "opacity": GROUND,
         "line": {"width": 0},
@@ -105,7 +105,6 @@ def _select_readings(frame: Frame, counter: Counter) -> Indices:
 
 def describe_tracks(frame: Frame, picture: Picture) -> str:
     """Describe how many spans are in opened processes' tracks; empty if none is opened."""
-    # `picture.inside` are the pictures of these processes.
     if not frame.opened_processes:
         return ""
     span_count = sum(inside.span_count for inside in picture.opened_pictures)

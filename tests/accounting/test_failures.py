@@ -1,54 +1,15 @@
 """The rank that failed first is told from its victims, whatever order their ends were noted in."""
 
-from typing import Any
-
 import polars as pl
 import pytest
-from support.runs.traces import span, trace_of
+from support.runs.ended_jobs import CLOSED, S, ended_job
+from support.runs.traces import call, span
 
 from tracelens.accounting.life.attempts import find_attempts
 from tracelens.accounting.life.failures import Failure, describe_end, find_failures
-from tracelens.model.trace import ENDING_COLUMNS, Trace
+from tracelens.load import prepare
+from tracelens.model.trace import Trace
 from tracelens.schema.life import Exited
-
-S = 1_000_000_000
-CLOSED: tuple[str, str] = ("RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0.1]")
-
-
-def failed_trace(
-    endings: dict[int, tuple[float, str, str]], codes: dict[int, tuple[float, int]] | None = None
-) -> Trace:
-    """Return a job of three ranks that ended so.
-
-    Args:
-        endings: What ranks noted: seconds, cause, message.
-        codes: What `record` saw: seconds and exit code, negative for a signal.
-    """
-    codes = codes or {}
-    ranks = range(3)
-    trace = trace_of(
-        [span(rank, "step", S, 9 * S, step=0) for rank in ranks],
-        3,
-        clocks=[
-            {"process": rank, "method": "local", "monotonic_ns": 0, "wall_ns": 0} for rank in ranks
-        ],
-        complete=[False] * 3,
-        child=[False] * 3,
-        incarnation=[1] * 3,
-        first_ns=[S] * 3,
-        last_ns=[9 * S] * 3,
-    )
-    rows: list[dict[str, Any]] = [
-        {"process": rank, "at_ns": int(at_s * S), "cause": cause, "message": message, "frames": []}
-        for rank, (at_s, cause, message) in endings.items()
-    ]
-    journal = tuple(
-        Exited(
-            at_ns=int(at_s * S), rank=rank, host="host", pid=100 + rank, incarnation=1, code=code
-        )
-        for rank, (at_s, code) in codes.items()
-    )
-    return trace.with_(endings=pl.DataFrame(rows, schema=ENDING_COLUMNS), journal=journal)
 
 
 def find_first(trace: Trace) -> Failure:
@@ -57,17 +18,17 @@ def find_first(trace: Trace) -> Failure:
 
 
 def test_exception_comes_before_those_of_ranks_that_lost_their_peer() -> None:
-    trace = failed_trace({0: (10.2, *CLOSED), 1: (10.0, "ValueError", "bad"), 2: (10.1, *CLOSED)})
+    trace = ended_job({0: (10.2, *CLOSED), 1: (10.0, "ValueError", "bad"), 2: (10.1, *CLOSED)})
     assert (find_first(trace).rank, find_first(trace).cause) == (1, "ValueError")
 
 
 def test_victims_that_noted_their_end_first_stay_victims() -> None:
-    trace = failed_trace({0: (9.9, *CLOSED), 2: (9.8, *CLOSED)}, {1: (10.0, -9)})
+    trace = ended_job({0: (9.9, *CLOSED), 2: (9.8, *CLOSED)}, {1: (10.0, -9)})
     assert (find_first(trace).rank, find_first(trace).cause) == (1, "SIGKILL")
 
 
 def test_rank_that_the_launcher_ended_is_a_victim() -> None:
-    trace = failed_trace({0: (10.0, "SIGTERM", ""), 2: (9.9, "SIGTERM", "")}, {1: (10.1, 7)})
+    trace = ended_job({0: (10.0, "SIGTERM", ""), 2: (9.9, "SIGTERM", "")}, {1: (10.1, 7)})
     assert (find_first(trace).rank, find_first(trace).cause) == (1, "exit code 7")
 
 
@@ -75,18 +36,18 @@ def test_rank_that_the_launcher_ended_is_a_victim() -> None:
 def test_earliest_of_several_own_failures_comes_first(rank: int) -> None:
     endings = {other: (11.0 + other, "IndexError", "") for other in range(3)}
     endings[rank] = (10.0, "KeyError", "'x'")
-    assert find_first(failed_trace(endings)).rank == rank
+    assert find_first(ended_job(endings)).rank == rank
 
 
 def test_out_of_memory_is_no_order_of_the_launcher() -> None:
-    trace = failed_trace({0: (9.9, "SIGTERM", ""), 2: (9.9, "SIGTERM", "")})
+    trace = ended_job({0: (9.9, "SIGTERM", ""), 2: (9.9, "SIGTERM", "")})
     killed = Exited(10 * S, "worker", 1, "host", 101, 1, -9, is_out_of_memory=True)
     first = find_first(trace.with_(journal=(killed,)))
     assert (first.rank, first.text) == (1, "SIGKILL, out of memory")
 
 
 def test_job_that_ended_well_has_no_failures() -> None:
-    trace = failed_trace({})
+    trace = ended_job({})
     whole = trace.with_(processes=trace.processes.with_columns(complete=pl.lit(value=True)))
     (attempt,) = find_attempts(whole)
     assert find_failures(whole, attempt) == []
@@ -98,3 +59,64 @@ def test_no_rank_is_named_of_a_job_that_was_ended_from_outside() -> None:
     assert describe_end(orders) == "ended from outside (SIGTERM)"
     assert describe_end([Failure(1, 1, 10 * S, "ValueError", "bad"), *orders]) == "ValueError (bad)"
     assert describe_end([]) is None
+
+
+def call_that_rank_1_never_entered(*, is_awaited: bool = True) -> list[dict[str, object]]:
+    """Rows of a step in which ranks 0 and 2 are in a call, and rank 1 too unless it `is_awaited`."""
+    steps = [span(rank, "step", S, None, step=0) for rank in range(3)]
+    ranks_inside = (0, 2) if is_awaited else (0, 1, 2)
+    first_calls = [call(rank, 0, S, 2 * S, step=0) for rank in range(3)]
+    return [*steps, *first_calls, *(call(rank, 1, 3 * S, None, step=0) for rank in ranks_inside)]
+
+
+KILLED = {1: (10.0, -9), 0: (10.01, -9), 2: (10.02, -9)}
+
+
+def test_a_launcher_that_kills_all_ends_victims_of_the_rank_that_was_killed_first() -> None:
+    """As mpiexec does; rank 1 was awaited, and it died before the others."""
+    trace = prepare(ended_job({}, KILLED, rows=call_that_rank_1_never_entered(), launcher_code=9))
+    (attempt,) = find_attempts(trace)
+    first, *others = find_failures(trace, attempt)
+    assert (first.rank, first.cause, first.is_ordered) == (1, "SIGKILL", False)
+    assert all(failure.is_ordered for failure in others)
+
+
+@pytest.mark.parametrize(
+    ("is_awaited", "launcher_code"), [(False, 9), (True, 1)], ids=["nobody waits", "torchrun"]
+)
+def test_ranks_that_were_all_killed_from_outside_have_no_first(
+    *, is_awaited: bool, launcher_code: int
+) -> None:
+    rows = call_that_rank_1_never_entered(is_awaited=is_awaited)
+    trace = prepare(ended_job({}, KILLED, rows=rows, launcher_code=launcher_code))
+    (attempt,) = find_attempts(trace)
+    assert all(failure.is_ordered for failure in find_failures(trace, attempt))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "[/a/b/pair.cc:553] Connection closed by peer. This is typically caused by a crash.",
+            "Connection closed by peer",
+        ),
+        ("[enforce fail at alloc_cpu.cpp:127] err == 0. No memory", "err == 0; No memory"),
+        ("list[3] is missing.", "list[3] is missing"),
+    ],
+)
+def test_a_message_has_its_reason_and_no_lines_of_a_library(message: str, reason: str) -> None:
+    assert (
+        find_first(ended_job({1: (10.0, "RuntimeError", message)}, complete=(0, 2))).message
+        == reason
+    )
+
+
+def test_a_line_that_a_handler_hides_is_taken_from_a_later_note() -> None:
+    trace = ended_job({1: (10.0, "SIGTERM", "")}, complete=(0, 2))
+    note = trace.endings.with_columns(
+        at_ns=pl.col("at_ns") + 1,
+        cause=pl.lit("KeyboardInterrupt"),
+        user_frame=pl.lit("main (train.py:20)"),
+    )
+    first = find_first(trace.with_(endings=pl.concat([trace.endings, note])))
+    assert (first.cause, first.user_frame) == ("SIGTERM", "main (train.py:20)")

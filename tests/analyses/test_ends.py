@@ -29,8 +29,9 @@ def make_steps(last_calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def last_call(rank: int, end_s: float | None = None, **fields: Any) -> dict[str, Any]:
     """The call of the third step, open at the end, or ended by an exception."""
-    status = {} if end_s is None else {"status": "exception"}
-    return call(rank, 2, 4 * S, end_s and int(end_s * S), step=2, **status, **fields)
+    status: dict[str, Any] = {} if end_s is None else {"status": "exception"}
+    end_ns = None if end_s is None else int(end_s * S)
+    return call(rank, 2, 4 * S, end_ns, step=2, **status, **fields)
 
 
 def report_first(trace: Trace) -> Finding:

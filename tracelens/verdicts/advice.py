@@ -40,6 +40,10 @@ _PERIODIC: Final = (
     "Look at what the program does every {period} steps: evaluation, logging, or saving; put it into a "
     "span (tl.span), or do it less often."
 )
+_STOPPED: Final = (
+    "Find out what stopped the process of rank {rank}: SIGSTOP, Ctrl-Z, a debugger, or a container that "
+    "was paused."
+)
 _RARE: Final = (
     "Look at what the program does in {steps}, such as evaluation, saving or logging: put it into a "
     "span (tl.span), or record with --sample, which shows the code."
@@ -64,6 +68,11 @@ def advise(finding: Finding) -> str:
     samples = evidence.get("samples")
     if samples:
         return f"Look at this code of {ranks}: {path_text(samples['path'])}."
+    watched = evidence.get("watched")
+    if watched:
+        if watched["state"] == "stopped":
+            return _STOPPED.format(rank=watched["rank"])
+        return f"Look at this code of rank {watched['rank']}: {watched['frame']}."
     if evidence.get("ended_early"):
         return KINDS["uneven_inputs"].action
     if evidence.get("pickled"):

@@ -11,9 +11,9 @@ from tracelens.accounting.life.failures import MAX_APART_OF_ECHO_NS
 from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.restarts import find_left_behind
 from tracelens.accounting.standstill import find_standstill
+from tracelens.accounting.watched_stalls import choose_frame
 from tracelens.analyses.integrity.hangs import report_circle
 from tracelens.analyses.integrity.wording import (
-    choose_frame,
     describe_blocked,
     describe_last_step,
     describe_location,

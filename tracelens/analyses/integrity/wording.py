@@ -9,8 +9,6 @@ import polars as pl
 from tracelens.model import fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens.accounting.early_ends import EarlyEnd
     from tracelens.accounting.standstill import OpenCall
     from tracelens.model.trace import Trace
@@ -79,14 +77,6 @@ def name_call_of_group(trace: Trace, call: OpenCall) -> str:
     groups = trace.communicators.filter(uid == call.communicator)
     group = groups["name"][0] if groups.height else call.communicator
     return f"{name_call(call)} of group {group}"
-
-
-def choose_frame(frames: Sequence[str]) -> str:
-    """Return the innermost frame of the program's Python code, else the innermost one, else nothing."""
-    python_frames = [
-        frame for frame in frames if ".py:" in frame and "(tracelens_instrument/" not in frame
-    ]
-    return next(iter([*python_frames, *frames]), "")
 
 
 def describe_early_end(early_end: EarlyEnd | None) -> list[str]:

@@ -15,6 +15,7 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.compute_time import COMPUTING, find_proportional_delays
 from tracelens.accounting.core_waits import is_machine_busy
 from tracelens.accounting.sampled_code import describe_code, find_in_ranks
+from tracelens.accounting.watched_stalls import find_watched_stall
 from tracelens.analyses.stragglers.location import describe_gap, find_gap
 from tracelens.caching import cached_property
 from tracelens.model import fmt
@@ -231,10 +232,12 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
         if peers
         else None
     )
-    sentences = [describe_gap(gap, culprit)] if gap else []
+    watched = None if culprit else find_watched_stall(facts.trace, ranks, steps)
+    sentences = [watched.sentence] if watched else [describe_gap(gap, culprit)] if gap else []
     return [*sentences, *describe_code(culprit)], {
         "place": asdict(gap) if gap else None,
         "samples": culprit.evidence() if culprit else None,
+        "watched": watched.evidence() if watched else None,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -87,7 +87,8 @@ class OpenSpan(NamedTuple):
 class CallLog:
     """The last calls of a rank in a communicator, by number; `count` is that of all calls.
 
-    `last_entered` has the highest number, `last_completed` that of those that have ended.
+    `last_entered` has the highest number, `last_completed` that of those that have ended. `open_seqs`
+    are the numbers of the calls that the rank was in at the last look.
     """
 
     group: Communicator
@@ -95,25 +96,24 @@ class CallLog:
     count: int = 0
     last_entered: Call | None = None
     last_completed: Call | None = None
-
-    @property
-    def open_seqs(self) -> list[int]:
-        """The numbers of the calls that the rank was in at the last look."""
-        return [seq for seq, call in self.calls.items() if call.is_open]
+    open_seqs: set[int] = field(default_factory=set)
 
     def put(self, call: Call) -> None:
         """Add a call, or replace it when it has ended."""
-        self.count += call.seq not in self.calls
-        self.calls[call.seq] = call
-        if self.last_entered is None or call.seq >= self.last_entered.seq:
+        seq = call.seq
+        self.count += seq not in self.calls
+        self.calls[seq] = call
+        if self.last_entered is None or seq >= self.last_entered.seq:
             self.last_entered = call
-        if not call.is_open and (
-            self.last_completed is None or call.seq >= self.last_completed.seq
-        ):
-            self.last_completed = call
+        if call.end_ns == FOREVER:
+            self.open_seqs.add(seq)
+        else:
+            self.open_seqs.discard(seq)
+            if self.last_completed is None or seq >= self.last_completed.seq:
+                self.last_completed = call
         if len(self.calls) > 2 * MAX_CALLS_KEPT:
             for seq in sorted(self.calls)[:-MAX_CALLS_KEPT]:
-                if not self.calls[seq].is_open:
+                if seq not in self.open_seqs:
                     del self.calls[seq]
 
 
@@ -225,8 +225,10 @@ class LiveRecording:
                 yield span.communicator or "", span.op or "", span.peer, span.step
 
     def _apply(self, news: NewRecords) -> None:
-        for origin in [*news.ended_origins.tolist(), *news.dropped_origins.tolist()]:
-            self._open.pop(origin, None)
+        if self._open:
+            closed_origins = {*news.ended_origins.tolist(), *news.dropped_origins.tolist()}
+            for origin in closed_origins & self._open.keys():
+                del self._open[origin]
         if len(news.ended):
             self._apply_ended(news.ended)
         if len(news.opened):
@@ -303,8 +305,10 @@ class LiveRecording:
                 continue
             where = np.flatnonzero(is_call & (indexes == index))
             log = self.call_logs.setdefault(group.uid, CallLog(group, {}))
-            is_put = np.isin(records["seq"][where], log.open_seqs)
+            is_put = np.zeros(len(where), np.bool_)
             is_put[-MAX_CALLS_KEPT:] = True
+            if log.open_seqs:
+                is_put |= np.isin(records["seq"][where], [*log.open_seqs])
             log.count += int(np.count_nonzero(~is_put))
             put_rows = where[is_put]
             for call in _to_calls(records[put_rows], op_codes[put_rows], is_open=is_open):
@@ -341,8 +345,11 @@ class LiveRecording:
         if "gc" in self._side.kinds:
             counts = self._side.meanings.kind.codes[rows] != self._side.kinds.index("gc")
         if self._step_thread is not None:
-            threads = [self._step_thread, *self._side.in_flight_threads]
-            counts = counts & np.isin(records["thread"], threads)
+            threads = records["thread"]
+            is_on_track = threads == self._step_thread
+            for thread in self._side.in_flight_threads:
+                is_on_track |= threads == thread
+            counts = counts & is_on_track
         if counts.any():
             self.progress_ns = max(self.progress_ns, int(times_ns[counts].max()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from tracelens.watch.segments import LiveSegments
 from tracelens.watch.side import LiveSide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens.arrays import Flags, Int8s, Int32s, Ints
@@ -38,6 +39,7 @@ STEPS_OF_START: Final = 3
 # collectives: a program without steps has started when it has made so many [chosen]
 CALLS_OF_START: Final = 50
 _WORK: Final = ("samples", "tokens")
+_SEQ: Final = attrgetter("seq")
 
 
 class Step(NamedTuple):
@@ -98,19 +100,22 @@ class CallLog:
     last_completed: Call | None = None
     open_seqs: set[int] = field(default_factory=set)
 
-    def put(self, call: Call) -> None:
-        """Add a call, or replace it when it has ended."""
-        seq = call.seq
-        self.count += seq not in self.calls
-        self.calls[seq] = call
-        if self.last_entered is None or seq >= self.last_entered.seq:
-            self.last_entered = call
-        if call.end_ns == FOREVER:
-            self.open_seqs.add(seq)
-        else:
-            self.open_seqs.discard(seq)
-            if self.last_completed is None or seq >= self.last_completed.seq:
-                self.last_completed = call
+    def put(self, calls: Sequence[Call]) -> None:
+        """Add calls, at least one, or replace those that have ended."""
+        call_by_seq = {call.seq: call for call in calls}
+        self.count += len(call_by_seq.keys() - self.calls.keys())
+        self.calls |= call_by_seq
+        last_call = max(call_by_seq.values(), key=_SEQ)
+        if self.last_entered is None or last_call.seq >= self.last_entered.seq:
+            self.last_entered = last_call
+        completed = [call for call in call_by_seq.values() if call.end_ns != FOREVER]
+        if completed:
+            last_call = max(completed, key=_SEQ)
+            if self.last_completed is None or last_call.seq >= self.last_completed.seq:
+                self.last_completed = last_call
+        self.open_seqs -= call_by_seq.keys()
+        if len(completed) < len(call_by_seq):
+            self.open_seqs |= {seq for seq, call in call_by_seq.items() if call.is_open}
         if len(self.calls) > 2 * MAX_CALLS_KEPT:
             for seq in sorted(self.calls)[:-MAX_CALLS_KEPT]:
                 if seq not in self.open_seqs:
@@ -311,8 +316,7 @@ class LiveRecording:
                 is_put |= np.isin(records["seq"][where], [*log.open_seqs])
             log.count += int(np.count_nonzero(~is_put))
             put_rows = where[is_put]
-            for call in _to_calls(records[put_rows], op_codes[put_rows], is_open=is_open):
-                log.put(call)
+            log.put(_to_calls(records[put_rows], op_codes[put_rows], is_open=is_open))
 
     def _spans_of(self, records: Records) -> Iterator[OpenSpan | None]:
         """Yield each record as an open span; None for one without a definition."""
@@ -354,8 +358,8 @@ class LiveRecording:
             self.progress_ns = max(self.progress_ns, int(times_ns[counts].max()))
 
 
-def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> Iterator[Call]:
-    """Yield records as calls; `op_codes` are their places in `COLLECTIVES`."""
+def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> list[Call]:
+    """Return records as calls; `op_codes` are their places in `COLLECTIVES`."""
     end_ns = np.full(len(records), FOREVER) if is_open else np.abs(records["end_ns"])
     columns = (
         records["seq"],
@@ -368,4 +372,4 @@ def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> Iterator[C
         records["start_ns"],
         end_ns,
     )
-    yield from map(Call._make, zip(*(column.tolist() for column in columns), strict=True))
+    return list(map(Call._make, zip(*(column.tolist() for column in columns), strict=True)))

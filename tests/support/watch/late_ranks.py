@@ -64,7 +64,7 @@ class LateRanksJob:
                     self.step, _ALLREDUCE, self.step, -1, 8, 0, -1,
                     entered_ns[rank] + offset_ns, end_ns + offset_ns,
                 )  # fmt: skip
-                process.recording.call_logs["world"].put(call)
+                process.recording.call_logs["world"].put([call])
             self.step += 1
             self._now_ns = end_ns
 

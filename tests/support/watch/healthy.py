@@ -129,7 +129,8 @@ class HealthyJob:
         while self._look_s < self.now_s:
             job = job_of(*self._ranks)
             stall = self._detector.look(job, self._look_s * S)
-            if stall is not None and not self._is_excused(stall):
+            is_new = stall is not None and not any(stall is known for known in self.stalls[-1:])
+            if stall is not None and is_new and not self._is_excused(stall):
                 self.stalls.append(stall)
             self._look_s += 1
 

@@ -1,155 +1,21 @@
 """The wall time of a job's life is divided exactly, and each use gets what it took."""
 
-import random
-from collections import Counter
-from typing import Any
-
 import polars as pl
 import pytest
 from support.runs.traces import span, trace_of
+from support.watch.lives import BEGIN_NS, STEPS, WALL_BEGIN_NS, PlantedLife, S, plant_life
 
 from tracelens.accounting.life.attempts import find_attempts
 from tracelens.accounting.life.ledger import measure_life
-from tracelens.model.trace import Trace
-from tracelens.schema.life import Ended, Exited, Launched
-
-MS = 1_000_000
-S = 1000 * MS
-WALL_BEGIN_NS = 1_700_000_000 * S  # of the life, when the monotonic clock showed 0
-USUAL_NS = 100 * MS
-STEPS = 200
-STEPS_PER_CHECKPOINT = 10
-
-
-class Job:
-    """Writes the events of a life and the truth about it, attempt by attempt."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.now_ns = 1 * S
-        self.truth: Counter[str] = Counter()
-        self.rows: list[dict[str, Any]] = []
-        self.columns: dict[str, Any] = {}
-        self.clocks: list[dict[str, Any]] = []
-        self.journal: list[Any] = [Launched(at_ns=WALL_BEGIN_NS + self.now_ns)]
-        self.saved_step = 0
-
-    def attempt(self, ending: str, steps: int) -> None:
-        """Run `steps` steps in a process of its own; `ending` is complete, killed or hung."""
-        process = len(self.clocks)
-        began_ns = self.now_ns
-        self._start(process)
-        kept_step = self.saved_step
-        step_uses: list[tuple[int, int]] = []
-        for number in range(self.saved_step, min(self.saved_step + steps, STEPS)):
-            excess_ns, use = 0, "slow_steps"
-            if not step_uses:
-                excess_ns, use = 2 * S, "first_step"
-            elif self.random.random() < 0.1:
-                excess_ns = self.random.choice([80 * MS, 400 * MS])
-            begin_ns = self.now_ns
-            self.truth[use] += excess_ns
-            step_uses.append((number, USUAL_NS))
-            self.now_ns += USUAL_NS + excess_ns
-            self.rows.append(span(process, "step", begin_ns, self.now_ns, step=number))
-            if (number + 1) % STEPS_PER_CHECKPOINT == 0:
-                self._span(process, "checkpoint", "save", 300 * MS)
-                kept_step = number + 1
-            if (number + 1) % 25 == 0:
-                self._span(process, "user", "evaluation", 500 * MS)
-        is_complete = ending == "complete"
-        last_saved = STEPS if is_complete else kept_step
-        for number, ns in step_uses:
-            self.truth["kept" if number < last_saved else "repeated"] += ns
-        self.saved_step = kept_step
-        if is_complete:
-            self._pass("shut_down", 700 * MS)
-        elif ending == "killed":
-            self._pass("repeated", 40 * MS)
-        else:
-            self._pass("repeated", USUAL_NS)
-            self._pass("hanging", 20 * S)
-        self._end(process, began_ns, is_complete=is_complete)
-        self._pass("shut_down" if is_complete else "dead", 2 * S)
-
-    def _start(self, process: int) -> None:
-        """Start, maybe slowly, restore what was saved, and maybe load data for long."""
-        self._pass("start_up", self.random.choice([3 * S, 45 * S]))
-        if self.saved_step:
-            self._span(process, "checkpoint", "restore", 400 * MS)
-            self._pass("start_up", 50 * MS)
-        if self.random.random() < 0.3:
-            self._span(process, "data", "load the index", 20 * S)
-
-    def _pass(self, use: str, ns: int) -> None:
-        self.truth[use] += ns
-        self.now_ns += ns
-
-    def _span(self, process: int, kind: str, name: str, ns: int) -> None:
-        begin_ns = self.now_ns
-        uses = {"checkpoint": "checkpoint", "data": "data_preparation", "user": "evaluation"}
-        self._pass(uses[kind], ns)
-        self.rows.append(span(process, kind, begin_ns, self.now_ns, name))
-
-    def _end(self, process: int, began_ns: int, *, is_complete: bool) -> None:
-        row: dict[str, Any] = {
-            "host": "host",
-            "pid": 100 + process,
-            "incarnation": WALL_BEGIN_NS + began_ns + 100 * MS,
-            "started_ns": WALL_BEGIN_NS + began_ns,
-            "rank": 0,
-            "world": 1,
-            "complete": is_complete,
-            "child": False,
-            "first_ns": began_ns + 3 * S,
-            "last_ns": self.now_ns,
-            "role": "worker",
-        }
-        for name, value in row.items():
-            self.columns.setdefault(name, []).append(value)
-        self.clocks.append(
-            {
-                "process": process,
-                "method": "local",
-                "monotonic_ns": self.now_ns if is_complete else began_ns,
-                "wall_ns": WALL_BEGIN_NS + (self.now_ns if is_complete else began_ns),
-                "window_ns": 0,
-            }
-        )
-        self.journal.append(
-            Exited(
-                at_ns=WALL_BEGIN_NS + self.now_ns,
-                host="host",
-                pid=100 + process,
-                incarnation=row["incarnation"],
-                code=0 if is_complete else -9,
-            )
-        )
-
-    def trace(self) -> Trace:
-        """Return the recording of the life."""
-        count = len(self.clocks)
-        main = [index == count - 1 for index in range(count)]
-        trace = trace_of(self.rows, count, clocks=self.clocks, main=main, **self.columns)
-        ended = Ended(at_ns=WALL_BEGIN_NS + self.now_ns)
-        return trace.with_(journal=(*self.journal, ended))
-
-
-def live(seed: int) -> Job:
-    job = Job(seed)
-    for _ in range(job.random.randrange(5)):
-        job.attempt(job.random.choice(["killed", "hung"]), job.random.randrange(12, 45))
-    job.attempt("complete", STEPS)
-    return job
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_each_use_gets_what_it_took(seed: int) -> None:
-    job = live(seed)
+    job = plant_life(seed)
     life = measure_life(job.trace())
     assert life is not None
     measured = dict(life.uses.group_by("use").agg(pl.col("ns").sum()).iter_rows())
-    assert sum(measured.values()) == life.wall_ns == job.now_ns - 1 * S
+    assert sum(measured.values()) == life.wall_ns == job.now_ns - BEGIN_NS
     assert life.attempts.height == len(job.clocks)
     for use in {*measured, *job.truth}:
         assert measured.get(use, 0) == pytest.approx(job.truth[use], abs=0.01 * life.wall_ns), use
@@ -196,7 +62,7 @@ def test_worker_that_comes_back_while_the_others_go_on_is_no_new_attempt() -> No
 
 
 def test_steps_that_each_attempt_counts_from_0_leave_open_what_was_kept() -> None:
-    job = Job(seed=1)
+    job = PlantedLife(seed=1)
     job.attempt("killed", 9)  # before the first checkpoint
     job.attempt("complete", STEPS)
     life = measure_life(job.trace())

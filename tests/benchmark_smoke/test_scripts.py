@@ -73,6 +73,9 @@ SMOKES: Final = (
     Smoke("start", "", ("### Import and start, 1 processes each", "| `import tracelens` |")),
     Smoke("stragglers", "", ("ranks steps noise   alarms", "    3   100 spiky")),
     Smoke("verdicts", "", ("### Rank and place", "| loader 30 ms longer |")),
+    Smoke(
+        "watching", "", ("| false alarms | 2 hours ", "| uses add up exactly |", "64 ranks that")
+    ),
 )
 QUICK: Final = [smoke for smoke in SMOKES if not smoke.slow]
 SLOW: Final = [smoke for smoke in SMOKES if smoke.slow]

@@ -96,7 +96,7 @@ def test_a_call_that_was_open_is_closed_after_many_others(tmp_path: Path) -> Non
         recording = job.ranks[0].recording
         assert recording is not None
         (log,) = recording.call_logs.values()
-        assert (log.open_seqs, log.count) == ([1000], 1001)
+        assert (log.open_seqs, log.count) == ({1000}, 1001)
     job.close()
 
 

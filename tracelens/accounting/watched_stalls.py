@@ -1,4 +1,4 @@
-"""What a watch saw of ranks while others waited for them: code that stood still, or a stopped process."""
+"""What a watch saw of ranks while others waited for them: their code, or a stopped process."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ class StragglerTest:
         self._gains = 1.0 + bets * (1.0 - self._chance)
         self._losses = 1.0 - bets * self._chance
         self._capital = np.zeros((rank_count, len(bets)))
+        self._factors = np.tile(self._losses, (rank_count, 1))  # of the capital in a step
         self._step_count = 0
 
     def add_step(self, lags: Floats) -> list[int]:
@@ -48,12 +49,14 @@ class StragglerTest:
         """
         self._step_count += 1
         self._capital += self._step_count**-POWER_OF_STAKES / _SUM_OF_POWERS
-        last_rank = int(np.nanargmax(lags)) if np.isfinite(lags).any() else -1
-        is_straggler = np.zeros(len(lags), np.bool_)
-        if last_rank >= 0:
-            is_straggler[last_rank] = lags[last_rank] >= MIN_LAG_OF_STRAGGLER
-        self._capital *= np.where(is_straggler[:, None], self._gains, self._losses)
-        return np.flatnonzero(self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).tolist()
+        last_rank = int(np.fmax(lags, -np.inf).argmax())
+        if lags[last_rank] >= MIN_LAG_OF_STRAGGLER:
+            self._factors[last_rank] = self._gains
+            self._capital *= self._factors
+            self._factors[last_rank] = self._losses
+        else:
+            self._capital *= self._factors
+        return (self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).nonzero()[0].tolist()
 
     def forget(self, rank_index: int) -> None:
         """Begin anew with a rank that is not late any more; its bets are over."""

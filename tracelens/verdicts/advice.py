@@ -65,14 +65,9 @@ _SEND_ARRAYS: Final = (
 def advise(finding: Finding) -> str:
     """Advise about a finding, with ranks, phase and what was measured."""
     evidence, ranks = finding.evidence, _name_ranks(finding)
-    samples = evidence.get("samples")
-    if samples:
-        return f"Look at this code of {ranks}: {path_text(samples['path'])}."
-    watched = evidence.get("watched")
-    if watched:
-        if watched["state"] == "stopped":
-            return _STOPPED.format(rank=watched["rank"])
-        return f"Look at this code of rank {watched['rank']}: {watched['frame']}."
+    code_advice = _advise_by_code(evidence, ranks)
+    if code_advice:
+        return code_advice
     if evidence.get("ended_early"):
         return KINDS["uneven_inputs"].action
     if evidence.get("pickled"):
@@ -81,14 +76,25 @@ def advise(finding: Finding) -> str:
         )
     if finding.kind not in {"straggler", "slow_all", "slow_host", "data_stall"}:
         return KINDS[finding.kind].action
-    advice = (
+    return (
         _advise_own_core(evidence, ranks)
         or _advise_even_work(evidence, ranks)
         or _advise_slow_part(evidence, ranks)
+        or _advise_by_period(finding)
+        or _advise_by_phase(finding, ranks)
     )
-    if advice:
-        return advice
-    return _advise_by_period(finding) or _advise_by_phase(finding, ranks)
+
+
+def _advise_by_code(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Advise on the code that was sampled, or that a watch saw; None where neither was."""
+    samples, watched = evidence.get("samples"), evidence.get("watched")
+    if samples:
+        return f"Look at this code of {ranks}: {path_text(samples['path'])}."
+    if not watched:
+        return None
+    if watched["state"] == "stopped":
+        return _STOPPED.format(rank=watched["rank"])
+    return f"Look at this code of rank {watched['rank']}: {watched['frame']}."
 
 
 def _advise_by_period(finding: Finding) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,7 @@ _STATES: Final = {
     "X": "gone",
 }
 ENDED_STATES: Final = ("zombie", "gone")
+MAX_PROCESSES_KNOWN: Final = 4096  # processes: the start of no more is remembered [policy]
 _MAX_ANCESTORS: Final = 64  # processes: the search for an ancestor is given up then [policy]
 
 
@@ -58,11 +60,19 @@ def read_state(pid: int, incarnation: int = 0) -> str | None:
     fields = _read_stat(pid)
     if fields is None:
         return "gone" if _PROC.is_dir() else None
-    if incarnation:
-        started_ns = process_started_ns(pid)
-        if started_ns is None or started_ns > incarnation + _START_SLACK_NS:
-            return "gone"
+    if incarnation and not _is_recorder(pid, fields[19], incarnation):
+        return "gone"
     return _STATES.get(fields[0])
+
+
+@lru_cache(maxsize=MAX_PROCESSES_KNOWN)
+def _is_recorder(pid: int, _start_ticks: str, incarnation: int) -> bool:
+    """Return True if a process existed when it is said to have begun to record.
+
+    A process with the same number and the same start is the same one, so it is asked once.
+    """
+    started_ns = process_started_ns(pid)
+    return started_ns is not None and started_ns <= incarnation + _START_SLACK_NS
 
 
 def find_children(pid: int) -> dict[int, tuple[str, str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from tracelens.watch.segments import LiveSegments
 from tracelens.watch.side import LiveSide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tracelens.arrays import Flags, Int8s, Int32s, Ints
@@ -38,6 +39,7 @@ STEPS_OF_START: Final = 3
 # collectives: a program without steps has started when it has made so many [chosen]
 CALLS_OF_START: Final = 50
 _WORK: Final = ("samples", "tokens")
+_SEQ: Final = attrgetter("seq")
 
 
 class Step(NamedTuple):
@@ -87,7 +89,8 @@ class OpenSpan(NamedTuple):
 class CallLog:
     """The last calls of a rank in a communicator, by number; `count` is that of all calls.
 
-    `last_entered` has the highest number, `last_completed` that of those that have ended.
+    `last_entered` has the highest number, `last_completed` that of those that have ended. `open_seqs`
+    are the numbers of the calls that the rank was in at the last look.
     """
 
     group: Communicator
@@ -95,25 +98,27 @@ class CallLog:
     count: int = 0
     last_entered: Call | None = None
     last_completed: Call | None = None
+    open_seqs: set[int] = field(default_factory=set)
 
-    @property
-    def open_seqs(self) -> list[int]:
-        """The numbers of the calls that the rank was in at the last look."""
-        return [seq for seq, call in self.calls.items() if call.is_open]
-
-    def put(self, call: Call) -> None:
-        """Add a call, or replace it when it has ended."""
-        self.count += call.seq not in self.calls
-        self.calls[call.seq] = call
-        if self.last_entered is None or call.seq >= self.last_entered.seq:
-            self.last_entered = call
-        if not call.is_open and (
-            self.last_completed is None or call.seq >= self.last_completed.seq
-        ):
-            self.last_completed = call
+    def put(self, calls: Sequence[Call]) -> None:
+        """Add calls, at least one, or replace those that have ended."""
+        call_by_seq = {call.seq: call for call in calls}
+        self.count += len(call_by_seq.keys() - self.calls.keys())
+        self.calls |= call_by_seq
+        last_call = max(call_by_seq.values(), key=_SEQ)
+        if self.last_entered is None or last_call.seq >= self.last_entered.seq:
+            self.last_entered = last_call
+        completed = [call for call in call_by_seq.values() if call.end_ns != FOREVER]
+        if completed:
+            last_call = max(completed, key=_SEQ)
+            if self.last_completed is None or last_call.seq >= self.last_completed.seq:
+                self.last_completed = last_call
+        self.open_seqs -= call_by_seq.keys()
+        if len(completed) < len(call_by_seq):
+            self.open_seqs |= {seq for seq, call in call_by_seq.items() if call.is_open}
         if len(self.calls) > 2 * MAX_CALLS_KEPT:
             for seq in sorted(self.calls)[:-MAX_CALLS_KEPT]:
-                if not self.calls[seq].is_open:
+                if seq not in self.open_seqs:
                     del self.calls[seq]
 
 
@@ -225,8 +230,10 @@ class LiveRecording:
                 yield span.communicator or "", span.op or "", span.peer, span.step
 
     def _apply(self, news: NewRecords) -> None:
-        for origin in [*news.ended_origins.tolist(), *news.dropped_origins.tolist()]:
-            self._open.pop(origin, None)
+        if self._open:
+            closed_origins = {*news.ended_origins.tolist(), *news.dropped_origins.tolist()}
+            for origin in closed_origins & self._open.keys():
+                del self._open[origin]
         if len(news.ended):
             self._apply_ended(news.ended)
         if len(news.opened):
@@ -303,12 +310,13 @@ class LiveRecording:
                 continue
             where = np.flatnonzero(is_call & (indexes == index))
             log = self.call_logs.setdefault(group.uid, CallLog(group, {}))
-            is_put = np.isin(records["seq"][where], log.open_seqs)
+            is_put = np.zeros(len(where), np.bool_)
             is_put[-MAX_CALLS_KEPT:] = True
+            if log.open_seqs:
+                is_put |= np.isin(records["seq"][where], [*log.open_seqs])
             log.count += int(np.count_nonzero(~is_put))
             put_rows = where[is_put]
-            for call in _to_calls(records[put_rows], op_codes[put_rows], is_open=is_open):
-                log.put(call)
+            log.put(_to_calls(records[put_rows], op_codes[put_rows], is_open=is_open))
 
     def _spans_of(self, records: Records) -> Iterator[OpenSpan | None]:
         """Yield each record as an open span; None for one without a definition."""
@@ -341,14 +349,17 @@ class LiveRecording:
         if "gc" in self._side.kinds:
             counts = self._side.meanings.kind.codes[rows] != self._side.kinds.index("gc")
         if self._step_thread is not None:
-            threads = [self._step_thread, *self._side.in_flight_threads]
-            counts = counts & np.isin(records["thread"], threads)
+            threads = records["thread"]
+            is_on_track = threads == self._step_thread
+            for thread in self._side.in_flight_threads:
+                is_on_track |= threads == thread
+            counts = counts & is_on_track
         if counts.any():
             self.progress_ns = max(self.progress_ns, int(times_ns[counts].max()))
 
 
-def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> Iterator[Call]:
-    """Yield records as calls; `op_codes` are their places in `COLLECTIVES`."""
+def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> list[Call]:
+    """Return records as calls; `op_codes` are their places in `COLLECTIVES`."""
     end_ns = np.full(len(records), FOREVER) if is_open else np.abs(records["end_ns"])
     columns = (
         records["seq"],
@@ -361,4 +372,4 @@ def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> Iterator[C
         records["start_ns"],
         end_ns,
     )
-    yield from map(Call._make, zip(*(column.tolist() for column in columns), strict=True))
+    return list(map(Call._make, zip(*(column.tolist() for column in columns), strict=True)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
 from tracelens.stats.null_model import median_of_others
 from tracelens.stats.straggler_test import MIN_LAG_OF_STRAGGLER, StragglerTest
@@ -73,14 +74,21 @@ class StragglerWatch:
         if self._test is None:
             return []
         changes: list[Straggler] = []
-        steps = self._list_new_steps(recordings)
-        calls_by_rank = [_group_calls(one, set(steps)) for one in recordings.values()]
         lengths_ns = [
-            {step.number: step.end_ns - step.start_ns for step in one.steps}
+            {
+                step.number: step.end_ns - step.start_ns
+                for step in one.steps
+                if step.number >= self._next_step
+            }
             for one in recordings.values()
         ]
-        for step in steps:
-            changes += self._judge(step, _measure_lags(calls_by_rank, lengths_ns, step))
+        steps = self._list_new_steps(lengths_ns)
+        if not steps:
+            return []
+        calls_by_rank = [_group_calls(one, set(steps)) for one in recordings.values()]
+        lags = _measure_lags(calls_by_rank, lengths_ns, steps)
+        for step, lags_of_step in zip(steps, lags, strict=True):
+            changes += self._judge(step, lags_of_step)
             self._next_step = step + 1
         return changes
 
@@ -92,26 +100,30 @@ class StragglerWatch:
         self._named.clear()
         self._recent_lags = {rank: deque(maxlen=MIN_STEPS_UNTIL_CAUGHT_UP) for rank in ranks}
 
-    def _list_new_steps(self, recordings: Mapping[int, LiveRecording]) -> list[int]:
-        """Return the steps that all ranks have completed since the last look, the first ones apart."""
-        completed = [{step.number for step in one.steps} for one in recordings.values()]
-        shared = sorted(set.intersection(*completed))
+    def _list_new_steps(self, lengths_ns: Sequence[Mapping[int, int]]) -> list[int]:
+        """Return the steps that all ranks have completed since the last look, the first ones apart.
+
+        Args:
+            lengths_ns: How long steps from the next one on took each rank, by step.
+        """
+        shared = sorted(set.intersection(*map(set, lengths_ns)))
         if not self._next_step:  # what came before the first look, compilation for example
             self._next_step = shared[-1] + 1 if shared else 0
             return []
-        return [step for step in shared if step >= self._next_step]
+        return shared
 
     def _judge(self, step: int, lags: Floats) -> list[Straggler]:
         assert self._test is not None
         changes = []
         straggler_indices = set(self._test.add_step(lags))
-        for index, rank in enumerate(self._ranks):
-            lag = float(lags[index])
+        for index, (rank, lag) in enumerate(zip(self._ranks, lags.tolist(), strict=True)):
             recent = self._recent_lags[rank]
             recent.append((step, lag))
-            straggler_lags = [one for _, one in recent if one >= MIN_LAG_OF_STRAGGLER]
             known = self._named.get(rank)
-            if known is None and index in straggler_indices and straggler_lags:
+            if known is None and index not in straggler_indices:
+                continue
+            straggler_lags = [one for _, one in recent if one >= MIN_LAG_OF_STRAGGLER]
+            if known is None and straggler_lags:
                 first_step = _find_onset(recent)
                 self._named[rank] = Straggler(rank, first_step, step, median(straggler_lags))
                 changes.append(self._named[rank])
@@ -138,33 +150,44 @@ def _find_onset(recent: Iterable[tuple[int, float]]) -> int:
 
 
 def _measure_lags(
-    calls_by_rank: Sequence[Mapping[int, Calls]], lengths_ns: Sequence[Mapping[int, int]], step: int
+    calls_by_rank: Sequence[Mapping[int, Calls]],
+    lengths_ns: Sequence[Mapping[int, int]],
+    steps: Sequence[int],
 ) -> Floats:
-    """Return by how much ranks were later than their peers in a step, as a share of it, [rank].
+    """Return by how much ranks were later than their peers in steps, as a share of them, [step, rank].
 
     Of several calls the one with the largest lag counts; NaN where no call of the step is known.
 
     Args:
         calls_by_rank: How long calls took each rank, ns, by step and call.
         lengths_ns: How long steps took each rank, by step.
-        step: Number of a step that all ranks have completed.
+        steps: Numbers of steps that all ranks have completed, at least one.
     """
-    calls = [calls_by_step.get(step, {}) for calls_by_step in calls_by_rank]
-    shared_calls = sorted(set.intersection(*map(set, calls)))
-    if not shared_calls:
-        return np.full(len(calls), np.nan)
-    durations_ns = np.array([[one[call] for one in calls] for call in shared_calls], float)
-    largest_lags_ns = (median_of_others(durations_ns) - durations_ns).max(axis=0)
-    step_ns = median(lengths_by_step[step] for lengths_by_step in lengths_ns)
-    return np.asarray(largest_lags_ns / max(step_ns, 1))
+    lags = np.full((len(steps), len(calls_by_rank)), np.nan)
+    durations_ns: list[list[int]] = []
+    first_rows: list[int] = []
+    step_indices: list[int] = []
+    for step_index, step in enumerate(steps):
+        calls = [calls_by_step.get(step, {}) for calls_by_step in calls_by_rank]
+        shared_calls = set.intersection(*map(set, calls))
+        if shared_calls:
+            first_rows.append(len(durations_ns))
+            step_indices.append(step_index)
+            durations_ns += [[one[call] for one in calls] for call in shared_calls]
+    if not durations_ns:
+        return lags
+    durations = np.array(durations_ns, float)
+    lags_ns = median_of_others(durations) - durations
+    lags[step_indices] = np.maximum.reduceat(lags_ns, first_rows, axis=0)
+    step_ns = [median(lengths_by_step[step] for lengths_by_step in lengths_ns) for step in steps]
+    return np.asarray(lags / np.maximum(step_ns, 1)[:, None])
 
 
 def _group_calls(recording: LiveRecording, steps: Container[int]) -> dict[int, Calls]:
     """Return how long the full collectives of some steps took a rank, ns, by step and call."""
     calls_by_step: dict[int, Calls] = {}
     for uid, log in recording.call_logs.items():
-        for call in log.calls.values():
-            if call.step in steps and call.op in _FULL_CODES and not call.is_open:
-                calls = calls_by_step.setdefault(call.step, {})
-                calls[uid, call.seq] = call.end_ns - call.start_ns
+        for seq, op, step, *_, start_ns, end_ns in log.calls.values():
+            if step in steps and op in _FULL_CODES and end_ns != FOREVER:
+                calls_by_step.setdefault(step, {})[uid, seq] = end_ns - start_ns
     return calls_by_step

@@ -65,7 +65,7 @@ def enter(
     log = recording.call_logs.setdefault(uid, CallLog(group, {}))
     for seq, op, start_s, end_s in calls:
         end_ns = FOREVER if end_s is None else end_s * S
-        log.put(Call(seq, COLLECTIVES.index(op), 5, NULL, 8, 0, NULL, start_s * S, end_ns))
+        log.put([Call(seq, COLLECTIVES.index(op), 5, NULL, 8, 0, NULL, start_s * S, end_ns)])
         recording.progress_ns = max(recording.progress_ns, start_s * S, (end_s or 0) * S)
     return one
 

@@ -1,0 +1,80 @@
+"""Ranks whose steps end in an allreduce, and a watch that looks for late ones: no process, no file."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.schema.side import Communicator
+from tracelens.schema.vocabulary import COLLECTIVES
+from tracelens.watch.recording import MAX_STEPS_KEPT, Call, CallLog, Step
+
+if TYPE_CHECKING:
+    from tracelens.watch.stragglers import Straggler, StragglerWatch
+
+MS: Final = 1_000_000
+WORK_NS: Final = 60 * MS
+CALL_NS: Final = 1 * MS  # of the rank that enters last
+STEP_NS: Final = WORK_NS + CALL_NS
+STEPS_PER_LOOK: Final = 10
+_ALLREDUCE: Final = COLLECTIVES.index("allreduce")
+
+
+class LateRanksJob:
+    """A job in which a rank may be late; each rank's clock has an offset of its own."""
+
+    def __init__(self, ranks: int, seed: int, noise_ns: int = MS) -> None:
+        """Begin.
+
+        Args:
+            ranks: Their number.
+            seed: Of the lengths of work and the offsets of clocks.
+            noise_ns: Standard deviation of the work of a rank in a step.
+        """
+        self._random = np.random.default_rng(seed)
+        self._noise_ns = noise_ns
+        self._offsets_ns = self._random.integers(0, 10**15, ranks).tolist()
+        self._now_ns = 0
+        self.processes: dict[int, Any] = {}
+        self.step = 0
+        for rank in range(ranks):
+            log = CallLog(Communicator(0, "world", "world", [*range(ranks)]), {})
+            recording = SimpleNamespace(
+                steps=deque(maxlen=MAX_STEPS_KEPT), call_logs={"world": log}
+            )
+            self.processes[rank] = SimpleNamespace(is_over=False, recording=recording)
+
+    def run(self, steps: int, straggler: int | None = None, lag_ns: int = 0) -> None:
+        """Make steps, in which a rank may work longer."""
+        for _ in range(steps):
+            work_ns = self._random.normal(WORK_NS, self._noise_ns, len(self.processes))
+            if straggler is not None:
+                work_ns[straggler] += lag_ns
+            entered_ns = (self._now_ns + work_ns).astype(np.int64).tolist()
+            end_ns = max(entered_ns) + CALL_NS
+            for rank, process in self.processes.items():
+                offset_ns = self._offsets_ns[rank]
+                process.recording.steps.append(
+                    Step(self.step, self._now_ns + offset_ns, end_ns + offset_ns)
+                )
+                call = Call(
+                    self.step, _ALLREDUCE, self.step, -1, 8, 0, -1,
+                    entered_ns[rank] + offset_ns, end_ns + offset_ns,
+                )  # fmt: skip
+                process.recording.call_logs["world"].put([call])
+            self.step += 1
+            self._now_ns = end_ns
+
+
+def watch_steps(
+    job: LateRanksJob, stragglers: StragglerWatch, steps: int, **late: Any
+) -> list[Straggler]:
+    """Run steps, with a look after every ten of them; return what the watch has told."""
+    changes = []
+    for _ in range(0, steps, STEPS_PER_LOOK):
+        job.run(STEPS_PER_LOOK, **late)
+        changes += stragglers.look(job.processes)
+    return changes

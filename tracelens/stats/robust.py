@@ -27,9 +27,9 @@ STEPS_RESAMPLED_IN_A_ROW: Final = 4
 # samples: as many are drawn for the interval of a loss [policy]
 BOOTSTRAP_SAMPLES_OF_LOSS: Final = 400
 MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory for medians [policy]
-# ratio to the greatest value, and share of the sum of all: smaller values are left out if together they
-# are no more [chosen; one decision in drop_minor_values]
+# ratio: values below this much of the greatest one may be left out [chosen]
 MAX_RATIO_OF_MINOR_VALUE: Final = 0.05
+# share of the sum of all: smaller values that are more together stay [chosen]
 MAX_SHARE_OF_MINOR_VALUES: Final = 0.05
 
 

@@ -114,7 +114,7 @@ class EndNotes:
         row = Ending(
             at_ns=now(),
             cause=type(error).__qualname__,
-            message=_first_line(error),
+            message=_describe_error(error),
             thread=thread,
             user_frame=user_frame,
             frames=frames,
@@ -213,12 +213,17 @@ def open_on_failure(open_recording: Callable[[], object]) -> None:
     sys.excepthook = note_and_pass_on
 
 
-def _first_line(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
+    """Return the first line of an exception's text, and the last one of a traceback that it quotes.
+
+    So do exceptions that came from another process, as from a worker of a DataLoader.
+    """
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - exceptions may fail to describe themselves
         return ""
-    return lines[0][:MAX_MESSAGE] if lines else ""
+    quoted = lines[-1:] if any("Traceback (" in line for line in lines[1:]) else []
+    return " ".join([*lines[:1], *quoted])[:MAX_MESSAGE]
 
 
 def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:

@@ -152,3 +152,10 @@ def test_rank_that_fails_before_its_first_event_leaves_a_recording(tmp_path: Pat
     (recording,) = list_recordings(tmp_path)
     side = read(recording).side
     assert (side.process.rank, only(side).cause, only(side).message) == (1, "ImportError", "flash")
+
+
+def test_message_of_another_process_keeps_its_reason(tmp_path: Path) -> None:
+    """As of a worker of a DataLoader, whose exception quotes a traceback."""
+    text = r"Caught OSError in worker 0.\nOriginal Traceback (most recent call last):\n x\nOSError: bad"
+    _, _, side = run(tmp_path, f'raise OSError("{text}")')
+    assert only(side).message == "Caught OSError in worker 0. OSError: bad"

@@ -7,6 +7,7 @@ clock, that of the first host, and every worker's time is divided into steps.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -209,6 +210,15 @@ class Alignment:
         return tuple(host.clock_domain for host in self.hosts if host.uncertainty_ns is None)
 
 
+_FORMER_NAMES: Final = {
+    "awaited": "message_waits",
+    "cut_short": "is_cut_short",
+    "exchanged": "matched_messages",
+    "opened": "open_spans",
+    "sent": "program_messages",
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A run. Frames are documented by the column tables of this module.
@@ -327,6 +337,16 @@ class Trace:
             pl.col("thread") == pl.col("training_thread")
         )
         return own_waits.select("process", wait_begin_ns="start_ns", wait_end_ns="end_ns")
+
+    if not TYPE_CHECKING:  # else a checker would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute by the name that it had before; it goes with the version after 0.1."""
+            new_name = _FORMER_NAMES.get(name)
+            if new_name is None:
+                raise AttributeError(f"'Trace' object has no attribute '{name}'")
+            warnings.warn(f"Trace.{name} is Trace.{new_name} now", DeprecationWarning, stacklevel=2)
+            return getattr(self, new_name)
 
     @property
     def program_messages(self) -> pl.DataFrame:

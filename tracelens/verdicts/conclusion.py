@@ -74,7 +74,7 @@ _BUSY_MACHINE: Final = (
 )
 _RECORD_TASKS: Final = (
     "Wrap a task in a span (tl.span), with the sort of task in its name, or record with "
-    "--sample; of at least 30 tasks a worker it is judged who is slow."
+    "--sample: then it shows whether the worker is slow or its tasks are longer."
 )
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
 

@@ -23,7 +23,7 @@ def test_the_pages_example_has_the_waits_it_states(
 ) -> None:
     """Rank 0 is in the allreduce for 62 us and waits 50 of them for rank 1, as the page says."""
     (table,), (program,) = blocks("csv"), blocks("python")
-    assert "Rank 0 is in the allreduce for 62 µs, and waits 50 of these for rank 1." in PAGE
+    assert "rank 0 is in the allreduce for 62 µs. For 50 µs of these it waits for rank 1." in PAGE
     (tmp_path / "events.csv").write_text(table)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from tracelens.analyses.life import Life
 from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stragglers.findings import Stragglers
 from tracelens.distil.outline import list_outlines
+from tracelens.errors import InvalidArgument
 from tracelens.facts import Facts
 from tracelens.memory import free_unused_memory
 from tracelens.model.finding_kinds import KINDS
@@ -39,12 +40,18 @@ def analyze(
 ) -> Report:
     """Run every analysis and order the findings by what fixing each would save.
 
+    Raises:
+        InvalidArgument: `trace` is something else, such as a path.
+
     Args:
         trace: A run with the default transforms applied, as `tracelens.open` returns it.
         progress: Called with (done, total) as often as something is done, in hundredths of all.
         executor: Accounts for the workers' time; None = in threads of this process.
         memory: About how many bytes to take, where a temporary file can do instead; None = no limit.
     """
+    if not hasattr(trace, "steps"):
+        kind = type(trace).__name__
+        raise InvalidArgument(f"analyze() got a {kind}, expected what tl.open(path) returns.")
     on_progress = progress or (lambda _done, _total: None)
     on_progress(0, 100)
     half_percent = 100 // 2  # cutting time into phases takes as long as all that follows

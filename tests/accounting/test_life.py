@@ -343,3 +343,22 @@ def test_attempt_that_was_ended_from_outside_names_no_rank() -> None:
     life = measure_life(write_restarted(("SIGTERM", ""), None, worlds=(2, 2)))
     assert life is not None
     assert life.attempts["failure"][0] == "its ranks were ended from outside (SIGTERM)"
+
+
+def test_exit_that_was_noticed_after_the_next_attempt_began_is_of_the_earlier_one() -> None:
+    """A shell starts the job again at once; who looks after it looks once a second."""
+    trace = write_restarted(("ValueError", "bad"), None, worlds=(3, 2))
+    exits = [
+        Exited(
+            WALL_BEGIN_NS + 21 * S + 300 * MS,
+            "worker",
+            rank,
+            "host",
+            100 + rank,
+            WALL_BEGIN_NS + S,
+            1,
+        )
+        for rank in range(3)
+    ]
+    attempts = find_attempts(trace.with_(journal=tuple(exits)))
+    assert [len(attempt.lives) for attempt in attempts] == [3, 2]

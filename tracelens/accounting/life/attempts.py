@@ -9,7 +9,7 @@ that failed. All times are on the common clock.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 UNRECORDED: Final = -1
+# ns: `record` and `watch` notice so late at most that a process ended [chosen]
+MAX_NOTICE_DELAY_NS: Final = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Life:
     `process` is `UNRECORDED` for one that left no recording, and whose exit was seen. `failed_ns` is
     when it failed: when an exception or a signal ended it, or it was gone without having ended its
     recording; null if it did not. `exit_code` is negative for the number of a signal, and null if
-    nobody saw it.
+    nobody saw it. `recorded_until_ns` is the last time of its own recording.
     """
 
     process: int
@@ -47,6 +49,14 @@ class Life:
     failed_ns: int | None = None
     exit_code: int | None = None
     is_out_of_memory: bool = False
+    recorded_until_ns: int | None = None
+
+    @property
+    def surely_until_ns(self) -> int:
+        """Until when it surely lived: its exit was noticed somewhat later than it happened."""
+        if self.recorded_until_ns is None:
+            return self.end_ns
+        return max(self.recorded_until_ns, self.end_ns - MAX_NOTICE_DELAY_NS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +171,8 @@ class _Contemporaries:
     def add(self, life: Life) -> None:
         """Add a process that began after all others."""
         self.lives.append(life)
-        insort(self._sorted_ends_ns, life.end_ns)
-        self._ends_ns_by_rank.setdefault(life.rank, []).append(life.end_ns)
+        insort(self._sorted_ends_ns, life.surely_until_ns)
+        self._ends_ns_by_rank.setdefault(life.rank, []).append(life.surely_until_ns)
 
     def ended_before(self, life: Life) -> bool:
         """Return True if a process of a new attempt begins: the others, or most of them, had ended."""
@@ -221,16 +231,20 @@ def _list_lives(trace: Trace) -> list[Life]:
         entry = exits.get((row["host"], row["pid"], row["incarnation"]))
         known_ns = [row["first_ns"], row["last_ns"], *fatal_ns.get(process, [])]
         if process in offsets_ns:
-            wall_times_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
+            wall_times_ns = [row["started_ns"], row["incarnation"]]
             known_ns += [wall_ns + offsets_ns[process] for wall_ns in wall_times_ns if wall_ns]
         if row["complete"]:
             known_ns.append(last_readings_ns.get(process))
         times_ns = [ns for ns in known_ns if ns is not None]
         if times_ns:
+            recorded_until_ns = max(times_ns)
+            if entry and process in offsets_ns:
+                times_ns.append(entry.at_ns + offsets_ns[process])
             is_ended = row["file"] not in running
-            lives.append(
-                _describe_life(row, times_ns, fatal_ns.get(process, []), entry, is_ended=is_ended)
+            life = _describe_life(
+                row, times_ns, fatal_ns.get(process, []), entry, is_ended=is_ended
             )
+            lives.append(replace(life, recorded_until_ns=recorded_until_ns))
     return lives
 
 

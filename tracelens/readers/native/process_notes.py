@@ -36,18 +36,22 @@ def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
         row["main"] = False
         if not row["child"]:
             rows_by_rank.setdefault((row["role"], row["rank"]), []).append(row)
+    has_steps = any(row["stepped"] for row in rows)  # MPI programs record calls alone
     notes = []
     main_rows: list[tuple[int, dict[str, Any]]] = []  # with how often the rank was recorded
     for (role, rank), candidates in sorted(rows_by_rank.items()):
         main_row = max(candidates, key=lambda r: (r["stepped"], r["incarnation"], r["events"]))
         main_row["main"] = True
-        recorded_count = sum(row["stepped"] for row in candidates)
+        recorded_count = sum(
+            row["stepped"] if has_steps else bool(row["events"]) for row in candidates
+        )
         main_rows.append((recorded_count, main_row))
         if recorded_count > 1:
             subject = "Rank" if role == "worker" else "Parameter server"
             sentence = (
-                f"{subject} {rank} was recorded {recorded_count} times: the latest with steps, process "
-                f"{main_row['pid']}, stands for it, the others are kept apart."
+                f"{subject} {rank} was recorded {recorded_count} times: the latest"
+                f"{' with steps' if has_steps else ''}, process {main_row['pid']}, stands for it, the "
+                "others are kept apart."
             )
             notes.append(Note(file="", sentence=sentence, kind="restarted"))
     for row in _find_left_behind(main_rows):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-UNRECORDED: Final = -1
+UNRECORDED: Final = -1  # number of a process: it left no recording [definition]
 # ns: `record` and `watch` notice so late at most that a process ended [chosen]
 MAX_NOTICE_DELAY_NS: Final = 2_000_000_000
 

@@ -85,8 +85,8 @@ class Course:
         steps = steps[np.lexsort((-end_ns[steps], start_ns[steps]))]
         steps = steps[find_outermost(start_ns[steps], end_ns[steps])] if len(steps) else steps
         last_begin_ns = start_ns[steps].max(initial=0)
-        late_begins_ns = start_ns[is_incomplete & (start_ns > last_begin_ns)]
-        is_in_step = bool(len(late_begins_ns))
+        incomplete_begins_ns = start_ns[is_incomplete & (start_ns > last_begin_ns)]
+        is_in_step = bool(len(incomplete_begins_ns))
         if len(steps) or is_in_step:
             numbers = columns.number_column("step")
             step = numbers[steps]
@@ -99,7 +99,7 @@ class Course:
                 pauses,
                 is_in_step,
                 begun_step if is_begun else None,
-                int(late_begins_ns.min()) if is_in_step else None,
+                int(incomplete_begins_ns.min()) if is_in_step else None,
             )
         table = trace.steps.filter(pl.col("process") == process).sort("start_ns")
         step, start_ns, end_ns = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))

@@ -6,6 +6,7 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting.life.failed_attempts import find_failed_step
 from tracelens.align.steps import divide_into_steps
+from tracelens.reports.to_text import render
 from tracelens.verdicts.report import analyze
 
 
@@ -88,3 +89,10 @@ def test_step_that_is_counted_by_calls_is_about_right() -> None:
     ]
     trace = divide_into_steps(trace_of(rows, 2))
     assert find_failed_step(trace, 0).text in {" in about step 29", " in about step 30"}
+
+
+def test_message_with_brackets_is_no_markup() -> None:
+    report = analyze(
+        write_restarted(("RuntimeError", "[/w/pair.cc:5] closed"), None, worlds=(2, 2))
+    )
+    assert "[/w/pair.cc:5]" in render(report, length="full", width=200)

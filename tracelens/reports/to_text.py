@@ -152,7 +152,7 @@ def _write_section(section: Section) -> RenderableType:
         is_text = heading == section.headings[0] or heading in LEFT_ALIGNED
         table.add_column(heading, justify="left" if is_text else "right")
     for row in section.rows:
-        table.add_row(*map(clean, row))
+        table.add_row(*(Text(clean(cell)) for cell in row))  # no markup: a cell may have brackets
     return Group(Text(section.title), Padding(table, (0, 0, 1, 2)))
 
 

@@ -2,11 +2,15 @@
 
 import polars as pl
 import pytest
+from support.runs.lives import MS, WALL_BEGIN_NS, S, write_restarted
 from support.runs.traces import span, trace_of
-from support.watch.lives import BEGIN_NS, STEPS, WALL_BEGIN_NS, PlantedLife, S, plant_life
+from support.watch.lives import BEGIN_NS, STEPS, PlantedLife, plant_life
 
 from tracelens.accounting.life.attempts import find_attempts
-from tracelens.accounting.life.ledger import measure_life
+from tracelens.accounting.life.ledger import measure_life, name_uses
+from tracelens.analyses.life import sum_shares
+from tracelens.reports.messages import describe_life
+from tracelens.schema.life import Ended, Exited, Launched
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -68,3 +72,108 @@ def test_steps_that_each_attempt_counts_from_0_leave_open_what_was_kept() -> Non
     life = measure_life(job.trace())
     assert life is not None
     assert not life.is_kept_known
+
+
+def test_failed_step_of_a_single_attempt_was_not_done_again() -> None:
+    life = measure_life(write_restarted(("ValueError", "bad"), worlds=(2,)))
+    assert life is not None
+    assert not life.share("repeated")
+    assert life.share("failed_step") > 0
+
+
+def test_kept_steps_are_null_where_they_are_not_known() -> None:
+    job = PlantedLife(seed=1)
+    job.attempt("killed", 9)
+    job.attempt("complete", STEPS)
+    life = measure_life(job.trace())
+    assert life is not None
+    assert life.attempts["kept_steps"].to_list() == [None, STEPS]
+    shares = sum_shares(life)
+    assert ": at least 22 % of it in steps that were kept" in describe_life(shares)
+    uses = name_uses(shares.uses, is_kept_known=False)
+    assert (
+        "at most 0.9 % steps done again later" in uses
+        or "at most 1.0 % steps done again later" in uses
+    )
+
+
+def test_attempts_that_recorded_nothing_are_counted_by_their_launches_and_exits() -> None:
+    job = PlantedLife(seed=3)
+    job.attempt("killed", 30)
+    job.journal.append(Ended(at_ns=WALL_BEGIN_NS + job.now_ns, code=1))
+    job.now_ns += 1 * S
+    job.journal.append(Launched(at_ns=WALL_BEGIN_NS + job.now_ns))
+    job.now_ns += 5 * S
+    job.journal.append(Ended(at_ns=WALL_BEGIN_NS + job.now_ns, code=1))
+    job.now_ns += 1 * S
+    for rank in (0, 1):
+        began_ns = WALL_BEGIN_NS + job.now_ns + rank
+        ended_ns = began_ns + 4 * S
+        job.journal.append(Exited(ended_ns, "worker", rank, "host", 900 + rank, began_ns, 3))
+    job.now_ns += 6 * S
+    job.journal.append(Launched(at_ns=WALL_BEGIN_NS + job.now_ns))
+    job.attempt("complete", STEPS)
+    life = measure_life(job.trace())
+    assert life is not None
+    assert life.attempts["ranks"].to_list() == [1, 0, 2, 1]
+    assert life.attempts["failure"].to_list()[1:] == [
+        "the command failed before anything was recorded",
+        "rank 0 failed first: exit code 3",
+        None,
+    ]
+    assert life.uses["ns"].sum() == life.wall_ns
+    assert len(life.lives) == 2
+
+
+def test_launches_of_several_hosts_at_a_time_are_one_attempt() -> None:
+    job = PlantedLife(seed=4)
+    job.journal.append(Launched(at_ns=WALL_BEGIN_NS + job.now_ns + 1, host="other"))
+    job.attempt("killed", 30)
+    job.journal.append(Ended(at_ns=WALL_BEGIN_NS + job.now_ns - 1, code=1))
+    trace = job.trace()
+    journal = (*trace.journal[:-1], Ended(at_ns=WALL_BEGIN_NS + job.now_ns, code=1))
+    assert len(find_attempts(trace.with_(journal=journal))) == 1
+
+
+def test_failure_of_each_attempt_is_told_with_rank_step_message_and_line() -> None:
+    trace = write_restarted(("RuntimeError", "cosmic ray"), None, worlds=(3, 2))
+    life = measure_life(trace)
+    assert life is not None
+    failure = "rank 2 failed first in step 10: RuntimeError (cosmic ray) at <module> (train.py:9)"
+    assert life.attempts["failure"].to_list() == [failure, None]
+    shares = sum_shares(life)
+    assert shares.failure == failure
+    assert shares.worlds == (3, 2)
+    assert describe_life(shares).startswith("2 attempts (attempt 2 with 2 of 3 ranks) in ")
+
+
+def test_same_exception_of_all_ranks_is_one_failure_of_all() -> None:
+    life = measure_life(write_restarted(("ValueError", "all"), None, worlds=(3, 3)))
+    assert life is not None
+    assert life.attempts["failure"][0].startswith("all 3 ranks failed in step 10: ValueError (all)")
+    assert sum_shares(life).attempts_text == "2 attempts"
+
+
+def test_attempt_that_was_ended_from_outside_names_no_rank() -> None:
+    life = measure_life(write_restarted(("SIGTERM", ""), None, worlds=(2, 2)))
+    assert life is not None
+    assert life.attempts["failure"][0] == "its ranks were ended from outside (SIGTERM)"
+
+
+def test_exit_that_was_noticed_after_the_next_attempt_began_is_of_the_earlier_one() -> None:
+    """A shell starts the job again at once; who looks after it looks once a second."""
+    trace = write_restarted(("ValueError", "bad"), None, worlds=(3, 2))
+    exits = [
+        Exited(
+            WALL_BEGIN_NS + 21 * S + 300 * MS,
+            "worker",
+            rank,
+            "host",
+            100 + rank,
+            WALL_BEGIN_NS + S,
+            1,
+        )
+        for rank in range(3)
+    ]
+    attempts = find_attempts(trace.with_(journal=tuple(exits)))
+    assert [len(attempt.lives) for attempt in attempts] == [3, 2]

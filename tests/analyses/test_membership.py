@@ -98,30 +98,6 @@ def test_another_world_size_is_told() -> None:
     assert "worlds of 2, then 4 ranks" in told.sentence
 
 
-def test_whom_a_restart_left_behind_has_left() -> None:
-    """Killed as it was: that is how jobs lose ranks, and the ranks of both lives have not joined."""
-    run = trace(Scenario(ranks=4, steps=80))
-    events = run.events.collect()
-    lost = pl.col("rank") == 3
-    is_present = lost.eq(pl.col("step") < 40)
-    began = events.filter(is_present & ~lost)["start_ns"].min()
-    left_processes = run.processes.filter(~lost).with_columns(pl.col("process") + 4, main=False)
-    restarted_processes = run.processes.with_columns(
-        world=pl.when(lost).then(4).otherwise(3).cast(pl.Int32),
-        incarnation=pl.col("incarnation") + pl.when(lost).then(0).otherwise(10**12),
-        complete=~lost,
-        first_ns=pl.when(lost).then("first_ns").otherwise(began),
-        last_ns=pl.when(lost).then(began - pl.lit(1)).otherwise("last_ns"),
-    )
-    restarted = run.with_(
-        processes=pl.concat([restarted_processes, left_processes]),
-        events=events.filter(is_present).lazy(),
-        steps=run.steps.filter(is_present),
-    )
-    (told,) = faults(analyze(restarted))
-    assert (told.kind, told.ranks, told.steps) == ("world_change", (3,), (40, 40))
-
-
 def test_servers_do_not_come_and_go() -> None:
     """The simulator says what it cannot do."""
     with pytest.raises(InvalidArgument, match="no shards and no hops"):

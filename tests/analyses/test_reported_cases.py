@@ -201,7 +201,11 @@ def test_a_rank_that_shadows_the_others_had_fewer_batches() -> None:
     report = uneven(10, hangs=False)
     assert [one.kind for one in report.findings if one.category == "fault"] == ["uneven_inputs"]
     assert report.findings[0].ranks == (1,)
-    assert ADVICE_IF_UNEVEN in report.verdict.action
+    assert (
+        "It took part in the others' collectives until then (Join)" in report.findings[0].sentence
+    )
+    assert "drop_last=True" in report.verdict.action
+    assert ADVICE_IF_UNEVEN not in report.verdict.action
     assert "restart" not in report.verdict.action
 
 

@@ -50,7 +50,15 @@ def read_truth(state: Path) -> Counter[str]:
             if what in {first, *SLOW_STEPS}:
                 uses["first_step" if what == first else "slow_steps"] += ns - usual_ns
                 ns = usual_ns
-            uses["kept" if int(what.split()[1]) < later_step else "repeated"] += ns
+            is_kept = int(what.split()[1]) < later_step
+            use = (
+                "failed_step"
+                if next_one["what"] == "failure"
+                else "kept"
+                if is_kept
+                else "repeated"
+            )
+            uses[use] += ns
         if number:
             failed_ns = next(
                 one["at_ns"] for one in attempts[number - 1] if one["what"] == "failure"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 class EarlyEnd:
     """Ranks whose last training step is `last_step`, or before it; others have `others_last_step`.
 
-    These began that step `gap_ns` after the last of the ranks had ended its own last one.
+    These began that step `gap_ns` after the last of the ranks had ended its own last one. `joins_on`:
+    the ranks went on to take part in the others' collectives, as within PyTorch's Join.
     """
 
     ranks: tuple[int, ...]
     last_step: int
     others_last_step: int
     gap_ns: int
+    joins_on: bool = False
 
     @property
     def missing_steps(self) -> int:
@@ -66,4 +69,21 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
         return None
     last_step, ended_ns = early_ends.select(pl.col("step", "end_ns").max()).row(0)
     ranks = tuple(early_ends["rank"].sort().to_list())
-    return EarlyEnd(ranks, last_step, others_last_step, gap_ns=others_begin_ns - ended_ns)
+    joins_on = _joins_on(
+        trace,
+        dict(early_ends.select("process", "end_ns").iter_rows()),
+        others_last_step - last_step,
+    )
+    return EarlyEnd(ranks, last_step, others_last_step, others_begin_ns - ended_ns, joins_on)
+
+
+def _joins_on(trace: Trace, end_ns_by_process: dict[int, int], missing_steps: int) -> bool:
+    """Return True if each process, after its last step, took part in as many calls as it lacks steps."""
+    for process, end_ns in end_ns_by_process.items():
+        later_call_count = 0
+        for grid in trace.calls:
+            begins_ns = grid.start_ns[:, np.flatnonzero(grid.processes == process)]
+            later_call_count += int((begins_ns >= end_ns).sum())
+        if later_call_count < missing_steps:
+            return False
+    return True

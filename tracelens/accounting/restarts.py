@@ -1,4 +1,4 @@
-"""Ranks that were left behind or came back when an elastic launcher started a job again."""
+"""Ranks that came back when a launcher started them again."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import polars as pl
 
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
-
-
-def find_left_behind(trace: Trace) -> list[int]:
-    """Return the main processes of ranks without which the job began again."""
-    workers = trace.workers.filter(pl.col("world") > 0)
-    if workers["world"].n_unique() < 2:
-        return []
-    latest_world = workers.sort("incarnation", "first_ns")["world"].last()
-    restart_ns = workers.filter(pl.col("world") == latest_world)["first_ns"].min()
-    leavers = workers.filter((pl.col("world") != latest_world) & (pl.col("last_ns") < restart_ns))
-    return leavers["process"].to_list()
 
 
 def find_restarted(trace: Trace) -> list[int]:

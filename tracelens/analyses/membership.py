@@ -1,8 +1,9 @@
 """Membership: ranks that join or leave while the job runs, as elastic launchers let them.
 
 A rank has joined, or left, if it begins later, or ends earlier, than the others by more than a few
-steps, its recording being complete. Restarts with another number of ranks are found by the world size
-that processes report (docs/analyses/integrity-and-membership.md).
+steps, its recording being complete. Another number of ranks in a later attempt is no such change: the
+trace is about the last attempt, and the job's life tells of the others
+(docs/analyses/integrity-and-membership.md).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.accounting.restarts import find_left_behind, find_restarted
+from tracelens.accounting.restarts import find_restarted
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
@@ -57,7 +58,7 @@ def run(facts: Facts) -> Membership:
     trace = facts.trace
     presence = _find_presence(trace, facts.roles.server_rank)
     epochs = _divide_into_epochs(presence)
-    workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
+    workers = trace.workers.filter(pl.col("world") > 0)
     worlds = workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
     has_change = len(worlds) > 1 or epochs["joined"].count() or _has_regrouped(trace, epochs)
     if has_change and not presence.is_empty():
@@ -100,11 +101,9 @@ def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
     )
     if server is not None:  # a worker that has taken its last work is still there
         begins_later = ends_earlier = pl.lit(value=False)
-    was_restarted, was_left_behind = (
-        pl.col("process").is_in(find(trace)) for find in (find_restarted, find_left_behind)
-    )
+    was_restarted = pl.col("process").is_in(find_restarted(trace))
     has_joined = begins_later & is_whole & ~was_restarted
-    has_left = ends_earlier & (is_whole | was_left_behind)
+    has_left = ends_earlier & is_whole
     return (
         trace.workers.join(steps, on="process", how="inner")
         .select(
@@ -161,10 +160,16 @@ def _report_uneven(early: EarlyEnd) -> Finding:
             "who": fmt.capital(fmt.listing("rank", early.ranks)),
             "last": str(early.last_step),
             "end": str(early.others_last_step),
+            "join": (
+                f" {'It' if len(early.ranks) == 1 else 'They'} took part in the others' collectives "
+                "until then (Join)."
+                if early.joins_on
+                else ""
+            ),
         },
         ranks=early.ranks,
         steps=(early.last_step + 1, early.others_last_step),
-        evidence={"ended_early": list(early.ranks)},
+        evidence={"ended_early": list(early.ranks), "joins_on": early.joins_on},
     )
 
 

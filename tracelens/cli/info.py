@@ -96,11 +96,11 @@ def _summarize_files(path: Path) -> dict[str, Any]:
     is_main, restarts = find_main_processes(files)  # [file]; notes on ranks with several processes
     return {
         "trace": shown_name(path),
-        "ranks_expected": max(sum(is_main), *(facts.side.process.world for facts in files)),
-        "processes": [
-            _describe_process(facts, main)
-            for facts, main in sorted(zip(files, is_main, strict=True), key=_get_order)
-        ],
+        "ranks_expected": max(
+            sum(is_main),
+            *(facts.side.process.world for facts, main in zip(files, is_main, strict=True) if main),
+        ),
+        "processes": [_describe_process(facts) for facts in sorted(files, key=_get_order)],
         "clock": _describe_clocks(files),
         "sampled": count_sampled_processes(path, files),
         "devices": _list_device_clocks(files),
@@ -112,21 +112,21 @@ def _summarize_files(path: Path) -> dict[str, Any]:
     }
 
 
-def _get_order(facts_and_flag: tuple[FileFacts, bool]) -> tuple[str, int, int]:
-    facts, _ = facts_and_flag
+def _get_order(facts: FileFacts) -> tuple[str, int, int]:
     process = facts.side.process
     return (process.role, process.rank, process.pid)
 
 
-def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
-    """Return the facts of a process; only the `main` process of a worker rank has steps."""
+def _describe_process(facts: FileFacts) -> dict[str, Any]:
+    """Return the facts of a process; only workers of any attempt have steps, and not their children."""
     process, summary = facts.side.process, facts.summary
+    is_child = process.parent_rank_pid is not None
     return {
         "role": process.role,
         "rank": process.rank,
         "host": process.host,
         "pid": process.pid,
-        "steps": summary.steps if main and process.role == "worker" else 0,
+        "steps": summary.steps if process.role == "worker" and not is_child else 0,
         "events": summary.rows,
         "seconds": _measure_seconds(summary.first_ns, summary.last_ns),
         "dropped": sum(facts.lost_by_reason.values()),
@@ -179,7 +179,7 @@ def describe(trace: Trace) -> dict[str, Any]:
     from tracelens.model.fmt import shown_name
     from tracelens.reports.messages import write_note
 
-    step_count_by_process = dict(trace.steps.group_by("process").len().iter_rows())
+    step_count_by_process = _count_steps(trace)
     fatal = trace.endings.filter(pl.col("thread").is_null()).unique("process", keep="first")
     cause_by_process = dict(fatal.select("process", "cause").iter_rows())
     processes = [
@@ -206,6 +206,24 @@ def describe(trace: Trace) -> dict[str, Any]:
     }
 
 
+def _count_steps(trace: Trace) -> dict[int, int]:
+    """Return the number of steps of each worker, also of earlier attempts, which are not aligned."""
+    from tracelens.accounting.life.courses import Course
+
+    earlier_workers = trace.processes.filter(role="worker", main=False, child=False)
+    courses = {
+        process: Course.read(trace, process)
+        for process in earlier_workers["process"]
+        if process in trace.source.part_by_process
+    }
+    step_counts = {
+        process: len(course.step) + course.is_in_step
+        for process, course in courses.items()
+        if course.has_recorded_steps
+    }
+    return step_counts | dict(trace.steps.group_by("process").len().iter_rows())
+
+
 def _measure_life(path: Path) -> dict[str, Any] | None:
     """Return what became of the wall time of a job, for which its events are read."""
     from tracelens import load
@@ -219,7 +237,6 @@ def _measure_life(path: Path) -> dict[str, Any] | None:
 
 def _describe_life(trace: Trace) -> dict[str, Any] | None:
     """Return the uses of the wall time of a job that was restarted or failed; None for others."""
-    from tracelens.accounting.life.failures import find_failures
     from tracelens.accounting.life.ledger import measure_life
     from tracelens.analyses.life import sum_shares
     from tracelens.reports.messages import describe_life
@@ -227,7 +244,7 @@ def _describe_life(trace: Trace) -> dict[str, Any] | None:
     life = None if trace.partial_communicators or trace.is_snapshot else measure_life(trace)
     if life is None:
         return None
-    shares = sum_shares(life, find_failures(trace, life.lives[-1]))
+    shares = sum_shares(life)
     if shares.attempts == 1 and shares.failure is None:
         return None
     return {"sentence": describe_life(shares), **asdict(shares)}

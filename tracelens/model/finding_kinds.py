@@ -395,7 +395,8 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         cases={
             "left": (
                 "{who} ended by itself{where} and noted no error; {others} ended after it ({causes})."
-            )
+            ),
+            "all": "All {count} ranks failed alike{where}: {cause}.",
         },
     ),
     FindingKind(
@@ -415,8 +416,8 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         group="whole job",
         action="Look at why attempts failed, and save checkpoints as often as they pay.",
         sentence=(
-            "The job was started {times} in {wall}, and {kept} of this time went into steps that were "
-            "kept; {uses}.{unknown}"
+            "The job was started {times} in {wall}; {failure}. Steps that were kept took {kept} of this "
+            "time; {uses}.{unknown}"
         ),
     ),
     FindingKind(
@@ -476,7 +477,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
         ),
         sentence=(
             "{who} ended training after step {last}, the others after step {end}: ranks had unequal "
-            "numbers of batches. Ranks are compared only in the steps that they share."
+            "numbers of batches.{join} Ranks are compared only in the steps that they share."
         ),
     ),
     FindingKind(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Alignment, Note, Trace
     from tracelens.model.verdict import Ledger, Verdict
 
+MAX_ATTEMPTS_LISTED: Final = 3  # attempts: a sentence lists no more of one kind [policy]
 REPORT_FORMAT: Final = "tracelens.report/3"
 
 
@@ -119,7 +120,8 @@ class LifeShares:
 
     `uses` are shares of `wall_ns` by use, the largest first, which add up to 1; `goodput` is that of
     steps that were kept. `is_kept_known` is False if it is not known which steps were done again.
-    `failure` says what the last attempt failed of; null if it did not.
+    `failure` says of what the last attempt failed that did; null if none did. `worlds` are the ranks of
+    each attempt; 0 where none was seen.
     """
 
     wall_ns: int
@@ -128,6 +130,23 @@ class LifeShares:
     uses: Mapping[str, float]
     is_kept_known: bool
     failure: str | None
+    worlds: tuple[int, ...] = ()
+
+    @property
+    def attempts_text(self) -> str:
+        """How many attempts there were, and which of them had fewer ranks than others."""
+        most_ranks = max(self.worlds, default=0)
+        fewer = [
+            f"attempt {number} with {world} of {most_ranks} ranks"
+            for number, world in enumerate(self.worlds, 1)
+            if 0 < world < most_ranks
+        ]
+        more_count = len(fewer) - MAX_ATTEMPTS_LISTED
+        more = [f"{more_count} more with fewer"] if more_count > 0 else []
+        attempts_text = count(self.attempts, "attempt")
+        if not fewer:
+            return attempts_text
+        return f"{attempts_text} ({join_words([*fewer[:MAX_ATTEMPTS_LISTED], *more])})"
 
 
 @dataclass(frozen=True)

@@ -436,12 +436,13 @@ class Trace:
     def expected_ranks(self) -> int:
         """How many ranks the job has, servers included: as processes report it, but at least those seen.
 
-        Ranks are numbered from 0, so the highest one shows how many workers there are.
+        Processes of earlier attempts do not count. Ranks are numbered from 0, so the highest one shows
+        how many workers there are.
         """
-        world_size = self.processes["world"].max() if self.processes.height else 0
+        world_size = self.processes.filter(pl.col("main"))["world"].max()
         highest_rank = self.workers["rank"].max()
         numbered = highest_rank + 1 + self.shards.height if isinstance(highest_rank, int) else 0
-        seen_count = self.processes.filter(pl.col("main")).height
+        seen_count = self.workers.height + self.shards.height
         return max(int(world_size) if isinstance(world_size, int) else 0, seen_count, numbered)
 
     def with_(self, **changes: Any) -> Self:

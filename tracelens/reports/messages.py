@@ -73,18 +73,14 @@ def list_verdict_lines(report: Report) -> list[tuple[str, str]]:
 def describe_life(life: LifeShares) -> str:
     """Return in one line what became of the job's wall time."""
     # `goodput` is the share of it in steps that were kept, `uses` are shares by use.
-    from tracelens.accounting.life.ledger import USES  # noqa: PLC0415 - info reads no tables
+    from tracelens.accounting.life.ledger import name_uses  # noqa: PLC0415 - info reads no tables
 
     at_least = "" if life.is_kept_known else "at least "
     kept = f"{at_least}{fmt.percent(life.goodput)} of it in steps that were kept"
-    uses = [
-        f"{fmt.percent(share)} {USES[use]}"
-        for use, share in life.uses.items()
-        if use != "kept" and share >= _WORTH_NAMING
-    ]
-    attempts = fmt.count(life.attempts, "attempt")
-    shares = "; ".join([kept, *uses[:_MOST_NAMED]])
-    return f"{attempts} in {fmt.duration(life.wall_ns)}: {shares}."
+    uses = {use: share for use, share in life.uses.items() if share >= _WORTH_NAMING}
+    phrases = name_uses(uses, is_kept_known=life.is_kept_known)
+    shares = "; ".join([kept, *phrases[:_MOST_NAMED]])
+    return f"{life.attempts_text} in {fmt.duration(life.wall_ns)}: {shares}."
 
 
 def describe_losses(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:

@@ -17,7 +17,8 @@ MOST_ROWS: Final = 8
 _ALPHA_BETA: Final = "\N{GREEK SMALL LETTER ALPHA}\N{EN DASH}\N{GREEK SMALL LETTER BETA}"
 FEWEST_ROWS: Final = {"epochs": 2, "attempts": 2}  # of one row there is nothing to say
 
-OPTIONAL: Final = ("algorithm",)  # left out where no row has one
+LEFT_ALIGNED: Final = ("how it failed",)  # columns of sentences
+OPTIONAL: Final = ("algorithm", "failure")  # left out where no row has one
 
 
 def _write_number(value: float) -> str:
@@ -93,6 +94,7 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("from step", "first_step", str),
             ("to", "last_step", str),
             ("kept", "kept_steps", str),
+            ("how it failed", "failure", str),
         ),
     ),
     "critical_path": (

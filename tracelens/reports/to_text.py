@@ -16,7 +16,7 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import duration, percent
 from tracelens.model.inert import clean
 from tracelens.reports.messages import list_verdict_lines, name_cause, write_note, write_saving
-from tracelens.reports.tables import make_sections
+from tracelens.reports.tables import LEFT_ALIGNED, make_sections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,9 +149,10 @@ def _write_waterfall(efficiency: Efficiency) -> RenderableType:
 def _write_section(section: Section) -> RenderableType:
     table = Table(box=None, padding=(0, 1), show_edge=False, header_style="dim")
     for heading in section.headings:
-        table.add_column(heading, justify="left" if heading == section.headings[0] else "right")
+        is_text = heading == section.headings[0] or heading in LEFT_ALIGNED
+        table.add_column(heading, justify="left" if is_text else "right")
     for row in section.rows:
-        table.add_row(*map(clean, row))
+        table.add_row(*(Text(clean(cell)) for cell in row))  # no markup: a cell may have brackets
     return Group(Text(section.title), Padding(table, (0, 0, 1, 2)))
 
 

@@ -56,6 +56,13 @@ _PERIODIC_DATA: Final = (
     "loader (DataLoader(persistent_workers=True)); else load ahead, or use faster storage."
 )
 
+_BALANCE_JOINED_INPUTS: Final = (
+    "Give all ranks equally many batches (drop_last=True, DistributedSampler): within Join, ranks that "
+    "ended early only wait for the others."
+)
+_LOOK_AT_COMMON_FAILURE: Final = (
+    "Look at this code and its inputs: it failed on all ranks, so no single rank is the cause."
+)
 _SEND_ARRAYS: Final = (
     "Call comm.{buffers} with arrays (NumPy, or any buffer) instead of comm.{method}, which pickles its "
     "objects; then join small arrays into one."
@@ -65,15 +72,9 @@ _SEND_ARRAYS: Final = (
 def advise(finding: Finding) -> str:
     """Advise about a finding, with ranks, phase and what was measured."""
     evidence, ranks = finding.evidence, _name_ranks(finding)
-    code_advice = _advise_by_code(evidence, ranks)
-    if code_advice:
-        return code_advice
-    if evidence.get("ended_early"):
-        return KINDS["uneven_inputs"].action
-    if evidence.get("pickled"):
-        return _SEND_ARRAYS.format(
-            method=evidence["pickled"]["method"], buffers=evidence["pickled"]["method"].capitalize()
-        )
+    action = _advise_by_code(evidence, ranks) or _advise_by_evidence(evidence)
+    if action:
+        return action
     if finding.kind not in {"straggler", "slow_all", "slow_host", "data_stall"}:
         return KINDS[finding.kind].action
     return (
@@ -95,6 +96,19 @@ def _advise_by_code(evidence: Mapping[str, Any], ranks: str) -> str | None:
     if watched["state"] == "stopped":
         return _STOPPED.format(rank=watched["rank"])
     return f"Look at this code of rank {watched['rank']}: {watched['frame']}."
+
+
+def _advise_by_evidence(evidence: Mapping[str, Any]) -> str | None:
+    """Advise on what evidence alone decides; None where it decides nothing."""
+    if evidence.get("ended_early"):
+        return _BALANCE_JOINED_INPUTS if evidence.get("joins_on") else KINDS["uneven_inputs"].action
+    if evidence.get("is_common"):
+        return _LOOK_AT_COMMON_FAILURE
+    if evidence.get("pickled"):
+        return _SEND_ARRAYS.format(
+            method=evidence["pickled"]["method"], buffers=evidence["pickled"]["method"].capitalize()
+        )
+    return None
 
 
 def _advise_by_period(finding: Finding) -> str | None:

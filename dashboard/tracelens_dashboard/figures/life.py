@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.accounting.life.ledger import USES
+from tracelens.accounting.life.ledger import USES, name_uses
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, bars, empty, figure
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 NO_LIFE: Final = "TraceLens did not record this run from its begin to its end."
 # The uses of an attempt in the order in which most of them happen.
 _IN_ORDER: Final = (
-    *("start_up", "data_preparation", "first_step", "kept", "slow_steps", "repeated"),
+    *(
+        "start_up",
+        "data_preparation",
+        "first_step",
+        "kept",
+        "slow_steps",
+        "repeated",
+        "failed_step",
+    ),
     *("checkpoint", "evaluation", "hanging", "shut_down", "dead"),
 )
 USE_COLUMNS: Final[quantity.Columns] = {
@@ -28,11 +36,12 @@ USE_COLUMNS: Final[quantity.Columns] = {
 }
 
 
-def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
+def by_attempt(uses: pl.DataFrame, attempt_rows: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw what each attempt's time was used for, one bar after the other.
 
     `uses` has one row per attempt and use (`USE_COLUMNS`), with its time and its share of the
-    job's. Attempts follow each other on the axis; so do the uses of one, in the usual order.
+    job's. `attempt_rows` has a row per attempt, with its number of kept steps, null if unknown.
+    Attempts follow each other on the axis; so do the uses of one, in the usual order.
     """
     if uses.is_empty():
         return empty(theme, NO_LIFE)
@@ -65,26 +74,30 @@ def by_attempt(uses: pl.DataFrame, theme: Theme) -> Drawing:
         bargap=0.3,
         **axes.LEGEND,
     )
-    return Drawing(plot, _describe_uses(uses), lambda: quantity.tabulate(uses, USE_COLUMNS))
+    return Drawing(
+        plot, _describe_uses(uses, attempt_rows), lambda: quantity.tabulate(uses, USE_COLUMNS)
+    )
 
 
-def _describe_uses(uses: pl.DataFrame) -> str:
+def _describe_uses(uses: pl.DataFrame, attempt_rows: pl.DataFrame) -> str:
     """Return the share of the wall time in kept steps, and the four largest other uses."""
-    # `uses` has one row per attempt and use, with its time (`ns`) and its share of the job's.
+    # `uses` has one row per attempt and use, with its time (`ns`) and its share of the job's;
+    # `attempt_rows` has one row per attempt, with its number of kept steps, null if unknown.
+    is_kept_known = not attempt_rows["kept_steps"].null_count()
+    at_least = "" if is_kept_known else "at least "
     share_by_use = uses.group_by("use").agg(pl.col("share").sum()).sort("share", descending=True)
     kept_share = float(share_by_use.filter(pl.col("use") == "kept")["share"].sum())
-    other_uses = [
-        f"{text.percent(share)} {USES[use]}" for use, share in share_by_use.rows() if use != "kept"
-    ]
+    other_uses = name_uses(dict(share_by_use.rows()), is_kept_known=is_kept_known)
     wall_text = text.duration(int(uses["ns"].sum()))
     largest = ", ".join(other_uses[:4])
-    return f"Of {wall_text}, {text.percent(kept_share)} were steps that were kept; {largest}."
+    return f"Of {wall_text}, {at_least}{text.percent(kept_share)} were steps that were kept; {largest}."
 
 
 def _choose_colours(theme: Theme) -> dict[str, str]:
     return {
         "kept": theme.faster,
         "repeated": theme.slower,
+        "failed_step": theme.series_colours[2],
         "slow_steps": theme.ramp_colours[3],
         "first_step": theme.series_colours[0],
         "checkpoint": theme.series_colours[5],

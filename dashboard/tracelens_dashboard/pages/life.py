@@ -40,7 +40,7 @@ BY_ATTEMPT: Final = ChartCard(
         "A bar for each start of the job. Steps that were kept are what no later attempt did again; "
         "the rest is what training cost beyond them."
     ),
-    draw=from_tables(life.by_attempt, "life"),
+    draw=from_tables(life.by_attempt, "life", "attempts"),
     height_px=fit_rows(_count_attempts, frame_px=130, row_px=40, least_px=220, most_px=900),
 )
 CARDS: Final[tuple[ChartCard, ...]] = (BY_ATTEMPT,)

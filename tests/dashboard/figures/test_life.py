@@ -15,9 +15,20 @@ def uses_of(*rows: tuple[int, str, int]) -> pl.DataFrame:
     return pl.DataFrame(shares, schema=LIFE_COLUMNS, orient="row")
 
 
+def attempts_of(*kept_steps: int | None) -> pl.DataFrame:
+    return pl.DataFrame({"kept_steps": kept_steps}, schema={"kept_steps": pl.Int32()})
+
+
+def test_kept_steps_are_a_lower_bound_where_attempts_count_from_0() -> None:
+    uses = uses_of((1, "repeated", 2 * S), (2, "kept", 8 * S))
+    drawing = life.by_attempt(uses, attempts_of(None, 80), LIGHT)
+    assert drawing.summary.startswith("Of 10.0 s, at least 80 % were steps that were kept")
+    assert "at most 20 % steps done again later" in drawing.summary
+
+
 def test_attempts_follow_each_other() -> None:
     uses = uses_of((1, "start_up", 2 * S), (1, "kept", 5 * S), (1, "dead", S), (2, "kept", 2 * S))
-    drawing = life.by_attempt(uses, LIGHT)
+    drawing = life.by_attempt(uses, attempts_of(0, 50), LIGHT)
     bars = sorted(
         (base, base + length, label)
         for trace in drawing.figure.data
@@ -39,5 +50,5 @@ def test_attempts_follow_each_other() -> None:
 
 
 def test_run_that_was_not_recorded_has_no_bars() -> None:
-    drawing = life.by_attempt(pl.DataFrame(schema=LIFE_COLUMNS), LIGHT)
+    drawing = life.by_attempt(pl.DataFrame(schema=LIFE_COLUMNS), attempts_of(), LIGHT)
     assert (len(drawing.figure.data), drawing.summary) == (0, life.NO_LIFE)

@@ -69,9 +69,9 @@ class PlantedLife:
         if is_complete:
             self._pass("shut_down", 700 * MS)
         elif ending == "killed":
-            self._pass("repeated", 40 * MS)
+            self._pass("failed_step", 40 * MS)
         else:
-            self._pass("repeated", USUAL_NS)
+            self._pass("failed_step", USUAL_NS)
             self._pass("hanging", 20 * S)
         self._end(process, began_ns, is_complete=is_complete)
         self._pass("shut_down" if is_complete else "dead", 2 * S)

@@ -2,21 +2,22 @@
 
 The processes of an attempt live at the same time. A process of a rank that has had one in the attempt
 begins a new attempt, unless most of the other ranks live on, as when one worker of a parameter server
-comes back. All times are on the common clock.
+comes back. The journal shows attempts that recorded nothing: exits of processes, or launches of commands
+that failed. All times are on the common clock.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.common import to_common_times
 from tracelens.distil.outline import list_outlines
-from tracelens.schema.life import Exited
+from tracelens.schema.life import Ended, Exited, Launched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
+UNRECORDED: Final = -1  # number of a process: it left no recording [definition]
+# ns: `record` and `watch` notice so late at most that a process ended [chosen]
+MAX_NOTICE_DELAY_NS: Final = 2_000_000_000
+
+
 @dataclass(frozen=True)
 class Life:
-    """When a recorded process lived; `is_ended` is False for one that may still run.
+    """When a process lived; `is_ended` is False for one that may still run.
 
-    `failed_ns` is when it failed: when an exception or a signal ended it, or it was gone without having
-    ended its recording; null if it did not. `exit_code` is negative for the number of a signal, and null
-    if nobody saw it.
+    `process` is `UNRECORDED` for one that left no recording, and whose exit was seen. `failed_ns` is
+    when it failed: when an exception or a signal ended it, or it was gone without having ended its
+    recording; null if it did not. `exit_code` is negative for the number of a signal, and null if
+    nobody saw it. `recorded_until_ns` is the last time of its own recording.
     """
 
     process: int
@@ -42,24 +49,30 @@ class Life:
     failed_ns: int | None = None
     exit_code: int | None = None
     is_out_of_memory: bool = False
+    recorded_until_ns: int | None = None
+
+    @property
+    def surely_until_ns(self) -> int:
+        """Until when it surely lived: its exit was noticed somewhat later than it happened."""
+        if self.recorded_until_ns is None:
+            return self.end_ns
+        return max(self.recorded_until_ns, self.end_ns - MAX_NOTICE_DELAY_NS)
 
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """Processes that lived together, by rank; `process` is that of the rank with most steps."""
+    """Processes that lived together, by rank; `process` is that of the rank with most steps.
+
+    `process` is null if none of them left a recording. `lives` is empty for a command of which no
+    process was seen: it was launched at `begin_ns` and failed at `end_ns`. `world` is the number of
+    ranks that processes report, at least those seen.
+    """
 
     lives: tuple[Life, ...]
-    process: int
-
-    @property
-    def begin_ns(self) -> int:
-        """When the first of its processes began."""
-        return min(life.begin_ns for life in self.lives)
-
-    @property
-    def end_ns(self) -> int:
-        """When the last of its processes ended."""
-        return max(life.end_ns for life in self.lives)
+    process: int | None
+    begin_ns: int
+    end_ns: int
+    world: int = 0
 
     @property
     def is_ended(self) -> bool:
@@ -69,6 +82,8 @@ class Attempt:
     @property
     def failed_ns(self) -> int | None:
         """When the first of its processes failed; None if none did."""
+        if not self.lives:
+            return self.end_ns
         return min(
             (life.failed_ns for life in self.lives if life.failed_ns is not None), default=None
         )
@@ -78,22 +93,71 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     """Return the attempts of a job's workers, by time; empty for what TraceLens did not record."""
     if trace.recognition is not None or trace.clocks.is_empty():
         return []
-    outlines = list_outlines(trace)
+    attempts = [_describe_attempt(trace, lives) for lives in _group_lives(_list_lives(trace))]
+    if all(attempt.process is None for attempt in attempts):
+        return []
+    unrecorded_lives = [
+        life
+        for life in _list_unrecorded_lives(trace)
+        if not any(_overlaps(attempt, life.begin_ns, life.end_ns) for attempt in attempts)
+    ]
+    attempts += [_describe_attempt(trace, lives) for lives in _group_lives(unrecorded_lives)]
+    attempts += _list_failed_launches(trace, attempts)
+    return sorted(attempts, key=lambda attempt: attempt.begin_ns)
+
+
+def _group_lives(lives: Sequence[Life]) -> list[list[Life]]:
+    """Return the lives of each attempt, by time."""
     groups: list[_Contemporaries] = []
-    for life in sorted(_list_lives(trace), key=lambda life: (life.begin_ns, life.rank)):
+    for life in sorted(lives, key=lambda life: (life.begin_ns, life.rank)):
         if not groups or groups[-1].ended_before(life):
             groups.append(_Contemporaries())
         groups[-1].add(life)
-    attempts = []
-    for group in groups:
-        outlined_processes = [life.process for life in group.lives if life.process in outlines]
-        if outlined_processes:
-            most_steps = max(
-                outlined_processes, key=lambda process: outlines[process].step_event_count
-            )
-            lives = tuple(sorted(group.lives, key=lambda life: life.rank))
-            attempts.append(Attempt(lives, most_steps))
-    return attempts
+    return [group.lives for group in groups]
+
+
+def _overlaps(attempt: Attempt, begin_ns: int, end_ns: int) -> bool:
+    return attempt.begin_ns <= end_ns and attempt.end_ns >= begin_ns
+
+
+def _describe_attempt(trace: Trace, lives: Sequence[Life]) -> Attempt:
+    """Return the attempt of processes that lived together."""
+    outlines = list_outlines(trace)
+    processes = [life.process for life in lives]
+    worlds = trace.processes.filter(pl.col("process").is_in(processes))["world"].drop_nulls()
+    most_steps = max(
+        (process for process in processes if process in outlines),
+        key=lambda process: outlines[process].step_event_count,
+        default=None,
+    )
+    return Attempt(
+        tuple(sorted(lives, key=lambda life: life.rank)),
+        most_steps,
+        begin_ns=min(life.begin_ns for life in lives),
+        end_ns=max(life.end_ns for life in lives),
+        world=max([len({life.rank for life in lives}), *worlds]),
+    )
+
+
+def _list_failed_launches(trace: Trace, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the commands that failed and of whose processes nothing was seen.
+
+    Several commands may run at a time, as one a host. What lived while any of them ran was theirs.
+    """
+    offset_ns = find_wall_offset_ns(trace)
+    launches: list[Attempt] = []
+    running_count, begin_ns = 0, 0
+    for entry in trace.journal:
+        at_ns = entry.at_ns + offset_ns
+        if isinstance(entry, Launched):
+            begin_ns = begin_ns if running_count else at_ns
+            running_count += 1
+        elif isinstance(entry, Ended) and running_count:
+            running_count -= 1
+            has_attempt = any(_overlaps(attempt, begin_ns, at_ns) for attempt in attempts)
+            if not running_count and entry.code and not has_attempt:
+                launches.append(Attempt((), None, begin_ns, at_ns))
+    return launches
 
 
 class _Contemporaries:
@@ -107,8 +171,8 @@ class _Contemporaries:
     def add(self, life: Life) -> None:
         """Add a process that began after all others."""
         self.lives.append(life)
-        insort(self._sorted_ends_ns, life.end_ns)
-        self._ends_ns_by_rank.setdefault(life.rank, []).append(life.end_ns)
+        insort(self._sorted_ends_ns, life.surely_until_ns)
+        self._ends_ns_by_rank.setdefault(life.rank, []).append(life.surely_until_ns)
 
     def ended_before(self, life: Life) -> bool:
         """Return True if a process of a new attempt begins: the others, or most of them, had ended."""
@@ -119,6 +183,12 @@ class _Contemporaries:
         if ends_of_rank_ns:  # its rank had a process in the attempt
             return 2 * others_lived_on <= other_count
         return not others_lived_on
+
+
+def find_wall_offset_ns(trace: Trace) -> int:
+    """Return the offset from wall time to common time, of the first process for which it is known."""
+    offsets_ns = _find_wall_offsets_ns(trace, trace.processes["process"].to_list())
+    return offsets_ns[min(offsets_ns)] if offsets_ns else 0
 
 
 def wall_to_common_ns(trace: Trace, process: int) -> int | None:
@@ -161,17 +231,44 @@ def _list_lives(trace: Trace) -> list[Life]:
         entry = exits.get((row["host"], row["pid"], row["incarnation"]))
         known_ns = [row["first_ns"], row["last_ns"], *fatal_ns.get(process, [])]
         if process in offsets_ns:
-            wall_times_ns = [row["started_ns"], row["incarnation"], entry.at_ns if entry else None]
+            wall_times_ns = [row["started_ns"], row["incarnation"]]
             known_ns += [wall_ns + offsets_ns[process] for wall_ns in wall_times_ns if wall_ns]
         if row["complete"]:
             known_ns.append(last_readings_ns.get(process))
         times_ns = [ns for ns in known_ns if ns is not None]
         if times_ns:
+            recorded_until_ns = max(times_ns)
+            if entry and process in offsets_ns:
+                times_ns.append(entry.at_ns + offsets_ns[process])
             is_ended = row["file"] not in running
-            lives.append(
-                _describe_life(row, times_ns, fatal_ns.get(process, []), entry, is_ended=is_ended)
+            life = _describe_life(
+                row, times_ns, fatal_ns.get(process, []), entry, is_ended=is_ended
             )
+            lives.append(replace(life, recorded_until_ns=recorded_until_ns))
     return lives
+
+
+def _list_unrecorded_lives(trace: Trace) -> list[Life]:
+    """Return the workers whose exit was seen, and whose recording is not there."""
+    identity = ("host", "pid", "incarnation")
+    recorded = {*trace.processes.select(identity).iter_rows()}
+    offset_ns = find_wall_offset_ns(trace)
+    return [
+        Life(
+            UNRECORDED,
+            entry.rank,
+            (entry.incarnation or entry.at_ns) + offset_ns,
+            entry.at_ns + offset_ns,
+            is_ended=True,
+            failed_ns=entry.at_ns + offset_ns if entry.code else None,
+            exit_code=entry.code,
+            is_out_of_memory=entry.is_out_of_memory,
+        )
+        for entry in trace.journal
+        if isinstance(entry, Exited)
+        and entry.role == "worker"
+        and (entry.host, entry.pid, entry.incarnation) not in recorded
+    ]
 
 
 def _find_last_readings_ns(trace: Trace) -> dict[int, int]:

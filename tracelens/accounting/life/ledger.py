@@ -1,9 +1,10 @@
 """What became of a job's wall time, from its launch to its last exit: the ledger of its life.
 
-Each nanosecond of each attempt is of one use: a step that was kept, one that was done again later, what
-the first step and slow steps took beyond the usual step, checkpoints, evaluation, data preparation,
-start-up, a hang, the end of the program; and the time between attempts. An attempt is judged by the rank
-that got farthest. Goodput is the time of kept steps over all (docs/life.md).
+Each nanosecond of each attempt is of one use: a step that was kept, one that was done again later, the
+step in which it failed, what the first step and slow steps took beyond the usual step, checkpoints,
+evaluation, data preparation, start-up, a hang, the end of the program; and the time between attempts.
+An attempt is judged by the rank that got farthest. Goodput is the time of kept steps over all
+(docs/life.md).
 """
 
 from __future__ import annotations
@@ -15,25 +16,24 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.life.attempts import find_attempts, wall_to_common_ns
-from tracelens.accounting.life.pauses import pause_by_name
-from tracelens.align.steps import find_outermost
-from tracelens.distil.outline import list_outlines
-from tracelens.model.columns import FOREVER
-from tracelens.model.intervals import Intervals
+from tracelens.accounting.life.attempts import find_attempts, find_wall_offset_ns
+from tracelens.accounting.life.courses import PAUSES, Course
+from tracelens.accounting.life.failed_attempts import describe_failure
+from tracelens.model import fmt
 from tracelens.schema.life import Ended, Launched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens.accounting.life.attempts import Attempt
-    from tracelens.arrays import Int32s, Ints
+    from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
 # Uses of wall time in the order in which they are shown, and what they are called.
 USES: Final[dict[str, str]] = {
     "kept": "steps that were kept",
     "repeated": "steps done again later",
+    "failed_step": "failed steps",
     "slow_steps": "slow steps",
     "first_step": "first steps, beyond a usual one",
     "checkpoint": "checkpoints",
@@ -57,7 +57,9 @@ ATTEMPT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "end_ns": pl.Int64(),
     "first_step": pl.Int32(),  # null without a complete step
     "last_step": pl.Int32(),
-    "kept_steps": pl.Int32(),
+    "kept_steps": pl.Int32(),  # null = not known
+    "world": pl.Int32(),  # ranks of the job; 0 = nothing was seen of them
+    "failure": pl.String(),  # how it failed: first the rank that explains the others; null = it did not
 }
 # steps: of fewer, an attempt is judged by the usual step of the whole life [chosen]
 MIN_STEPS_FOR_USUAL_OF_ATTEMPT: Final = 10
@@ -69,21 +71,14 @@ _MAD_TO_SIGMA: Final = 1.4826  # ratio: sigma of a normal distribution to its MA
 MIN_HANG_NS: Final = 5_000_000_000  # ns: less without progress is no hang [policy]
 MIN_STEPS_IN_HANG: Final = 10  # usual steps: less without progress is no hang [policy]
 
-# Uses of time that are no steps, and the kind of their spans; of two at a time the first one counts.
-_KINDS_OF_PAUSES: Final = {
-    "checkpoint": "checkpoint",
-    "evaluation": "evaluation",
-    "data_preparation": "data",
-}
-_PAUSES: Final = tuple(_KINDS_OF_PAUSES)
-
 
 @dataclass(frozen=True, eq=False)
 class LifeLedger:
     """The attempts of a job and the uses of its wall time, `uses` in `LIFE_COLUMNS`.
 
     `uses` holds whole nanoseconds that add up to `wall_ns` exactly. `is_kept_known` is False if each
-    attempt numbers its steps from 0, so that it is not known which were done again.
+    attempt numbers its steps from 0, so that it is not known which were done again. `lives` are the
+    attempts of which something was recorded.
     """
 
     wall_ns: int
@@ -107,7 +102,8 @@ def measure_life(trace: Trace) -> LifeLedger | None:
     attempts = find_attempts(trace)
     if not attempts:
         return None
-    courses = [_Course.read(trace, attempt.process) for attempt in attempts]
+    courses = [Course.read(trace, attempt.process) for attempt in attempts]
+    failures = [describe_failure(trace, attempt) for attempt in attempts]
     begins_ns, last_ns = _bound_life(trace, attempts)
     later_steps = _find_later_steps(courses)
     all_steps_ns = np.concatenate([np.diff(course.begin_ns) for course in courses])
@@ -127,6 +123,7 @@ def measure_life(trace: Trace) -> LifeLedger | None:
         reached_ns = attempt.end_ns
     rows.append((len(attempts), "shut_down", last_ns - reached_ns))
     wall_ns = last_ns - begins_ns[0]
+    is_kept_known = _is_kept_known(courses)
     table = [
         {
             "attempt": number,
@@ -135,24 +132,40 @@ def measure_life(trace: Trace) -> LifeLedger | None:
             "end_ns": attempt.end_ns - begins_ns[0],
             "first_step": next(iter(course.step.tolist()), None),
             "last_step": next(reversed(course.step.tolist()), None),
-            "kept_steps": int((course.step < later_step).sum()),
+            "kept_steps": int((course.step < later_step).sum())
+            if is_kept_known or later_step == np.inf
+            else None,
+            "world": attempt.world,
+            "failure": failure,
         }
-        for number, (attempt, course, begin_ns, later_step) in enumerate(
-            zip(attempts, courses, begins_ns, later_steps, strict=True), 1
+        for number, (attempt, course, begin_ns, later_step, failure) in enumerate(
+            zip(attempts, courses, begins_ns, later_steps, failures, strict=True), 1
         )
     ]
     return LifeLedger(
         wall_ns,
         pl.DataFrame(table, schema=ATTEMPT_COLUMNS),
         _to_table(rows, wall_ns),
-        _is_kept_known(courses),
-        tuple(attempts),
+        is_kept_known,
+        tuple(attempt for attempt in attempts if attempt.process is not None),
     )
+
+
+def name_uses(uses: Mapping[str, float], *, is_kept_known: bool) -> list[str]:
+    """Return each use of the wall time but kept steps, with its share, as a phrase.
+
+    Where it is not known which steps were kept, all that may have been done again is an upper bound.
+    """
+    phrases = []
+    for use, share in uses.items():
+        bound = "at most " if use == "repeated" and not is_kept_known else ""
+        phrases.append(f"{bound}{fmt.percent(share)} {USES[use]}")
+    return [phrase for use, phrase in zip(uses, phrases, strict=True) if use != "kept"]
 
 
 def _bound_life(trace: Trace, attempts: Sequence[Attempt]) -> tuple[list[int], int]:
     """Return when each attempt was launched, and the last exit: of a launcher, if one is known."""
-    offset_ns = wall_to_common_ns(trace, attempts[0].process) or 0
+    offset_ns = find_wall_offset_ns(trace)
     entries = trace.journal
     launched_ns = [entry.at_ns + offset_ns for entry in entries if isinstance(entry, Launched)]
     ended_ns = [entry.at_ns + offset_ns for entry in entries if isinstance(entry, Ended)]
@@ -165,7 +178,7 @@ def _bound_life(trace: Trace, attempts: Sequence[Attempt]) -> tuple[list[int], i
     return begins_ns, max([ns for ns in ended_ns if ns > reached_ns], default=reached_ns)
 
 
-def _find_later_steps(courses: Sequence[_Course]) -> list[float]:
+def _find_later_steps(courses: Sequence[Course]) -> list[float]:
     """Return for each attempt the lowest step that a later one began with; infinite without any."""
     later_steps, lowest = [], float("inf")
     for course in reversed(courses):
@@ -174,8 +187,13 @@ def _find_later_steps(courses: Sequence[_Course]) -> list[float]:
     return later_steps[::-1]
 
 
-def _is_kept_known(courses: Sequence[_Course]) -> bool:
-    """Return False if every attempt numbers its steps from 0, as hooks do that only count them."""
+def _is_kept_known(courses: Sequence[Course]) -> bool:
+    """Return False if every attempt numbers its steps from 0, as hooks do that only count them.
+
+    Nor is it known if an attempt of several did not record its steps.
+    """
+    if len(courses) > 1 and not all(course.has_recorded_steps for course in courses):
+        return False
     first_steps = [int(course.step[0]) for course in courses if len(course.step)]
     return len(first_steps) < 2 or any(first_steps)
 
@@ -186,7 +204,7 @@ class _AttemptUses:
     def __init__(
         self,
         attempt: Attempt,
-        course: _Course,
+        course: Course,
         begin_ns: int,
         later_step: float,
         all_steps_ns: Ints,
@@ -211,12 +229,16 @@ class _AttemptUses:
         if len(course.step):
             first_ns = max(int(course.begin_ns[0]), self._begin_ns)
             last_ns = min(max(int(course.end_ns[-1]), first_ns), end_ns)
-            self._add_outside("start_up", self._begin_ns, first_ns, _PAUSES)
+            self._add_outside("start_up", self._begin_ns, first_ns, PAUSES)
             self._add_steps(first_ns, last_ns)
             lived_ns = max(lived_ns, last_ns)
             self._add_tail(last_ns, lived_ns)
         else:
-            self._add_outside("start_up", self._begin_ns, lived_ns, _PAUSES)
+            begun_ns = lived_ns if course.begun_ns is None else course.begun_ns
+            begun_ns = min(max(begun_ns, self._begin_ns), lived_ns)
+            self._add_outside("start_up", self._begin_ns, begun_ns, PAUSES)
+            if course.begun_ns is not None:
+                self._add_tail(begun_ns, lived_ns)
         self._uses["shut_down" if self._is_last else "dead"] += end_ns - lived_ns
         return dict(self._uses)
 
@@ -233,7 +255,7 @@ class _AttemptUses:
         """Add steps, each until the next one begins; what delays them beyond the usual is apart."""
         begins_ns = np.maximum.accumulate(np.clip(self._course.begin_ns, first_ns, last_ns))
         ends_ns = np.append(begins_ns[1:], last_ns)
-        pauses_ns = self._course.measure_pauses(begins_ns, ends_ns, _PAUSES[:2])
+        pauses_ns = self._course.measure_pauses(begins_ns, ends_ns, PAUSES[:2])
         net_ns = ends_ns - begins_ns - sum(pauses_ns.values(), np.zeros(len(begins_ns), np.int64))
         for name, ns in pauses_ns.items():
             self._uses[name] += int(ns.sum())
@@ -265,11 +287,11 @@ class _AttemptUses:
         """Add what follows the last complete step: the program's end, a lost step, or a hang."""
         if self._attempt.failed_ns is None:
             self._add_outside(
-                "shut_down" if self._attempt.is_ended else "kept", last_ns, lived_ns, _PAUSES[:2]
+                "shut_down" if self._attempt.is_ended else "kept", last_ns, lived_ns, PAUSES[:2]
             )
             return
-        use = "repeated" if self._course.is_in_step else "shut_down"
-        own_ns = self._add_outside(use, last_ns, lived_ns, _PAUSES[:2])
+        use = "failed_step" if self._course.is_in_step else "shut_down"
+        own_ns = self._add_outside(use, last_ns, lived_ns, PAUSES[:2])
         if own_ns >= min_hang_ns(self._usual_ns):
             hung_ns = own_ns - self._usual_ns
             self._uses[use] -= hung_ns
@@ -279,70 +301,6 @@ class _AttemptUses:
 def min_hang_ns(usual_ns: float) -> float:
     """Return for how long nothing must happen to be a hang, ns; a step takes `usual_ns` usually."""
     return max(MIN_HANG_NS, MIN_STEPS_IN_HANG * usual_ns)
-
-
-@dataclass(frozen=True, eq=False)
-class _Course:
-    """What the process that stands for an attempt did: complete steps in order of time, and pauses.
-
-    Arrays are [step]. `pauses` holds for each use of `_PAUSES` the time of its spans and of those of the
-    uses before it, merged. All is of the training thread, and on the common clock.
-    """
-
-    step: Int32s
-    begin_ns: Ints
-    end_ns: Ints
-    pauses: Mapping[str, Intervals]
-    is_in_step: bool  # at the end, in a step that it did not complete
-
-    @classmethod
-    def read(cls, trace: Trace, process: int) -> _Course:
-        """Read the spans of a process; where none is a step, steps are those of alignment."""
-        names = ("start_ns", "end_ns", "type", "kind", "name", "thread", "step", "status")
-        columns = trace.source.read_columns(process, names)
-        start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
-        is_span = columns.is_span & (end_ns != FOREVER)
-        thread = list_outlines(trace)[process].training_thread
-        if thread is not None:
-            is_span &= columns.number_column("thread") == thread
-        kind, name = columns.word_column("kind"), columns.word_column("name")
-        is_of_user = kind.is_in(["user"])
-        is_pause = {
-            use: kind.is_in([kind_of_use])
-            | (
-                is_of_user
-                & name.is_in([word for word in name.vocabulary if pause_by_name(word) == use])
-            )
-            for use, kind_of_use in _KINDS_OF_PAUSES.items()
-        }
-        rows, pauses = np.zeros(len(start_ns), np.bool_), {}
-        for use in _PAUSES:
-            rows = rows | (is_span & is_pause[use])
-            pauses[use] = Intervals.merge(start_ns[rows], end_ns[rows])
-        has_failed = columns.word_column("status").is_in(["exception"])
-        is_step = kind.is_in(["step"])
-        is_incomplete = is_step & columns.is_span & (has_failed | (end_ns == FOREVER))
-        steps = np.flatnonzero(is_span & is_step & ~has_failed)
-        steps = steps[np.lexsort((-end_ns[steps], start_ns[steps]))]
-        steps = steps[find_outermost(start_ns[steps], end_ns[steps])] if len(steps) else steps
-        last_begin_ns = start_ns[steps].max(initial=0)
-        is_in_step = bool((start_ns[is_incomplete] > last_begin_ns).any())
-        if len(steps):
-            step = columns.number_column("step")[steps]
-            return cls(step, start_ns[steps], end_ns[steps], pauses, is_in_step)
-        table = trace.steps.filter(pl.col("process") == process).sort("start_ns")
-        step, start_ns, end_ns = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
-        return cls(step, start_ns, end_ns, pauses, is_in_step=True)
-
-    def measure_pauses(self, begin_ns: Ints, end_ns: Ints, uses: Sequence[str]) -> dict[str, Ints]:
-        """Return for how long each use covers windows, [window] ns; what two cover is the first's."""
-        own_ns_by_use: dict[str, Ints] = {}
-        earlier_ns = np.zeros(len(begin_ns), np.int64)
-        for use in uses:
-            intervals = self.pauses[use]
-            within_ns = intervals.covered_ns_before(end_ns) - intervals.covered_ns_before(begin_ns)
-            own_ns_by_use[use], earlier_ns = within_ns - earlier_ns, within_ns
-        return own_ns_by_use
 
 
 def _to_table(rows: Sequence[tuple[int, str, int]], wall_ns: int) -> pl.DataFrame:

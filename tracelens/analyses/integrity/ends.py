@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelens.accounting.life.attempts import wall_to_common_ns
+from tracelens.accounting.life.failed_attempts import find_failed_step, is_common_failure
 from tracelens.accounting.life.failures import MAX_APART_OF_ECHO_NS
 from tracelens.accounting.life.ledger import min_hang_ns
-from tracelens.accounting.restarts import find_left_behind
 from tracelens.accounting.standstill import find_standstill
 from tracelens.accounting.watched_stalls import choose_frame
 from tracelens.analyses.integrity.hangs import report_circle
@@ -291,22 +291,27 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     failure, *later_failures = facts.failures
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
-    step = _find_last_step(facts.trace, failure.process, span)
+    step, step_text = find_failed_step(facts.trace, failure.process)
+    where = step_text + describe_location(span, None)
+    assert facts.life_ledger
+    is_common = is_common_failure(facts.failures, facts.life_ledger.lives[-1])
     calls = standstill.find_calls_awaiting(failure.rank)
+    all_ranks = tuple(sorted(failure.rank for failure in facts.failures))
     consequences = [describe_blocked(call) for call in calls[:1]]
     if later_failures:
         ended = fmt.listing("rank", [victim.rank for victim in later_failures])
         causes = fmt.join_words(list(dict.fromkeys(victim.cause for victim in later_failures)))
         consequences.append(f"{ended} ended after it ({causes})")
+    fields = {"count": str(len(all_ranks)), "where": where, "cause": failure.text}
+    if not is_common:
+        del fields["count"]
+        fields["who"] = fmt.capital(name_process(process))
+        fields["others"] = "".join(f"; {text}" for text in consequences)
     return Finding.of(
         "crash",
-        {
-            "who": fmt.capital(name_process(process)),
-            "where": describe_location(span, step),
-            "cause": failure.text,
-            "others": "".join(f"; {text}" for text in consequences),
-        },
-        **identify(process),
+        fields,
+        case="all" if is_common else "",
+        **identify(process) | ({"ranks": all_ranks, "hosts": ()} if is_common else {}),
         phase=span["kind"] if span else None,
         steps=None if step is None else (step, step),
         function=failure.user_frame,
@@ -315,7 +320,10 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
             "message": failure.message,
             "frames": list(failure.frames),
             "is_out_of_memory": failure.is_out_of_memory,
-            "ended_after": {str(victim.rank): victim.cause for victim in later_failures},
+            "ended_after": {}
+            if is_common
+            else {str(victim.rank): victim.cause for victim in later_failures},
+            "is_common": is_common,
         },
     )
 
@@ -323,13 +331,10 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
 def _report_cut_off(
     trace: Trace, open_spans: pl.DataFrame, standstill: Standstill
 ) -> list[Finding]:
-    """Report the process that broke off first; what restarts left behind is in `membership.py`."""
+    """Report the process that broke off first."""
     explained_files = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
     cut_off = trace.processes.filter(
-        pl.col("main")
-        & ~pl.col("complete")
-        & ~pl.col("file").is_in(explained_files)
-        & ~pl.col("process").is_in(find_left_behind(trace))
+        pl.col("main") & ~pl.col("complete") & ~pl.col("file").is_in(explained_files)
     )
     if cut_off.is_empty():
         return []

@@ -35,6 +35,7 @@ from tracelens.readers.native.checks import usable_events
 from tracelens.readers.native.plain_columns import read_usable, select_usable
 from tracelens.readers.native.process_notes import (
     choose_main,
+    find_last_wall_ns,
     note_process_losses,
     note_retention,
     process_sort_key,
@@ -123,7 +124,9 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         source,
         outlines={index: part.outline for index, part in enumerate(parts)},
         processes=pl.DataFrame(process_rows, schema=PROCESS_COLUMNS),
-        communicators=_build_communicators(parts),
+        communicators=_build_communicators(
+            [part for part, row in zip(parts, process_rows, strict=True) if _is_current(row)]
+        ),
         threads=_join_side_tables(parts, "threads", THREAD_COLUMNS, thread="index"),
         clocks=_join_side_tables(parts, "clocks", CLOCK_COLUMNS),
         endings=_join_side_tables(parts, "endings", ENDING_COLUMNS),
@@ -218,7 +221,13 @@ def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
         "last_steps": side.retention.last,
         "stepped": outline.step_event_count > 0,
         "child": side.process.parent_rank_pid is not None,
+        "ended_wall_ns": find_last_wall_ns(side, outline.last_ns),
     }
+
+
+def _is_current(row: dict[str, Any]) -> bool:
+    """Return True for the main process of a rank and its children: not for an earlier attempt's."""
+    return bool(row["main"] or row["child"])
 
 
 def _build_communicators(parts: list[Part]) -> pl.DataFrame:

@@ -27,27 +27,74 @@ def process_sort_key(process: Process) -> tuple[bool, int, int, int]:
 def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
     """Mark in rows of processes the main one of each rank; return notes on ranks that had several.
 
-    It is the latest with steps, of equally old ones that with more events; never a child of a rank. Each
-    row has the columns of `Trace.processes`, `stepped` (it has steps), and `child` (a rank started it).
+    It is the latest with steps, of equally old ones that with more events; never a child of a rank, nor
+    a process of an earlier attempt that the latest one started without. Each row has the columns of
+    `Trace.processes`, `stepped` (it has steps), `child` (a rank started it), and `ended_wall_ns`.
     """
     rows_by_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}  # by role and rank
     for row in rows:
         row["main"] = False
         if not row["child"]:
             rows_by_rank.setdefault((row["role"], row["rank"]), []).append(row)
+    has_steps = any(row["stepped"] for row in rows)  # MPI programs record calls alone
     notes = []
+    main_rows: list[tuple[int, dict[str, Any]]] = []  # with how often the rank was recorded
     for (role, rank), candidates in sorted(rows_by_rank.items()):
         main_row = max(candidates, key=lambda r: (r["stepped"], r["incarnation"], r["events"]))
         main_row["main"] = True
-        recorded_count = sum(row["stepped"] for row in candidates)
+        recorded_count = sum(
+            row["stepped"] if has_steps else bool(row["events"]) for row in candidates
+        )
+        main_rows.append((recorded_count, main_row))
         if recorded_count > 1:
             subject = "Rank" if role == "worker" else "Parameter server"
             sentence = (
-                f"{subject} {rank} was recorded {recorded_count} times: the latest with steps, process "
-                f"{main_row['pid']}, stands for it, the others are kept apart."
+                f"{subject} {rank} was recorded {recorded_count} times: the latest"
+                f"{' with steps' if has_steps else ''}, process {main_row['pid']}, stands for it, the "
+                "others are kept apart."
             )
             notes.append(Note(file="", sentence=sentence, kind="restarted"))
+    for row in _find_left_behind(main_rows):
+        row["main"] = False
+        sentence = (
+            f"Rank {row['rank']} ended before the job was started again without it: its process "
+            f"{row['pid']} is kept apart."
+        )
+        notes.append(Note(file="", sentence=sentence, kind="restarted"))
     return notes
+
+
+def _find_left_behind(main_rows: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the processes of ranks without which a job was started again.
+
+    `main_rows` has how often each rank was recorded, and its latest process. Most of the other ranks
+    must have been started again: else a single rank came back, and the job went on.
+    """
+    workers = [(count, row) for count, row in main_rows if row["role"] == "worker"]
+    most_often = max((count for count, _ in workers), default=0)
+    if most_often < 2:
+        return []
+    restarted_rows = [row for count, row in workers if count == most_often]
+    restart_ns = min(row["incarnation"] for row in restarted_rows)
+    left_rows = [
+        row
+        for count, row in workers
+        if count < most_often
+        and row["ended_wall_ns"] is not None
+        and row["ended_wall_ns"] < restart_ns
+    ]
+    is_restart_of_job = 2 * len(restarted_rows) > len(workers) - len(left_rows)
+    return left_rows if is_restart_of_job else []
+
+
+def find_last_wall_ns(side: SideTables, last_ns: int | None) -> int | None:
+    """Return when a process recorded its last event, ns of its host's wall time; None if unknown."""
+    readings = [reading for reading in side.clocks if reading.wall_ns is not None]
+    if not readings or last_ns is None:
+        return None
+    wall_ns = readings[-1].wall_ns
+    assert wall_ns is not None
+    return last_ns + wall_ns - readings[-1].monotonic_ns
 
 
 def note_process_losses(

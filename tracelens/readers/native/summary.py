@@ -18,6 +18,7 @@ from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.readers.native.process_notes import (
     choose_main,
+    find_last_wall_ns,
     note_process_losses,
     note_retention,
     process_sort_key,
@@ -113,6 +114,7 @@ def find_main_processes(files: list[FileFacts]) -> tuple[list[bool], list[Note]]
             "events": facts.summary.rows,
             "stepped": "step" in facts.summary.kinds,
             "child": facts.side.process.parent_rank_pid is not None,
+            "ended_wall_ns": find_last_wall_ns(facts.side, facts.summary.last_ns),
         }
         for facts in files
     ]

@@ -1,0 +1,125 @@
+"""What a process of a job did: its complete steps and the pauses between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.life.pauses import pause_by_name
+from tracelens.align.steps import find_outermost
+from tracelens.distil.outline import list_outlines
+from tracelens.model.columns import FOREVER
+from tracelens.model.intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens.arrays import Int32s, Ints
+    from tracelens.model.trace import Trace
+
+# Uses of time that are no steps, and the kind of their spans; of two at a time the first one counts.
+_KINDS_OFPAUSES: Final = {
+    "checkpoint": "checkpoint",
+    "evaluation": "evaluation",
+    "data_preparation": "data",
+}
+PAUSES: Final = tuple(_KINDS_OFPAUSES)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What a process did: complete steps in order of time, and pauses.
+
+    Arrays are [step]. `pauses` holds for each use of `PAUSES` the time of its spans and of those of the
+    uses before it, merged. All is of the training thread, and on the common clock. `begun_step` is the
+    step that it had begun at the end and did not complete, `begun_ns` when; null without one, or where
+    no number, or no span of a step, tells.
+    `has_recorded_steps` is False if nothing marked them among the events: then they are those of
+    alignment, which an earlier attempt does not have.
+    """
+
+    step: Int32s
+    begin_ns: Ints
+    end_ns: Ints
+    pauses: Mapping[str, Intervals]
+    is_in_step: bool  # at the end, in a step that it did not complete
+    begun_step: int | None = None
+    begun_ns: int | None = None
+    has_recorded_steps: bool = True
+
+    @classmethod
+    def read(cls, trace: Trace, process: int | None) -> Course:
+        """Read the spans of a process; where none is a step, steps are those of alignment."""
+        if process is None:
+            return cls.empty()
+        names = ("start_ns", "end_ns", "type", "kind", "name", "thread", "step", "status")
+        columns = trace.source.read_columns(process, names)
+        start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
+        is_span = columns.is_span & (end_ns != FOREVER)
+        thread = list_outlines(trace)[process].training_thread
+        is_on_thread = np.ones(len(start_ns), np.bool_)
+        if thread is not None:
+            is_on_thread = columns.number_column("thread") == thread
+        is_span &= is_on_thread
+        kind, name = columns.word_column("kind"), columns.word_column("name")
+        is_of_user = kind.is_in(["user"])
+        is_pause = {
+            use: kind.is_in([kind_of_use])
+            | (
+                is_of_user
+                & name.is_in([word for word in name.vocabulary if pause_by_name(word) == use])
+            )
+            for use, kind_of_use in _KINDS_OFPAUSES.items()
+        }
+        rows, pauses = np.zeros(len(start_ns), np.bool_), {}
+        for use in PAUSES:
+            rows = rows | (is_span & is_pause[use])
+            pauses[use] = Intervals.merge(start_ns[rows], end_ns[rows])
+        has_failed = columns.word_column("status").is_in(["exception"])
+        is_step = kind.is_in(["step"])
+        is_incomplete = is_step & columns.is_span & (has_failed | (end_ns == FOREVER))
+        steps = np.flatnonzero(is_span & is_step & ~has_failed)
+        steps = steps[np.lexsort((-end_ns[steps], start_ns[steps]))]
+        steps = steps[find_outermost(start_ns[steps], end_ns[steps])] if len(steps) else steps
+        last_begin_ns = start_ns[steps].max(initial=0)
+        incomplete_begins_ns = start_ns[is_incomplete & (start_ns > last_begin_ns)]
+        is_in_step = bool(len(incomplete_begins_ns))
+        if len(steps) or is_in_step:
+            numbers = columns.number_column("step")
+            step = numbers[steps]
+            begun_step = int(numbers[is_on_thread].max(initial=-1))
+            is_begun = begun_step > (step[-1] if len(step) else -1)
+            return cls(
+                step,
+                start_ns[steps],
+                end_ns[steps],
+                pauses,
+                is_in_step,
+                begun_step if is_begun else None,
+                int(incomplete_begins_ns.min()) if is_in_step else None,
+            )
+        table = trace.steps.filter(pl.col("process") == process).sort("start_ns")
+        step, start_ns, end_ns = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
+        return cls(
+            step, start_ns, end_ns, pauses, is_in_step=True, has_recorded_steps=not len(is_span)
+        )
+
+    @classmethod
+    def empty(cls) -> Course:
+        """Return the course of a process that recorded nothing."""
+        nothing = np.zeros(0, np.int64)
+        pauses = {use: Intervals.merge(nothing, nothing) for use in PAUSES}
+        return cls(nothing.astype(np.int32), nothing, nothing, pauses, is_in_step=False)
+
+    def measure_pauses(self, begin_ns: Ints, end_ns: Ints, uses: Sequence[str]) -> dict[str, Ints]:
+        """Return for how long each use covers windows, [window] ns; what two cover is the first's."""
+        own_ns_by_use: dict[str, Ints] = {}
+        earlier_ns = np.zeros(len(begin_ns), np.int64)
+        for use in uses:
+            intervals = self.pauses[use]
+            within_ns = intervals.covered_ns_before(end_ns) - intervals.covered_ns_before(begin_ns)
+            own_ns_by_use[use], earlier_ns = within_ns - earlier_ns, within_ns
+        return own_ns_by_use

@@ -82,14 +82,14 @@ def test_other_op_is_desync() -> None:
     (note,) = trace.notes
     assert note.kind == "desync"
     assert "'world' at call 2" in note.sentence
-    assert "allreduce of 8 bytes on ranks 0, but broadcast on ranks 1" in note.sentence
+    assert "allreduce of 8 bytes on rank 0, but broadcast on rank 1" in note.sentence
 
 
 def test_other_bucket_is_desync() -> None:
     """Different buckets under one number are different calls."""
     trace = match_calls([call(0, 0, 10, 20, bucket=0), call(1, 0, 11, 20, bucket=1)])
     assert [note.kind for note in trace.notes] == ["desync"]
-    assert "(bucket 1) on ranks 1" in trace.notes[0].sentence
+    assert "(bucket 1) on rank 1" in trace.notes[0].sentence
 
 
 def test_other_size_spoils_only_that_call() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.model import fmt
-from tracelens.model.choice import parse_duration
+from tracelens.model.durations import parse_duration
 from tracelens.schema.detail import (
     MAX_SAMPLING_HZ,
     REQUEST_FILE,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument
-from tracelens.model.choice import parse_duration
+from tracelens.model.durations import parse_duration
 
 if TYPE_CHECKING:
     import argparse

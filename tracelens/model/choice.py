@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.errors import InvalidArgument
+from tracelens.model.durations import LENGTH_OF_TIME, LONGEST_NS, to_ns
 from tracelens.model.fmt import join_words
 from tracelens.schema.vocabulary import MOST_RANKS
 
@@ -25,11 +26,7 @@ Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
 
 _OPEN: Final = (1 << 31) - 1  # number: the end of a range without one [definition]
 _PART: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
-_UNITS: Final = {"ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}  # ns: of each unit [definition]
-_MOMENT: Final = rf"(\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})?"
-_TIME: Final = re.compile(rf"{_MOMENT} ?- ?(?:{_MOMENT})?")
-_DURATION: Final = re.compile(_MOMENT)
-_LONGEST_NS: Final = 10**18  # ns: the end of a time without one; 32 years [definition]
+_TIME: Final = re.compile(rf"{LENGTH_OF_TIME} ?- ?(?:{LENGTH_OF_TIME})?")
 
 
 @dataclass(frozen=True)
@@ -128,19 +125,6 @@ def to_ranges(numbers: Collection[int]) -> Ranges:
     return _merge_ranges([(number, number) for number in numbers])
 
 
-def parse_duration(text: str, option: str) -> int:
-    """Read ``30s``, ``2m`` or ``90`` (seconds) as ns.
-
-    Raises:
-        InvalidArgument: it is no time, or longer than 32 years.
-    """
-    match = _DURATION.fullmatch(text.strip())
-    duration_ns = _to_ns(match[1], match[2]) if match else -1
-    if not 0 <= duration_ns <= _LONGEST_NS:
-        raise InvalidArgument(f"{option} {text}: expected a time such as 30s, 2m or 1h.")
-    return duration_ns
-
-
 def _parse_ranges(text: str, option: str, number_limit: int) -> Ranges:
     """Read ``0-3,41``; ranges that touch become one."""
     ranges = []
@@ -177,9 +161,9 @@ def _parse_time(text: str) -> tuple[int, int]:
     match = _TIME.fullmatch(text.strip())
     if match:
         # A unit that only the end has is that of the begin, too.
-        begin_ns = _to_ns(match[1], match[2] or match[4])
-        end_ns = _to_ns(match[3], match[4]) if match[3] else _LONGEST_NS
-        if begin_ns < end_ns <= _LONGEST_NS:
+        begin_ns = to_ns(match[1], match[2] or match[4])
+        end_ns = to_ns(match[3], match[4]) if match[3] else LONGEST_NS
+        if begin_ns < end_ns <= LONGEST_NS:
             return begin_ns, end_ns
     raise InvalidArgument(
         f"--time {text}: expected seconds from the run's begin, such as 12.5-20, 10s-70s, 1m-2m or "
@@ -187,10 +171,6 @@ def _parse_time(text: str) -> tuple[int, int]:
     )
 
 
-def _to_ns(number: str, unit: str | None) -> int:
-    return round(float(number) * _UNITS[unit or "s"])
-
-
 def _format_seconds(begin_ns: int, end_ns: int) -> str:
-    end_text = "" if end_ns >= _LONGEST_NS else f"{end_ns / 1e9:.9g}"
+    end_text = "" if end_ns >= LONGEST_NS else f"{end_ns / 1e9:.9g}"
     return f"{begin_ns / 1e9:.9g}-{end_text}"

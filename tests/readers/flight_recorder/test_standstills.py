@@ -121,7 +121,7 @@ def test_the_rank_that_makes_another_call_is_the_root(tmp_path: Path) -> None:
     ranks[2] = [call(1), call(2, "nccl:broadcast"), unfinished_entry(3)]
     report = report_of(write_dumps(tmp_path, ranks))
     assert culprits(report) == [("desync", (2,))]
-    assert "broadcast of 4096 bytes on ranks 2, but allreduce" in first_finding(report).sentence
+    assert "broadcast of 4096 bytes on rank 2, but allreduce" in first_finding(report).sentence
 
 
 def test_sizes_that_must_be_equal_are_compared(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_two_parties_of_one_size_are_both_named(tmp_path: Path) -> None:
         write_dumps(tmp_path, [[unfinished_entry(1)], [unfinished_entry(1, "nccl:broadcast")]])
     )
     assert [kind for kind, _ in culprits(report)] == ["desync"]
-    assert "allreduce of 4096 bytes on ranks 0, but broadcast" in first_finding(report).sentence
+    assert "allreduce of 4096 bytes on rank 0, but broadcast" in first_finding(report).sentence
 
 
 def test_a_hang_comes_before_a_mismatch_that_stopped_nobody(tmp_path: Path) -> None:

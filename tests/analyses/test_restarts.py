@@ -92,7 +92,5 @@ def test_step_that_is_counted_by_calls_is_about_right() -> None:
 
 
 def test_message_with_brackets_is_no_markup() -> None:
-    report = analyze(
-        write_restarted(("RuntimeError", "key [red] is missing"), None, worlds=(2, 2))
-    )
+    report = analyze(write_restarted(("RuntimeError", "key [red] is missing"), None, worlds=(2, 2)))
     assert "key [red] is missing" in render(report, length="full", width=200)

@@ -8,6 +8,7 @@ from support.launch.mpi import launch
 from support.launch.recording import read_all, run_command
 
 import tracelens as tl
+from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, measure_core_wait_of_run
 from tracelens.verdicts.advice import advise
 
 pytestmark = pytest.mark.end_to_end
@@ -41,9 +42,15 @@ def test_calls_that_pickle_are_named(payload: str, ranks: int, tmp_path: Path) -
     (name,) = {"allreduce", "Allreduce"} & {
         candidate["name"] for candidate in read_all(folder)[0].events
     }
-    report = tl.analyze(tl.open(folder))
+    trace = tl.open(folder)
+    report = tl.analyze(trace)
     kinds = ("exposed_communication", "small_messages")
-    (finding,) = (candidate for candidate in report.findings if candidate.kind in kinds)
+    findings = [candidate for candidate in report.findings if candidate.kind in kinds]
+    if not findings:  # on a busy machine transfers that are slow for a while take all of the loss
+        assert [finding.category for finding in report.findings] == ["opportunity"]
+        assert (measure_core_wait_of_run(trace) or 0.0) >= MIN_WAIT_FOR_CORES_IF_BUSY
+        return
+    (finding,) = findings
     if payload == "buffers":
         assert name == "Allreduce"
         assert "pickle" not in f"{finding.sentence} {advise(finding)}"

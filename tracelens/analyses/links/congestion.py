@@ -14,6 +14,7 @@ import polars as pl
 
 from tracelens.accounting.communication import transfers
 from tracelens.accounting.compute_time import WARM_UP
+from tracelens.accounting.core_waits import is_machine_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
@@ -101,6 +102,9 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
     time_ratio = float(np.median(np.concatenate([*ratios.values()])))
     steps_text, pattern = _describe_steps(steps, slow)
     unknown_link = "collectives do not tell which link"
+    # Ranks that wait for cores transfer as slowly, unless they are on several hosts.
+    is_on_one_host = facts.trace.workers["host"].n_unique() == 1
+    may_be_busy = is_on_one_host and is_machine_busy(facts.core_wait_share or 0.0)
     return [
         Finding.of(
             "congestion",
@@ -110,6 +114,7 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
                 "ratio": f"{time_ratio:.1f}",
                 "link": "no single link is the cause" if has_messages else unknown_link,
             },
+            category="opportunity" if may_be_busy else "fault",
             phase="reduction",
             pattern=pattern,
             steps=(int(slow_steps[0]), int(slow_steps[-1])),

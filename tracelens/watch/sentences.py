@@ -191,10 +191,15 @@ def join_reasons(reasons: Mapping[str, str]) -> str:
     )
 
 
-def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
-    """Report that a stall is over."""
+def describe_resumption(
+    stall: Stall, now_ns: int, ended_ranks: Sequence[int], *, is_job_over: bool
+) -> str:
+    """Report that a stall is over: the job goes on, or `ended_ranks` have ended instead."""
     length = fmt.duration(now_ns - stall.since_ns)
-    return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
+    if not ended_ranks:
+        return f"resumed after {length}"
+    name = "the job" if is_job_over else fmt.listing("rank", ended_ranks)
+    return f"{name} ended after a stall of {length}"
 
 
 def describe_straggler(change: Straggler) -> str:

@@ -367,8 +367,11 @@ class Watcher:
     def _resume(self, stall: Stall, now_ns: int) -> None:
         if self._dumps is not None:
             self._end_dumps("the stall ended before")
-        has_ended = self._job.is_over
-        sentence = sentences.describe_resumption(stall, now_ns, has_ended=has_ended)
+        has_ended = self._detector.has_ended
+        ended_ranks = sorted({*stall.culprits, *stall.waiting}) if has_ended else []
+        sentence = sentences.describe_resumption(
+            stall, now_ns, ended_ranks, is_job_over=self._job.is_over
+        )
         facts = {"entry": "resumed", "at_ns": now_ns, "since_ns": stall.since_ns}
         self._report(News("resumed", sentence, facts | {"has_ended": has_ended}, is_alarm=True))
         if not has_ended:

@@ -125,8 +125,8 @@ class LiveRecording:
     """Follows the recording of one process; all times are of its monotonic clock, ns.
 
     `progress_ns` is when its training thread last began or ended a span, or a collective of it began or
-    ended; 0 before the first. `completed_ns` is when it last completed a step or a communication call, or
-    any span if it has made neither. `exception` is the last span that an exception closed.
+    ended; 0 before the first. `completed_ns` is when it last completed a step or a communication call,
+    or any span if it has made neither. `exception` is the last span that an exception closed.
     `pauses` has the spans of each kind of pause (`pauses.py`).
     """
 
@@ -263,7 +263,9 @@ class LiveRecording:
         self._put_steps(records[is_step & is_span])
         self._put_work(records[is_step & ~is_span])
         self._put_pauses(records[is_span], end_ns[is_span])
-        self._note_completion(records, is_span & (is_step | self._find_communication(rows)), is_span)
+        self._note_completion(
+            records, is_span & (is_step | self._find_communication(rows)), is_span
+        )
         failed = records[is_span & (records["end_ns"] < 0)]
         if len(failed):
             innermost = int(failed["start_ns"].argmax())

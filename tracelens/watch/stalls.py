@@ -67,9 +67,9 @@ class Stall:
 class StallDetector:
     """Judges a job at each look.
 
-    A stall lasts until the call or step that stood still goes on, or until its ranks have ended. The end
-    of a recording is no progress, nor is a call that fails, of a timeout for example. `has_ended` says of
-    the last stall that is over that its ranks ended.
+    A stall lasts until the call or step that stood still goes on, or until its ranks have ended. The
+    end of a recording is no progress, nor is a call that fails, of a timeout for example. `has_ended`
+    says of the last stall that is over that its ranks ended.
     """
 
     def __init__(self) -> None:

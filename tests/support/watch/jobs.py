@@ -49,7 +49,9 @@ class FakeRecording:
 
 def rank_of(rank: int, **facts: Any) -> JobProcess:
     """Make a rank that runs; `facts` are of its process or of its recording."""
-    process = Process(rank=rank, world=4, host="h", pid=100 + rank, incarnation=facts.pop("incarnation", 1))
+    process = Process(
+        rank=rank, world=4, host="h", pid=100 + rank, incarnation=facts.pop("incarnation", 1)
+    )
     job_process = JobProcess(process, cast("Any", None), Path("none"), "sleeping")
     for name in ("state", "is_over", "is_complete"):
         setattr(job_process, name, facts.pop(name, getattr(job_process, name)))
@@ -60,7 +62,7 @@ def rank_of(rank: int, **facts: Any) -> JobProcess:
 def enter(
     one: JobProcess, uid: str, members: Sequence[int], *calls: tuple[int, str, int, int | None]
 ) -> JobProcess:
-    """Let a rank make calls: number, operation, begin in s, and end in s, None, or negative if failed."""
+    """Let a rank make calls: number, operation, begin and end in s; None if open, -s if failed."""
     group = Communicator(0, uid, uid, [*members])
     recording = cast("Any", one.recording)
     log = recording.call_logs.setdefault(uid, CallLog(group, {}))

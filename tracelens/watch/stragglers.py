@@ -3,6 +3,9 @@
 No rank leaves a full collective before the last one has entered it. So the rank with the shortest call
 is the one that the others waited for. That needs no common clock. After each step that all ranks have
 completed, the calls of the step tell by how much each rank was late (`tracelens.stats.straggler_test`).
+
+On a busy machine the same rank may come last again and again, as it waits for a core. Steps are left out
+in which it would have come last no more without these waits (`CoreWaits`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
 from tracelens.stats.null_model import median_of_others
 from tracelens.stats.straggler_test import MIN_LAG_OF_STRAGGLER, StragglerTest
+from tracelens.watch.core_waits import CoreWaits
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -53,7 +57,8 @@ class Straggler:
 class StragglerWatch:
     """Follows the steps of a job and names the ranks that are late beyond chance, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, core_waits: CoreWaits | None = None) -> None:
+        self._core_waits = core_waits or CoreWaits()
         self._ranks: tuple[int, ...] = ()
         self._test: StragglerTest | None = None
         self._next_step = 0
@@ -72,6 +77,7 @@ class StragglerWatch:
             self._begin(ranks)
         if self._test is None:
             return []
+        self._core_waits.look(processes)
         changes: list[Straggler] = []
         steps = self._list_new_steps(recordings)
         calls_by_rank = [_group_calls(one, set(steps)) for one in recordings.values()]
@@ -79,10 +85,25 @@ class StragglerWatch:
             {step.number: step.end_ns - step.start_ns for step in one.steps}
             for one in recordings.values()
         ]
-        for step in steps:
-            changes += self._judge(step, _measure_lags(calls_by_rank, lengths_ns, step))
+        lags = [_measure_lags(calls_by_rank, lengths_ns, step) for step in steps]
+        if steps:
+            members = [processes[rank] for rank in ranks]
+            _leave_out_core_waits(
+                lags, lengths_ns, steps, self._measure_core_waits(members, steps[0])
+            )
+        for step, lags_of_step in zip(steps, lags, strict=True):
+            changes += self._judge(step, lags_of_step)
             self._next_step = step + 1
         return changes
+
+    def _measure_core_waits(self, members: Sequence[JobProcess], first_step: int) -> Floats:
+        """Return for how long each rank has waited for cores since a step began, at most, ns, [rank]."""
+        waits_ns = []
+        for member in members:
+            assert member.recording is not None
+            starts_ns = [s.start_ns for s in member.recording.steps if s.number == first_step]
+            waits_ns.append(self._core_waits.measure_ns(member, min(starts_ns)))
+        return np.array(waits_ns, float)
 
     def _begin(self, ranks: tuple[int, ...]) -> None:
         """Begin anew for other ranks."""
@@ -135,6 +156,43 @@ def _find_onset(recent: Iterable[tuple[int, float]]) -> int:
     beyond_half = np.where(np.array(lags) >= MIN_LAG_OF_STRAGGLER, 0.5, -0.5)
     sums_from_step = beyond_half[::-1].cumsum()[::-1]
     return int(steps[int(sums_from_step.argmax())])
+
+
+def _leave_out_core_waits(
+    lags: Sequence[Floats],
+    lengths_ns: Sequence[Mapping[int, int]],
+    steps: Sequence[int],
+    waits_ns: Floats,
+) -> None:
+    """Replace by NaN all lags of steps whose last rank may be late only because of waits for cores.
+
+    A rank is late by no more than it waited itself, and than its peers did in their calls: the median of
+    these waits is no more than twice their mean. It is not known in which steps they were, so they are
+    taken from those steps of which they explain most.
+
+    Args:
+        lags: By how much each rank was late, as a share of the step, [step][rank].
+        lengths_ns: How long steps took each rank, by step.
+        steps: Numbers of the steps.
+        waits_ns: For how long each rank waited for cores in all these steps, at most, [rank].
+    """
+    peer_count = len(waits_ns) - 1
+    peer_waits_ns = np.array(
+        [np.delete(waits_ns, i).sum() / peer_count for i in range(len(waits_ns))]
+    )
+    explained_ns = waits_ns + 2 * peer_waits_ns
+    late_steps: dict[int, list[tuple[float, int]]] = {}  # lag in ns and index of the step, by rank
+    for index, lags_of_step in enumerate(lags):
+        if np.isfinite(lags_of_step).any():
+            last = int(np.nanargmax(lags_of_step))
+            step_ns = median(lengths_by_step[steps[index]] for lengths_by_step in lengths_ns)
+            late_steps.setdefault(last, []).append((float(lags_of_step[last]) * step_ns, index))
+    for rank_index, lags_ns in late_steps.items():
+        for lag_ns, index in sorted(lags_ns):
+            explained_ns[rank_index] -= max(lag_ns, 0.0)
+            if explained_ns[rank_index] < 0:
+                break
+            lags[index][:] = np.nan
 
 
 def _measure_lags(

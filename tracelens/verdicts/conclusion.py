@@ -374,8 +374,8 @@ def _describe_outer_end(trace: Trace, findings: Sequence[Finding]) -> str:
     if outer_end is None:
         return ""
     causes = fmt.join_words(sorted(set(outer_end.evidence["causes"].values())))
-    sender = describe_order(trace.journal) or "by whom is not known"
-    return f"Ended from outside: {causes} of all ranks, {sender}. "
+    order = describe_order(trace.journal) or "by whom is not known"
+    return f"Ended from outside ({causes} of all ranks): {order}. "
 
 
 def _describe_scope(

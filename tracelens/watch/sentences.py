@@ -54,13 +54,13 @@ def describe_begin(begun_processes: Sequence[JobProcess], world: int, *, restart
 
 def describe_absence(absence: Absence) -> str:
     """Say which ranks do not record yet, and, a line each, what they do."""
-    is_one = len(absence.ranks) == 1
-    verbs = "does not record yet, and has" if is_one else "do not record yet, and have"
+    do, have = ("does", "has") if len(absence.ranks) == 1 else ("do", "have")
     sentence = (
         f"{fmt.listing('rank', absence.ranks)} of {absence.world}, started "
-        f"{fmt.duration(absence.waited_ns)} ago, {verbs} not computed for "
-        f"{fmt.duration(absence.idle_ns)}"
+        f"{fmt.duration(absence.waited_ns)} ago, {do} not record yet"
     )
+    if absence.is_idle:
+        sentence += f", and {have} not computed for {fmt.duration(absence.idle_ns)}"
     if absence.unseen:
         sentence += f"; no process of {fmt.listing('rank', absence.unseen)} is on this host"
     lines = [sentence]

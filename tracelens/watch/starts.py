@@ -62,6 +62,11 @@ class Absence:
     unseen: tuple[int, ...]
     stacks: Stacks
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether none of them has computed for a while."""
+        return self.idle_ns >= MIN_IDLE_NS
+
     def to_facts(self) -> dict[str, object]:
         """Return it as facts for programs."""
         return {

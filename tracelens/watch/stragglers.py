@@ -166,9 +166,9 @@ def _leave_out_core_waits(
 ) -> None:
     """Replace by NaN all lags of steps whose last rank may be late only because of waits for cores.
 
-    A rank is late by no more than it waited itself, and than its peers did in their calls: the median of
-    these waits is no more than twice their mean. It is not known in which steps they were, so they are
-    taken from those steps of which they explain most.
+    A rank is late by no more than it waited itself, and its peers waited in their calls. Half of the
+    peers wait as long as their median or longer, which bounds that by their sum. It is not known in
+    which steps they waited, so the waits are taken from as many steps as they can explain.
 
     Args:
         lags: By how much each rank was late, as a share of the step, [step][rank].
@@ -177,10 +177,12 @@ def _leave_out_core_waits(
         waits_ns: For how long each rank waited for cores in all these steps, at most, [rank].
     """
     peer_count = len(waits_ns) - 1
-    peer_waits_ns = np.array(
-        [np.delete(waits_ns, i).sum() / peer_count for i in range(len(waits_ns))]
+    explained_ns = np.array(
+        [
+            wait_ns + np.delete(waits_ns, rank_index).sum() / (peer_count // 2 + 1)
+            for rank_index, wait_ns in enumerate(waits_ns)
+        ]
     )
-    explained_ns = waits_ns + 2 * peer_waits_ns
     late_steps: dict[int, list[tuple[float, int]]] = {}  # lag in ns and index of the step, by rank
     for index, lags_of_step in enumerate(lags):
         if np.isfinite(lags_of_step).any():

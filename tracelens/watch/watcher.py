@@ -235,7 +235,7 @@ class Watcher:
         phrases = [
             *sentences.list_endings(endings_by_rank),
             *sentences.describe_command(launched, self.ended_code),
-            *([f"it was ended {order}"] if (order := describe_order(signals)) else []),
+            *([order] if (order := describe_order(signals)) else []),
         ]
         facts = {"exit_code": self.exit_code, "code": self.ended_code}
         sentence = (

@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from tracelens.model.inert import clean
-from tracelens.schema.life import Ended, Launched, Signalled
+from tracelens.schema.life import Ended, Exited, Launched, Signalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,25 +15,33 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_exit_code", "describe_order"]
 
+_KEYS: Final = {"SIGINT": "Ctrl-C", "SIGQUIT": "Ctrl-\\"}
 _TIMEOUT: Final = "timeout"  # the program of coreutils
 _EXIT_CODE_OF_TIMEOUT: Final = 124
+_ENDING_SIGNALS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT")
+# ns: a job that still runs this long after a signal was not ended by it [chosen]
+MAX_TIME_TO_END_NS: Final = 300 * 10**9
 _EXIT_CODE_OF_SIGNAL: Final = 128  # a shell adds the number of the signal
 
 
 def describe_order(journal: Iterable[Entry]) -> str | None:
-    """Say who ended the last command of a journal from outside; None if nothing tells.
+    """Say in a clause what ended the last command of a journal from outside; None if nothing tells.
 
     Args:
         journal: Entries by time.
     """
-    order = name = None
+    signalled: Signalled | None = None
+    order, name = None, "the command"
     for entry in journal:
         if isinstance(entry, Launched):
-            order, name = None, entry.command or "the command"
-        elif isinstance(entry, Signalled) and order is None:
-            order = _describe_signal(entry)
-        elif isinstance(entry, Ended) and order is None:
-            order = _describe_end(name or "the command", entry.code)
+            signalled, order, name = None, None, entry.command or "the command"
+        elif isinstance(entry, Signalled) and entry.signal in _ENDING_SIGNALS:
+            signalled = entry
+        elif isinstance(entry, Exited | Ended):
+            if signalled is not None and entry.at_ns - signalled.at_ns <= MAX_TIME_TO_END_NS:
+                order = _describe_signal(signalled)
+            elif isinstance(entry, Ended):
+                order = order or _describe_end(name, entry.code)
     return order
 
 
@@ -46,20 +54,19 @@ def describe_exit_code(code: int) -> str:
 
 
 def _describe_signal(entry: Signalled) -> str:
+    name = clean(entry.signal)
     if entry.is_key:
-        keys = {"SIGINT": "Ctrl-C", "SIGQUIT": "Ctrl-\\"}
-        return f"by {keys.get(entry.signal, clean(entry.signal))}"
-    sender = ", whose parent is `timeout`" if entry.parent == _TIMEOUT else ""
-    return f"by {clean(entry.signal)} to `record`{sender}"
+        return f"{_KEYS.get(name, name)} in the terminal of `record`"
+    sender = ", and its parent is `timeout`" if entry.parent == _TIMEOUT else ""
+    return f"`record` got {name}{sender}"
 
 
 def _describe_end(name: str, code: int) -> str | None:
-    """Say who ended the command if its exit code tells; ranks may outlive a launcher that was killed."""
+    """Describe how the command ended if its exit code tells who did it."""
+    ending = f"{clean(name)} {describe_exit_code(code)}"
     if code == _EXIT_CODE_OF_TIMEOUT:
-        return f"by `timeout` ({clean(name)} {describe_exit_code(code)})"
-    if _name_signal(code - _EXIT_CODE_OF_SIGNAL):
-        return f"with {clean(name)}, which {describe_exit_code(code)}"
-    return None
+        return ending if name == _TIMEOUT else f"{ending}, as `timeout` does"
+    return ending if _name_signal(code - _EXIT_CODE_OF_SIGNAL) else None
 
 
 def _name_signal(number: int) -> str | None:

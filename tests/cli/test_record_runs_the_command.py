@@ -105,6 +105,13 @@ def test_a_rank_that_has_loaded_nothing_yet_is_named(code: int, tmp_path: Path) 
     assert done.returncode == code
 
 
+def test_a_rank_that_ended_before_it_loaded_anything_is_named(tmp_path: Path) -> None:
+    """MPI, for example, waits for other ranks while it is imported."""
+    starting = STARTING.replace("from mpi4py import MPI; ", "")
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", starting, 1)
+    assert "nothing was recorded: rank 0 of 2 started, and ended before torch" in _line(done.stderr)
+
+
 @pytest.mark.slow
 def test_a_recorder_inside_is_named(tmp_path: Path) -> None:
     """It is not said that the command used nothing that is recorded: it is recorded, but elsewhere."""

@@ -116,10 +116,10 @@ def test_sentence_names_what_ranks_do() -> None:
     )
     seconds = 10**9
     absence = Absence(
-        (0, 2), 3, 50 * seconds, 33 * seconds, {0: 4 * seconds, 2: seconds}, (1,), stacks
+        (0, 2), 3, 50 * seconds, (2,), 33 * seconds, {0: 4 * seconds, 2: seconds}, (1,), stacks
     )
     begin = (
-        "ranks 0 and 2 of 3, started 50.0 s ago, do not record yet, and have not computed for 33.0 s; "
+        "ranks 0 and 2 of 3, started 50.0 s ago, do not record yet; rank 2 has not computed for 33.0 s; "
         "no process of rank 1 is on this host"
     )
     assert sentences.describe_absence(absence).splitlines() == [

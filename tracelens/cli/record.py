@@ -326,7 +326,13 @@ def _may_grow(recording: Path) -> bool:
 
 def _explain_nothing(attached: Sequence[str], exit_code: int) -> str:
     """Explain in a sentence why nothing was recorded, as far as it is known."""
-    from tracelens_instrument.core.attachments import RECORDED_TO, USED, list_loading_ranks
+    from tracelens_instrument.core.attachments import (
+        LOADED_BY,
+        RECORDED_TO,
+        STARTED_BY,
+        USED,
+        list_ranks,
+    )
 
     inner_recordings = [entry for entry in attached if entry.startswith(RECORDED_TO)]
     if inner_recordings:
@@ -335,7 +341,7 @@ def _explain_nothing(attached: Sequence[str], exit_code: int) -> str:
             f"nothing was recorded here: the command's own `tracelens record` records to {folder}"
         )
     used_libraries = [entry.removeprefix(USED) for entry in attached if entry.startswith(USED)]
-    loading_ranks, world = list_loading_ranks(attached)
+    loading_ranks, world = list_ranks(attached, LOADED_BY)
     if used_libraries and (exit_code or len(loading_ranks) < world):
         return _explain_early_end(used_libraries, loading_ranks, world)
     if used_libraries:
@@ -343,6 +349,9 @@ def _explain_nothing(attached: Sequence[str], exit_code: int) -> str:
             f"nothing was recorded: the command used {', '.join(used_libraries)}, but did nothing "
             "with it that is recorded (at --detail step that is only what tl.step marks)."
         )
+    started_ranks, world = list_ranks(attached, STARTED_BY)
+    if exit_code and world > 1:
+        return _explain_end_at_start(started_ranks, world)
     loaded = "had loaded" if exit_code else "loaded"
     return (
         f"nothing was recorded: no Python of the command {loaded} torch, mpi4py or another framework "
@@ -368,6 +377,17 @@ def _explain_early_end(libraries: Sequence[str], ranks: Sequence[int], world: in
     )
 
 
+def _explain_end_at_start(ranks: Sequence[int], world: int) -> str:
+    """Explain that ranks ended before they had loaded a framework; MPI waits while it is loaded."""
+    from tracelens.model import fmt
+
+    return (
+        f"nothing was recorded: {fmt.listing('rank', ranks)} of {world} started, and ended before "
+        "torch, mpi4py or another framework that is recorded was loaded. Ranks may have waited for each "
+        "other at the start: tracelens watch shows them while they wait."
+    )
+
+
 def _describe_left_behind(
     command: Sequence[str], child_code: int, ranks: Collection[int], folder: Path
 ) -> str:
@@ -382,12 +402,19 @@ def _describe_left_behind(
 
 def _summarize(folder: Path, files: Collection[Path], attachments: Sequence[str]) -> str:
     """Return a sentence on what was recorded, by which hooks, and where."""
-    from tracelens_instrument.core.attachments import LOADED_BY, RECORDED_TO, USED
+    from tracelens_instrument.core.attachments import (
+        LOADED_BY,
+        RECORDED_TO,
+        STARTED_BY,
+        USED,
+    )
 
     event_count = sum(map(_count_events, files))
     amount = f"{_count(files, 'process', 'processes')} with {event_count:,} events"
     attachments = [
-        entry for entry in attachments if not entry.startswith((USED, LOADED_BY, RECORDED_TO))
+        entry
+        for entry in attachments
+        if not entry.startswith((USED, LOADED_BY, STARTED_BY, RECORDED_TO))
     ]
     hooks = f" ({', '.join(attachments)})" if attachments else ""
     folder_text = _quote_path(folder)

@@ -54,13 +54,18 @@ def describe_begin(begun_processes: Sequence[JobProcess], world: int, *, restart
 
 def describe_absence(absence: Absence) -> str:
     """Say which ranks do not record yet, and, a line each, what they do."""
-    do, have = ("does", "has") if len(absence.ranks) == 1 else ("do", "have")
+    do = "does" if len(absence.ranks) == 1 else "do"
     sentence = (
         f"{fmt.listing('rank', absence.ranks)} of {absence.world}, started "
         f"{fmt.duration(absence.waited_ns)} ago, {do} not record yet"
     )
-    if absence.is_idle:
-        sentence += f", and {have} not computed for {fmt.duration(absence.idle_ns)}"
+    if absence.idle_ranks:
+        have = "has" if len(absence.idle_ranks) == 1 else "have"
+        idle = (
+            "" if absence.idle_ranks == absence.ranks else fmt.listing("rank", absence.idle_ranks)
+        )
+        sentence += f"{f'; {idle}' if idle else ', and'} {have} not computed for "
+        sentence += fmt.duration(absence.idle_ns)
     if absence.unseen:
         sentence += f"; no process of {fmt.listing('rank', absence.unseen)} is on this host"
     lines = [sentence]

@@ -50,22 +50,18 @@ class StartedRank:
 class Absence:
     """Ranks that do not record `waited_ns` after the last of them was started.
 
-    `idle_ns` is how long they have not computed, `cpu_ns` for how long each has in all, by rank.
-    `unseen` are ranks without a process on this host. `stacks` are by rank.
+    `idle_ranks` have not computed for `idle_ns`; others may compute because they wait actively, as in
+    MPI. `cpu_ns` is for how long each rank has computed in all. `unseen` are ranks without a process on this host. `stacks` are by rank.
     """
 
     ranks: tuple[int, ...]
     world: int
     waited_ns: int
+    idle_ranks: tuple[int, ...]
     idle_ns: int
     cpu_ns: dict[int, int]
     unseen: tuple[int, ...]
     stacks: Stacks
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether none of them has computed for a while."""
-        return self.idle_ns >= MIN_IDLE_NS
 
     def to_facts(self) -> dict[str, object]:
         """Return it as facts for programs."""
@@ -73,6 +69,7 @@ class Absence:
             "ranks": self.ranks,
             "world": self.world,
             "waited_ns": self.waited_ns,
+            "idle_ranks": self.idle_ranks,
             "idle_ns": self.idle_ns,
             "cpu_ns": {str(rank): ns for rank, ns in self.cpu_ns.items()},
             "unseen": self.unseen,
@@ -107,8 +104,9 @@ class StartWatch:
         if not missing or pids <= self._told_pids:
             return None
         waited_ns = now_ns - max(one.started_ns for one in missing.values())
-        idle_ns = now_ns - max(self._idle_since_ns[pid] for pid in pids)
-        if idle_ns < MIN_IDLE_NS and waited_ns < UNKNOWN_LIMITS_NS[START]:
+        idle_ns = {rank: now_ns - self._idle_since_ns[one.pid] for rank, one in missing.items()}
+        idle_ns = {rank: ns for rank, ns in idle_ns.items() if ns >= MIN_IDLE_NS}
+        if not idle_ns and waited_ns < UNKNOWN_LIMITS_NS[START]:
             return None
         self._told_pids = pids
         self._begin(job, missing, set(started), waited_ns, idle_ns)
@@ -126,7 +124,7 @@ class StartWatch:
         missing: Mapping[int, StartedRank],
         started_ranks: set[int],
         waited_ns: int,
-        idle_ns: int,
+        idle_ns: Mapping[int, int],
     ) -> None:
         """Describe the missing ranks, and begin to take the stacks of those that computed least."""
         cpu_ns = {rank: self._last_cpu[one.pid][1] for rank, one in missing.items()}
@@ -138,7 +136,8 @@ class StartWatch:
             ranks=tuple(sorted(missing)),
             world=world,
             waited_ns=waited_ns,
-            idle_ns=idle_ns,
+            idle_ranks=tuple(sorted(idle_ns)),
+            idle_ns=min(idle_ns.values(), default=0),
             cpu_ns=cpu_ns,
             unseen=tuple(sorted(set(range(world)) - seen_ranks)),
             stacks=Stacks({}, {}),

@@ -51,7 +51,8 @@ class Absence:
     """Ranks that do not record `waited_ns` after the last of them was started.
 
     `idle_ranks` have not computed for `idle_ns`; others may compute because they wait actively, as in
-    MPI. `cpu_ns` is for how long each rank has computed in all. `unseen` are ranks without a process on this host. `stacks` are by rank.
+    MPI. `cpu_ns` is for how long each rank has computed in all. `unseen` are ranks without a process on
+    this host. `stacks` are by rank.
     """
 
     ranks: tuple[int, ...]

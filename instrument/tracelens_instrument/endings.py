@@ -6,7 +6,7 @@ what it did before. What was there before, hooks and handlers of the program, is
 
 ``sys.exit("text")`` calls no hook, is no event of audit hooks, and is forgotten before atexit runs. So
 the function itself is wrapped. At exit its text is noted only if an exception has left the program's
-outermost frame: then nobody caught it. ``raise SystemExit("text")`` is not seen.
+outermost frame: then it was not caught. ``raise SystemExit("text")`` is not seen.
 """
 
 from __future__ import annotations
@@ -139,15 +139,15 @@ class EndNotes:
 
     def _wrap_exit(self, program_exit: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(program_exit)
-        def exit(*status: Any, **unknown: Any) -> Any:  # noqa: A001 - it has its name
+        def exit_program(*status: Any, **unknown: Any) -> Any:
             if len(status) == 1 and isinstance(status[0], str) and self._is_on:
                 contained(self._note_exit)(status[0], sys._getframe(1))  # noqa: SLF001 - its caller
             return program_exit(*status, **unknown)
 
-        return exit
+        return exit_program
 
     def _note_exit(self, text: str, frame: FrameType) -> None:
-        """Remember that a frame of the main thread calls `sys.exit`; somebody may still catch that."""
+        """Keep the text of a call of `sys.exit` in the main thread; the program may still catch it."""
         if threading.current_thread() is threading.main_thread():
             self._exit_call = _ExitCall(text, frame)
 

@@ -108,6 +108,7 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/reports/schema.py": {"_find_file().read_text": PACKAGE},
     "tracelens/schema/host.py": {
         "os.open": WRITES,
+        "(_PROC / str(pid) / 'environ').read_text": SYSTEM,
         "(_PROC / str(pid) / 'stat').read_text": SYSTEM,
         "(_PROC / 'stat').read_text": SYSTEM,
         "(_PROC / 'sys/kernel/random/boot_id').read_text": SYSTEM,
@@ -128,6 +129,7 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/watch/processes.py": {
         "(_PROC / str(pid) / 'cgroup').read_text": SYSTEM,
         "(_PROC / str(pid) / 'comm').read_text": SYSTEM,
+        "(_PROC / str(pid) / 'environ').read_text": SYSTEM,
         "(_PROC / str(pid) / 'stat').read_text": SYSTEM,
         "file.read_text": SYSTEM,
         "path.read_text": SYSTEM,

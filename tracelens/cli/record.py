@@ -367,8 +367,9 @@ def _explain_early_end(libraries: Sequence[str], ranks: Sequence[int], world: in
     libraries_text = ", ".join(libraries)
     missing_ranks = sorted(set(range(world)) - set(ranks))
     if not missing_ranks:
-        who = f"all {world} ranks" if world > 1 else "the command"
-        return f"nothing was recorded: {who} loaded {libraries_text}, and ended before the first event."
+        subject = f"all {world} ranks" if world > 1 else "the command"
+        ending = "and ended before the first event."
+        return f"nothing was recorded: {subject} loaded {libraries_text}, {ending}"
     missing = fmt.listing("rank", missing_ranks)
     return (
         f"nothing was recorded: {fmt.listing('rank', ranks)} of {world} loaded {libraries_text}, and "
@@ -391,7 +392,7 @@ def _explain_end_at_start(ranks: Sequence[int], world: int) -> str:
 def _describe_left_behind(
     command: Sequence[str], child_code: int, ranks: Collection[int], folder: Path
 ) -> str:
-    """Say that the launcher has ended, and that its ranks have not."""
+    """Report that the launcher has ended, and that its ranks have not."""
     from tracelens.accounting.life.orders import describe_exit_code
 
     name = Path(command[0]).name

@@ -15,7 +15,7 @@ _LAUNCHERS: Final = (
     ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),  # PRRTE and others
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
 )
-_MAX_DIGITS: Final = 9  # of a rank
+_MAX_DIGITS: Final = 9  # digits: of a rank; a longer number is none [policy]
 
 
 def read_launcher(environment: Mapping[str, str]) -> tuple[int, int, int] | None:

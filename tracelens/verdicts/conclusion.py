@@ -369,7 +369,7 @@ def _describe_largest_loss(ledger: Ledger) -> str:
 
 
 def _describe_outer_end(trace: Trace, findings: Sequence[Finding]) -> str:
-    """Say that the job was ended from outside, and by whom if that is known; empty if it was not."""
+    """Describe that the job was ended from outside, and by whom if known; empty if it was not."""
     outer_end = next((one for one in findings if one.kind == "ended_from_outside"), None)
     if outer_end is None:
         return ""

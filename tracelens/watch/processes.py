@@ -21,6 +21,7 @@ __all__ = [
     "is_descendant",
     "is_on_this_host",
     "read_cpu_ns",
+    "read_environment",
     "read_name",
     "read_out_of_memory_kills",
     "read_queued_ns",
@@ -120,6 +121,14 @@ def read_cpu_ns(pid: int) -> int:
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
+def read_environment(pid: int) -> str:
+    """Return the variables with which a process was started, apart by NUL; empty if it has ended."""
+    try:
+        return (_PROC / str(pid) / "environ").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # or it is another user's
+        return ""
+
+
 def read_queued_ns(pid: int) -> dict[int, int]:
     """Return for how long each thread of a process was ready to run and waited for a core, ns, so far.
 
@@ -128,7 +137,9 @@ def read_queued_ns(pid: int) -> dict[int, int]:
     queued_ns_by_thread = {}
     for path in (_PROC / str(pid) / "task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):
-            queued_ns_by_thread[int(path.parent.name)] = int(path.read_bytes().split()[1])
+            queued_ns_by_thread[int(path.parent.name)] = int(
+                path.read_text(encoding="ascii").split()[1]
+            )
     return queued_ns_by_thread
 
 

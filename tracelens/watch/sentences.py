@@ -53,7 +53,7 @@ def describe_begin(begun_processes: Sequence[JobProcess], world: int, *, restart
 
 
 def describe_absence(absence: Absence) -> str:
-    """Say which ranks do not record yet, and, a line each, what they do."""
+    """Report which ranks do not record yet, and, a line each, what they do."""
     do = "does" if len(absence.ranks) == 1 else "do"
     sentence = (
         f"{fmt.listing('rank', absence.ranks)} of {absence.world}, started "
@@ -266,7 +266,7 @@ def describe_end_of_command(launched: Launched, ended: Ended, running_ranks: Seq
 
 
 def describe_command(launched: Launched | None, code: int | None) -> list[str]:
-    """Say how the command of `record` ended, in one clause; none if it is not known."""
+    """Describe how the command of `record` ended, in one clause; none if it is not known."""
     if code is None:
         return []
     name = "" if launched is None else clean(launched.command)
@@ -281,7 +281,7 @@ def describe_ending(code: int | None, *, is_complete: bool) -> str:
 
 
 def list_endings(ending_by_rank: Mapping[int, str]) -> list[str]:
-    """Say how ranks ended, a clause for each way."""
+    """Describe how ranks ended, a clause for each way."""
     ranks_by_ending: dict[str, list[int]] = {}
     for rank, ending in ending_by_rank.items():
         ranks_by_ending.setdefault(ending, []).append(rank)

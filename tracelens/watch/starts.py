@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.schema.host import process_started_ns
 from tracelens.schema.launchers import read_launcher
 from tracelens.watch.pauses import START, UNKNOWN_LIMITS_NS
-from tracelens.watch.processes import read_cpu_ns, read_name
+from tracelens.watch.processes import read_cpu_ns, read_environment, read_name
 from tracelens.watch.stacks import StackDumps, Stacks
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ MIN_IDLE_NS: Final = 30 * 10**9
 # share of a core: a process that computes less is idle, such as one that polls [chosen]
 MAX_CPU_SHARE_IF_IDLE: Final = 0.02
 MAX_STACKS: Final = 8  # processes: the stacks of those that computed least are taken [policy]
-_FOLDER_VARIABLE: Final = b"TRACELENS_DIR="
+_FOLDER_VARIABLE: Final = "TRACELENS_DIR"
 _PROC: Final = Path("/proc")
-_MAX_BYTES_OF_ENVIRONMENT: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class StartWatch:
         self._next_look_ns = 0
         self._last_cpu: dict[int, tuple[int, int]] = {}  # time and CPU time by pid, ns
         self._idle_since_ns: dict[int, int] = {}  # by pid
-        self._told_pids: frozenset[int] = frozenset()
+        self._reported_pids: frozenset[int] = frozenset()
         self._pending: tuple[Absence, StackDumps] | None = None
 
     def look(self, job: LiveJob, now_ns: int) -> Absence | None:
@@ -102,14 +101,14 @@ class StartWatch:
         missing = {rank: one for rank, one in started.items() if one.pid not in known_pids}
         self._note_cpu(missing, now_ns)
         pids = frozenset(one.pid for one in missing.values())
-        if not missing or pids <= self._told_pids:
+        if not missing or pids <= self._reported_pids:
             return None
         waited_ns = now_ns - max(one.started_ns for one in missing.values())
         idle_ns = {rank: now_ns - self._idle_since_ns[one.pid] for rank, one in missing.items()}
         idle_ns = {rank: ns for rank, ns in idle_ns.items() if ns >= MIN_IDLE_NS}
         if not idle_ns and waited_ns < UNKNOWN_LIMITS_NS[START]:
             return None
-        self._told_pids = pids
+        self._reported_pids = pids
         self._begin(job, missing, set(started), waited_ns, idle_ns)
         return self._finish()
 
@@ -175,7 +174,7 @@ def find_started_ranks(folder: Path) -> dict[int, StartedRank]:
     """
     ranks: dict[int, StartedRank] = {}
     for pid in _list_pids():
-        environment = _read_environment(pid, os.fsencode(folder))
+        environment = _read_environment(pid, folder)
         launcher = None if environment is None else read_launcher(environment)
         started_ns = None if launcher is None else process_started_ns(pid)
         if launcher is None or started_ns is None:
@@ -199,15 +198,11 @@ def _list_pids() -> list[int]:
         return []
 
 
-def _read_environment(pid: int, folder: bytes) -> dict[str, str] | None:
+def _read_environment(pid: int, folder: Path) -> dict[str, str] | None:
     """Return the environment with which a process was started; None if it records elsewhere."""
-    try:
-        with (_PROC / str(pid) / "environ").open("rb") as file:
-            content = file.read(_MAX_BYTES_OF_ENVIRONMENT)
-    except OSError:  # it has ended, or is another user's
+    content = read_environment(pid)
+    entries = content.split("\0")
+    if f"{_FOLDER_VARIABLE}={folder}" not in entries:
         return None
-    entries = content.split(b"\0")
-    if _FOLDER_VARIABLE + folder not in entries:
-        return None
-    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in entries)
+    pairs = (entry.partition("=") for entry in entries)
     return {name: value for name, _, value in pairs}

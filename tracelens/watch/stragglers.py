@@ -183,13 +183,17 @@ def _leave_out_core_waits(
             for rank_index, wait_ns in enumerate(waits_ns)
         ]
     )
-    late_steps: dict[int, list[tuple[float, int]]] = {}  # lag in ns and index of the step, by rank
+    straggler_steps: dict[
+        int, list[tuple[float, int]]
+    ] = {}  # lag in ns and index of the step, by rank
     for index, lags_of_step in enumerate(lags):
         if np.isfinite(lags_of_step).any():
             last = int(np.nanargmax(lags_of_step))
             step_ns = median(lengths_by_step[steps[index]] for lengths_by_step in lengths_ns)
-            late_steps.setdefault(last, []).append((float(lags_of_step[last]) * step_ns, index))
-    for rank_index, lags_ns in late_steps.items():
+            straggler_steps.setdefault(last, []).append(
+                (float(lags_of_step[last]) * step_ns, index)
+            )
+    for rank_index, lags_ns in straggler_steps.items():
         for lag_ns, index in sorted(lags_ns):
             explained_ns[rank_index] -= max(lag_ns, 0.0)
             if explained_ns[rank_index] < 0:

@@ -109,7 +109,7 @@ class Watcher:
         self.stall: Stall | None = None
         self.status: JobStatus | None = None
         self.ended_code: int | None = None
-        self._is_end_of_command_told = False
+        self._is_end_of_command_reported = False
 
     def look(self) -> list[News]:
         """Look once; return what is new since the last look."""
@@ -175,11 +175,11 @@ class Watcher:
         """Report once that the command has ended, if some of its ranks go on."""
         launched, ended = _find_command(self._folder)
         if launched is None or ended is None or ended.at_ns < launched.at_ns:
-            self._is_end_of_command_told = False
+            self._is_end_of_command_reported = False
             return
-        if self._is_end_of_command_told:
+        if self._is_end_of_command_reported:
             return
-        self._is_end_of_command_told = True
+        self._is_end_of_command_reported = True
         for member in self._job.all_processes:
             member.look()
         running_ranks = [rank for rank, member in self._job.ranks.items() if not member.is_over]
@@ -217,7 +217,7 @@ class Watcher:
         return int(any(self._has_failed(member) for member in self._job.ranks.values()))
 
     def conclude(self) -> list[News]:
-        """Say how the job ended, and why the exit code is what it is; nothing before there is a rank."""
+        """Report how the job ended, and why the exit code is so; nothing before there is a rank."""
         if not self._job.ranks or not (self._job.is_over or self.exit_code):
             return []
         endings_by_rank = {

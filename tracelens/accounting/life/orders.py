@@ -17,15 +17,15 @@ __all__ = ["describe_exit_code", "describe_order"]
 
 _KEYS: Final = {"SIGINT": "Ctrl-C", "SIGQUIT": "Ctrl-\\"}
 _TIMEOUT: Final = "timeout"  # the program of coreutils
-_EXIT_CODE_OF_TIMEOUT: Final = 124
+_EXIT_CODE_OF_TIMEOUT: Final = 124  # number: of the command `timeout` [definition]
 _ENDING_SIGNALS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT")
 # ns: a job that still runs this long after a signal was not ended by it [chosen]
 MAX_TIME_TO_END_NS: Final = 300 * 10**9
-_EXIT_CODE_OF_SIGNAL: Final = 128  # a shell adds the number of the signal
+_EXIT_CODE_OF_SIGNAL: Final = 128  # number: a shell adds that of the signal [definition]
 
 
 def describe_order(journal: Iterable[Entry]) -> str | None:
-    """Say in a clause what ended the last command of a journal from outside; None if nothing tells.
+    """Describe in a clause what ended the last command of a journal from outside; None if nothing tells.
 
     Args:
         journal: Entries by time.
@@ -49,7 +49,7 @@ def describe_exit_code(code: int) -> str:
     """Return an exit code as a predicate, with the signal that it stands for; below 0 it is a signal."""
     if code < 0:
         return f"was killed by {_name_signal(-code) or f'signal {-code}'}"
-    name = _name_signal(code - _EXIT_CODE_OF_SIGNAL)
+    name = _name_signal_of_code(code)
     return f"ended with exit code {code}{f' ({name})' if name else ''}"
 
 
@@ -66,7 +66,7 @@ def _describe_end(name: str, code: int) -> str | None:
     ending = f"{clean(name)} {describe_exit_code(code)}"
     if code == _EXIT_CODE_OF_TIMEOUT:
         return ending if name == _TIMEOUT else f"{ending}, as `timeout` does"
-    return ending if _name_signal(code - _EXIT_CODE_OF_SIGNAL) else None
+    return ending if _name_signal_of_code(code) else None
 
 
 def _name_signal(number: int) -> str | None:
@@ -74,3 +74,8 @@ def _name_signal(number: int) -> str | None:
         return signal.Signals(number).name
     except ValueError:
         return None
+
+
+def _name_signal_of_code(code: int) -> str | None:
+    """Return the signal that an exit code of a shell stands for, if it does."""
+    return _name_signal(code - _EXIT_CODE_OF_SIGNAL)

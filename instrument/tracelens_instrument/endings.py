@@ -271,19 +271,23 @@ def open_on_failure(open_recording: Callable[[], object]) -> None:
 
 def _first_line(error: BaseException) -> str:
     try:
-        return _cut(str(error))
+        return _shorten_text(str(error))
     except Exception:  # noqa: BLE001 - exceptions may fail to describe themselves
         return ""
 
 
-def _cut(text: str) -> str:
+def _shorten_text(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[0][:MAX_MESSAGE] if lines else ""
 
 
 def _describe_exit(text: str, frames: list[str], user_frame: str | None) -> Ending:
     return Ending(
-        at_ns=now(), cause="SystemExit", message=_cut(text), user_frame=user_frame, frames=frames
+        at_ns=now(),
+        cause="SystemExit",
+        message=_shorten_text(text),
+        user_frame=user_frame,
+        frames=frames,
     )
 
 

@@ -108,7 +108,6 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/reports/schema.py": {"_find_file().read_text": PACKAGE},
     "tracelens/schema/host.py": {
         "os.open": WRITES,
-        "(_PROC / str(pid) / 'environ').read_text": SYSTEM,
         "(_PROC / str(pid) / 'stat').read_text": SYSTEM,
         "(_PROC / 'stat').read_text": SYSTEM,
         "(_PROC / 'sys/kernel/random/boot_id').read_text": SYSTEM,

@@ -188,10 +188,10 @@ def _leave_out_core_waits(
     ] = {}  # lag in ns and index of the step, by rank
     for index, lags_of_step in enumerate(lags):
         if np.isfinite(lags_of_step).any():
-            last = int(np.nanargmax(lags_of_step))
+            last_rank = int(np.nanargmax(lags_of_step))
             step_ns = median(lengths_by_step[steps[index]] for lengths_by_step in lengths_ns)
-            straggler_steps.setdefault(last, []).append(
-                (float(lags_of_step[last]) * step_ns, index)
+            straggler_steps.setdefault(last_rank, []).append(
+                (float(lags_of_step[last_rank]) * step_ns, index)
             )
     for rank_index, lags_ns in straggler_steps.items():
         for lag_ns, index in sorted(lags_ns):

@@ -3,11 +3,16 @@
 An exception is a line of the side file. Signals are left to `faulthandler`, which writes the Python
 stack into a file beside the segments even if the process is blocked in C, and then lets the signal do
 what it did before. What was there before, hooks and handlers of the program, is called as well.
+
+``sys.exit("text")`` calls no hook, is no event of audit hooks, and is forgotten before atexit runs. So
+the function itself is wrapped. At exit its text is noted only if an exception has left the program's
+outermost frame: then it was not caught. ``raise SystemExit("text")`` is not seen.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import sys
 import threading
@@ -30,9 +35,9 @@ from tracelens_instrument.storage.descriptors import Descriptor
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-    from types import TracebackType
+    from types import CodeType, FrameType, TracebackType
     from typing import Any, Final
 else:
     import _signal as signal  # of which `signal` makes enumerations, which takes a while
@@ -49,6 +54,7 @@ class EndNotes:
         self._folder = folder
         self._append_line = append
         self._noted_error: BaseException | None = None
+        self._exit_call: _ExitCall | None = None
         self._fatal_dump: _Dump | None = None
         self._sigterm_dump: _Dump | None = None
         self._is_on = False
@@ -57,8 +63,9 @@ class EndNotes:
     def begin(self) -> None:
         """Put hooks before those of the program, and open the files for signals."""
         self._is_on = True
-        self._replace_hook(sys, self._wrap_hook(sys.excepthook))
-        self._replace_hook(threading, self._wrap_thread_hook(threading.excepthook))
+        self._replace(sys, "excepthook", self._wrap_hook(sys.excepthook))
+        self._replace(threading, "excepthook", self._wrap_thread_hook(threading.excepthook))
+        self._replace(sys, "exit", self._wrap_exit(sys.exit))
         with Tolerated(OSError, ValueError, RuntimeError):
             if not faulthandler.is_enabled():  # else the program has its own use for it
                 self._fatal_dump = _Dump(self._folder / FATAL_DUMP)
@@ -69,14 +76,14 @@ class EndNotes:
                     signal.SIGTERM, self._sigterm_dump.hand_over(), all_threads=False, chain=True
                 )
 
-    def _replace_hook(self, module: Any, hook: Callable[..., Any]) -> None:
-        """Put a hook into a module, for as long as the program does not put another one there."""
-        program_hook = module.excepthook
-        module.excepthook = hook
+    def _replace(self, module: Any, name: str, function: Callable[..., Any]) -> None:
+        """Put a function into a module, for as long as the program does not put another one there."""
+        program_function = getattr(module, name)
+        setattr(module, name, function)
 
         def put_back() -> None:
-            if module.excepthook is hook:
-                module.excepthook = program_hook
+            if getattr(module, name) is function:
+                setattr(module, name, program_function)
 
         self._put_back.append(put_back)
 
@@ -89,18 +96,21 @@ class EndNotes:
 
     def finish(self) -> None:
         """Note what ends the process just now, if anything does, and leave hooks and signals alone."""
-        error = sys.exc_info()[
-            1
-        ]  # multiprocessing ends its processes while the error is on its way
+        error = sys.exc_info()[1]  # multiprocessing ends its processes while it is on its way
         if isinstance(error, SystemExit) and error.code not in (None, 0):
+            if error.__context__ is None and isinstance(error.code, str):
+                self._note_ending(_describe_exit(error.code, *_frames(error.__traceback__)))
             error = error.__context__  # which a wrapper has turned into an exit code
         if error is not None:
             self.note(error)
+        elif self._exit_call is not None and self._exit_call.ends_program():
+            self._note_ending(self._exit_call.ending)
         self.abandon()
 
     def abandon(self) -> None:
         """Leave hooks and signals alone; in a forked child the notes are the parent's."""
         self._is_on = False
+        self._exit_call = None
         while self._put_back:
             self._put_back.pop()()
         self._leave_signals()
@@ -110,16 +120,36 @@ class EndNotes:
         if not self._is_on or error is self._noted_error or isinstance(error, _ORDERLY):
             return
         self._noted_error = error
+        if thread is None:
+            self._exit_call = None  # it was caught
         frames, user_frame = _frames(error.__traceback__)
-        row = Ending(
-            at_ns=now(),
-            cause=type(error).__qualname__,
-            message=_describe_error(error),
-            thread=thread,
-            user_frame=user_frame,
-            frames=frames,
+        self._note_ending(
+            Ending(
+                at_ns=now(),
+                cause=type(error).__qualname__,
+                message=_describe_error(error),
+                thread=thread,
+                user_frame=user_frame,
+                frames=frames,
+            )
         )
-        self._append_line(format_line("endings", row))
+
+    def _note_ending(self, ending: Ending) -> None:
+        self._append_line(format_line("endings", ending))
+
+    def _wrap_exit(self, program_exit: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(program_exit)
+        def exit_program(*status: Any, **unknown: Any) -> Any:
+            if len(status) == 1 and isinstance(status[0], str) and self._is_on:
+                contained(self._note_exit)(status[0], sys._getframe(1))  # noqa: SLF001 - its caller
+            return program_exit(*status, **unknown)
+
+        return exit_program
+
+    def _note_exit(self, text: str, frame: FrameType) -> None:
+        """Keep the text of a call of `sys.exit` in the main thread; the program may still catch it."""
+        if threading.current_thread() is threading.main_thread():
+            self._exit_call = _ExitCall(text, frame)
 
     def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_pass_on(
@@ -159,6 +189,32 @@ class EndNotes:
                 fatal_dump.descriptor.close()
         except Exception as error:  # noqa: BLE001 - the training goes on
             contain(error)
+
+
+class _ExitCall:
+    """A call of `sys.exit` with a text; it ends the program unless the SystemExit is caught."""
+
+    def __init__(self, text: str, frame: FrameType) -> None:
+        outer_frames = [frame]
+        while (outer_frame := outer_frames[-1].f_back) is not None:
+            outer_frames.append(outer_frame)
+        self.ending = _describe_exit(
+            text, *_describe_frames((frame.f_code, frame.f_lineno) for frame in outer_frames)
+        )
+        # Its variables are those of the main module, so that nothing lives longer.
+        self._outermost_frame = outer_frames[-1]
+
+    def ends_program(self) -> bool:
+        """Return True if an exception has left the outermost frame: it did not run to its end."""
+        frame: FrameType | None = sys._getframe()  # noqa: SLF001 - whether that one still runs
+        while frame is not None:
+            if frame is self._outermost_frame:
+                return False
+            frame = frame.f_back
+        from opcode import opname  # noqa: PLC0415 - few need it
+
+        code = self._outermost_frame.f_code.co_code
+        return not opname[code[self._outermost_frame.f_lasti]].startswith("RETURN_")
 
 
 class _Dump:
@@ -219,24 +275,48 @@ def _describe_error(error: BaseException) -> str:
     So do exceptions that came from another process, as from a worker of a DataLoader.
     """
     try:
-        lines = str(error).strip().splitlines()
+        return _shorten_text(str(error))
     except Exception:  # noqa: BLE001 - exceptions may fail to describe themselves
         return ""
+
+
+def _shorten_text(text: str) -> str:
+    """Return the first line of a text, and the last one of a traceback that it quotes."""
+    lines = text.strip().splitlines()
     quoted = lines[-1:] if any("Traceback (" in line for line in lines[1:]) else []
     return " ".join([*lines[:1], *quoted])[:MAX_MESSAGE]
 
 
+def _describe_exit(text: str, frames: list[str], user_frame: str | None) -> Ending:
+    return Ending(
+        at_ns=now(),
+        cause="SystemExit",
+        message=_shorten_text(text),
+        user_frame=user_frame,
+        frames=frames,
+    )
+
+
 def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:
     """Return an exception's frames as texts, innermost first, and the innermost of the user's code."""
+    codes_and_lines = []
+    while traceback is not None:
+        codes_and_lines.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return _describe_frames(reversed(codes_and_lines))
+
+
+def _describe_frames(
+    codes_and_lines: Iterable[tuple[CodeType, int]],
+) -> tuple[list[str], str | None]:
+    """Return frames, innermost first, as texts, and the innermost of the user's code."""
     from tracelens_instrument.stacks.frame_paths import make_path_shortener  # noqa: PLC0415 - few fail
 
     shorten = make_path_shortener()
     frames: list[str] = []
     user_frame = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        frames.append(f"{code.co_name} ({shorten(code.co_filename)}:{traceback.tb_lineno})")
-        if not is_library_file(code.co_filename):
+    for code, line in codes_and_lines:
+        frames.append(f"{code.co_name} ({shorten(code.co_filename)}:{line})")
+        if user_frame is None and not is_library_file(code.co_filename):
             user_frame = frames[-1]
-        traceback = traceback.tb_next
-    return frames[::-1][:MAX_FRAMES], user_frame
+    return frames[:MAX_FRAMES], user_frame

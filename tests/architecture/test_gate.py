@@ -128,6 +128,7 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/watch/processes.py": {
         "(_PROC / str(pid) / 'cgroup').read_text": SYSTEM,
         "(_PROC / str(pid) / 'comm').read_text": SYSTEM,
+        "(_PROC / str(pid) / 'environ').read_text": SYSTEM,
         "(_PROC / str(pid) / 'stat').read_text": SYSTEM,
         "file.read_text": SYSTEM,
         "path.read_text": SYSTEM,

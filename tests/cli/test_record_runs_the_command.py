@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 from support.launch.record import record_command, run_record, short
@@ -83,6 +84,32 @@ def test_a_framework_that_did_nothing_is_named(options: tuple[str, ...], tmp_pat
     done = run_record(*options, "--out", tmp_path / "t", "--", sys.executable, "-c", program)
     assert "nothing was recorded: the command used mpi4py" in _line(done.stderr)
     assert done.returncode == 0
+
+
+# Two ranks: one loads a framework, and the other one not yet, as it is ended.
+STARTING: Final = """
+import os, subprocess, sys
+environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+program = "from mpi4py import MPI; import sys; sys.exit(int(sys.argv[1]))"
+sys.exit(subprocess.run([sys.executable, "-c", program, sys.argv[1]], env=environment).returncode)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_rank_that_has_loaded_nothing_yet_is_named(code: int, tmp_path: Path) -> None:
+    """Another rank may have waited for it, so it is not said that the command did nothing."""
+    pytest.importorskip("mpi4py")
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", STARTING, code)
+    assert "nothing was recorded: rank 0 of 2 loaded mpi4py" in _line(done.stderr)
+    assert "rank 1 had not loaded it here" in _line(done.stderr)
+    assert done.returncode == code
+
+
+def test_a_rank_that_ended_before_it_loaded_anything_is_named(tmp_path: Path) -> None:
+    """MPI, for example, waits for other ranks while it is imported."""
+    starting = STARTING.replace("from mpi4py import MPI; ", "")
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", starting, 1)
+    assert "nothing was recorded: rank 0 of 2 started, and ended before torch" in _line(done.stderr)
 
 
 @pytest.mark.slow

@@ -67,6 +67,57 @@ def test_exception_is_noted_with_its_message_and_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "end",
+    [
+        'sys.exit("no learning rate")',
+        'try: sys.exit("no learning rate")\n    finally: work = None',
+        'import argparse; argparse._sys.exit("no learning rate")',
+    ],
+)
+def test_text_of_an_exit_is_noted(end: str, tmp_path: Path) -> None:
+    """The program ends as without it: the text on standard error, and 1."""
+    code, text, side = run(tmp_path, end)
+    ending = only(side)
+    assert (code, text, side.complete) == (1, "no learning rate\n", True)
+    assert (ending.cause, ending.message, ending.thread) == ("SystemExit", "no learning rate", None)
+    assert ending.user_frame is not None
+    assert ending.user_frame.startswith("work (")
+    assert [frame.split()[0] for frame in ending.frames] == ["work", "<module>"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ('try: sys.exit("text")\n    except SystemExit: pass', 0),
+        ('try: sys.exit("text")\n    except SystemExit: pass\n    tl.stop()', 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit()", 0),
+        (
+            'thread = threading.Thread(target=sys.exit, args=["text"]); thread.start(); thread.join()',
+            0,
+        ),
+    ],
+)
+def test_exit_that_is_caught_or_has_no_text_is_not_noted(
+    end: str, code: int, tmp_path: Path
+) -> None:
+    returned, text, side = run(tmp_path, end)
+    assert (returned, text, side.endings) == (code, "", ())
+
+
+def test_exception_after_an_exit_that_was_caught(tmp_path: Path) -> None:
+    """It ended the program, and not the text."""
+    _, _, side = run(tmp_path, 'try: sys.exit("text")\n    except SystemExit: pass\n    1 / 0')
+    assert only(side).cause == "ZeroDivisionError"
+
+
+def test_exit_is_put_back(tmp_path: Path) -> None:
+    before = "program_exit = sys.exit"
+    end = "assert sys.exit is not program_exit; tl.stop(); assert sys.exit is program_exit"
+    assert run(tmp_path, end, before)[0] == 0
+
+
+@pytest.mark.parametrize(
     ("end", "cause", "code"),
     [
         ("faulthandler._sigsegv()", "SIGSEGV", -11),

@@ -35,7 +35,7 @@ def test_exit_code_or_signal(code: int) -> None:
     ((entry,), _) = exits.wait(60)
     assert (entry.rank, entry.pid, entry.code) == (3, started.pid, code)
     assert not entry.is_out_of_memory
-    assert exits.count == 0
+    assert exits.watched == []
     exits.close()
 
 

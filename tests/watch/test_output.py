@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from rich.console import Console
 from support.watch.commanded import Commanded, commanded
 
 from tracelens.cli import main
-from tracelens.schema.life import Ended, Exited, Journal
+from tracelens.schema.life import Ended, Exited, Journal, Launched
 from tracelens.watch.output import Lines, write_json
 from tracelens.watch.screen import draw
 from tracelens.watch.watcher import Watcher
@@ -97,6 +98,21 @@ def test_an_end_in_the_journal_of_record_is_told_once(tmp_path: Path) -> None:
     watcher.close()
 
 
+def test_a_command_that_its_ranks_outlive_is_told_once(tmp_path: Path) -> None:
+    with commanded(tmp_path, 0, 1) as process:
+        process.tell(STEPS)
+        watcher = Watcher(tmp_path)
+        watcher.look()
+        for entry in (Launched(time.time_ns(), command="torchrun"), Ended(1 << 62, 143)):
+            Journal(tmp_path).append(entry)
+        (news,) = watcher.look()
+        assert (
+            news.sentence == "torchrun ended with exit code 143 (SIGTERM); rank 0 goes on recording"
+        )
+        assert watcher.look() == []
+        watcher.close()
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_job_that_ended_before(
     code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -107,5 +123,9 @@ def test_a_job_that_ended_before(
         assert process.end() == 0
     Journal(tmp_path).append(Ended(1 << 62, code))
     assert main(["watch", str(tmp_path), "--json"]) == (1 if code else 0)
-    status = json.loads(capsys.readouterr().out.splitlines()[-1])
+    *_, concluded, status = map(json.loads, capsys.readouterr().out.splitlines())
+    assert concluded["sentence"] == (
+        "the job has ended: rank 0 closed the recording, "
+        f"the command ended with exit code {code}; exit code {1 if code else 0}"
+    )
     assert status["ranks"][0]["is_over"]

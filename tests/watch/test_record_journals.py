@@ -2,13 +2,16 @@
 
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 import pytest
+from support.launch.patience import PATIENCE_S
 from support.launch.record import run_record
 
-from tracelens.schema.life import Ended, Exited, Launched, read_journals
+from tracelens.schema.life import Ended, Exited, Launched, Signalled, read_journals
+from tracelens.watch.watcher import Watcher
 
 pytestmark = pytest.mark.end_to_end
 
@@ -44,6 +47,20 @@ def test_the_end_of_a_process(code: int, code_of_command: int, tmp_path: Path) -
     assert launched.at_ns < end.at_ns <= ended.at_ns
 
 
+def test_signal_that_record_gets(tmp_path: Path) -> None:
+    """It is passed on, and the journal has it before the end that it brings about."""
+    folder = tmp_path / "t"
+    program = PROGRAM.replace("code = int", "os.kill(os.getppid(), 15); time.sleep(60)\ncode = int")
+    done = run_record("--no-verdict", "--out", folder, "--", sys.executable, "-c", program, 0)
+    assert done.returncode == 128 + signal.SIGTERM
+    launched, signalled, *_ = read_journals(folder)
+    assert isinstance(launched, Launched)
+    assert launched.command == Path(sys.executable).name
+    assert isinstance(signalled, Signalled)
+    assert (signalled.signal, signalled.is_key) == ("SIGTERM", False)
+    assert signalled.parent
+
+
 def test_nothing_is_written_where_nothing_is_recorded(tmp_path: Path) -> None:
     done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", "pass")
     assert done.returncode == 0
@@ -58,3 +75,55 @@ def test_a_watch_beside_it_changes_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert "rank 0 of 1 records" in done.stderr
     assert "ended with exit code 3" in done.stderr
+
+
+# A launcher that is killed as soon as its ranks record; they go on until they are told to end.
+LAUNCHER: Final = """
+import glob, os, signal, subprocess, sys, time
+for rank in range(2):
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", sys.argv[1], sys.argv[2]]
+    subprocess.Popen(command, env=environment, stdout=-3, stderr=-3)  # -3 is DEVNULL
+while len(glob.glob(os.environ["TRACELENS_DIR"] + "/*.segments/*")) < 4:
+    time.sleep(0.01)
+time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+RANK: Final = """
+import os, sys, time
+import tracelens as tl
+step = 0
+while not os.path.exists(sys.argv[1]) and step < 3000:
+    with tl.step(step):
+        time.sleep(0.02)
+    step += 1
+"""
+
+
+@pytest.mark.slow
+def test_ranks_outlive_their_launcher(tmp_path: Path) -> None:
+    """`record` names what killed the launcher and where to look, and a watch goes on to the end."""
+    folder, stop = tmp_path / "t", tmp_path / "stop"
+    command = ("--", sys.executable, "-c", LAUNCHER, RANK, stop)
+    done = run_record("--out", folder, *command)
+    try:
+        assert done.returncode == 128 + signal.SIGKILL
+        (sentence,) = [line for line in done.stderr.splitlines() if "tracelens:" in line]
+        assert "was killed by SIGKILL; 2 ranks go on recording: tracelens watch" in sentence
+        ended = read_journals(folder)[-1]
+        assert isinstance(ended, Ended)
+        assert ended.code == 128 + signal.SIGKILL
+        watcher = Watcher(folder)
+        assert not watcher.is_over
+        watcher.look()
+        assert not watcher.is_over
+    finally:
+        stop.touch()
+    end_s = time.monotonic() + PATIENCE_S
+    while not watcher.is_over and time.monotonic() < end_s:
+        watcher.look()
+        time.sleep(0.1)
+    watcher.close()
+    (news,) = watcher.conclude()
+    assert "ranks 0 and 1 closed the recording" in news.sentence
+    assert news.sentence.endswith("ended with exit code 137 (SIGKILL); exit code 1")

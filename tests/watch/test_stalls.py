@@ -212,7 +212,55 @@ def test_a_stall_lasts_until_there_is_progress() -> None:
     assert stall is not None
     assert detector.look(job_of(*ranks), 60 * S) is stall
     enter(ranks[2], "w", WORLD, (1, "allreduce", 61, None))
-    assert detector.look(job_of(*ranks), 62 * S) is None
+    assert detector.look(job_of(*ranks), 62 * S) is stall
+    for one in ranks:
+        enter(one, "w", WORLD, (1, "allreduce", 61, 62))
+    assert detector.look(job_of(*ranks), 63 * S) is None
+    assert not detector.has_ended
+
+
+def test_a_call_that_fails_does_not_go_on() -> None:
+    """It timed out; the ranks clean up and end one after the other, and the last one is ended."""
+    detector, ranks = StallDetector(), waiting_ranks()
+    stall = detector.look(job_of(*ranks), 16 * S)
+    assert stall is not None
+    for one in ranks[:2]:
+        enter(one, "w", WORLD, (1, "allreduce", 10, -40))
+        assert detector.look(job_of(*ranks), 41 * S) is stall
+        one.is_over = one.is_complete = True
+        assert detector.look(job_of(*ranks), 42 * S) is stall
+    ranks[2].is_over = True
+    assert detector.look(job_of(*ranks), 60 * S) is None
+    assert detector.has_ended
+
+
+def test_the_end_of_the_recording_of_the_culprit_is_no_progress() -> None:
+    """An exception left its step, and it cleans up for a while before it ends."""
+    detector, ranks = StallDetector(), waiting_ranks()
+    stall = detector.look(job_of(*ranks), 16 * S)
+    cast("Any", ranks[2].recording).progress_ns = 20 * S
+    ranks[2].is_over = ranks[2].is_complete = True
+    assert detector.look(job_of(*ranks), 21 * S) is stall
+    assert stall is not None
+
+
+def test_ranks_that_are_started_again_have_not_resumed() -> None:
+    detector, ranks = StallDetector(), waiting_ranks()
+    assert detector.look(job_of(*ranks), 16 * S) is not None
+    again = [rank_of(rank, incarnation=30 * S, progress_ns=32 * S) for rank in range(3)]
+    assert detector.look(job_of(*again), 33 * S) is None
+    assert detector.has_ended
+
+
+def test_a_job_without_calls_resumes_with_its_next_step() -> None:
+    detector, alone = StallDetector(), rank_of(0, progress_ns=10 * S)
+    stall = detector.look(job_of(alone), 60 * S)
+    assert stall is not None
+    cast("Any", alone.recording).progress_ns = 61 * S
+    assert detector.look(job_of(alone), 62 * S) is stall
+    cast("Any", alone.recording).completed_ns = 62 * S
+    assert detector.look(job_of(alone), 63 * S) is None
+    assert not detector.has_ended
 
 
 def test_the_end_of_a_job_is_no_stall() -> None:

@@ -90,28 +90,37 @@ def run(arguments: argparse.Namespace) -> int:
     files_before = _find_recordings(folder)
     _note_recorder(folder)
     among_ranks = launcher_rank() is not None
-    with CommandJournal(folder, among_ranks=among_ranks) as journal:
+    with CommandJournal(folder, Path(command[0]).name, among_ranks=among_ranks) as journal:
         looks = None
         if (arguments.watch or arguments.on_alert) and launcher_rank() in {None, 0}:
             looks = _begin_watch(folder, arguments.on_alert)
         variables = make_environment(folder) | variables
-        exit_code, attachments = _run_recorded(command, variables, journal, looks)
+        child_code, attachments = _run_recorded(command, variables, journal, looks)
+        exit_code = child_code if child_code >= 0 else 128 - child_code  # as in a shell
         journal.end(exit_code)
         if looks is not None:
             looks.close()
+        left_behind = {process.pid for process in journal.list_left_behind()}
     if arguments.sample:
         _await_samples(folder)
     _convert_leftovers(folder)
+    live_ranks = _find_live_ranks(folder, left_behind)
     rank = launcher_rank()
-    if rank is None:
+    if live_ranks and rank is None:
+        _write(_describe_left_behind(command, child_code, live_ranks, folder))
+    elif rank is None:
         files = _find_recordings(folder) - files_before
-        summary = _summarize(folder, files, attachments) if files else _explain_nothing(attachments)
+        summary = (
+            _summarize(folder, files, attachments)
+            if files
+            else _explain_nothing(attachments, exit_code)
+        )
         _write_result(summary, exit_code)
         _write_unrecorded(attachments if files else ())
         if files and not arguments.no_verdict:
             _write_verdict(folder)
     elif rank == 0:
-        _write_result(_describe_folder(folder, attachments), exit_code)
+        _write_result(_describe_folder(folder, attachments, exit_code), exit_code)
     return exit_code
 
 
@@ -190,13 +199,15 @@ def _begin_watch(folder: Path, on_alert: str | None) -> Looks:
 def _run_recorded(
     command: Sequence[str], variables: dict[str, str], journal: CommandJournal, looks: Looks | None
 ) -> tuple[int, list[str]]:
-    """Run the command; return its exit code and what hooks attached to (names, each once)."""
+    """Run the command; return its exit code, and what hooks attached to (names, each once)."""
     from tracelens_instrument.core.attachments import ATTACHED_VARIABLE
 
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
         variables = variables | {ATTACHED_VARIABLE: listing.name}
-        exit_code = run_child(command, variables, lambda pid: journal.wait_for(pid, looks))
-        return exit_code, list(dict.fromkeys(listing.read().splitlines()))
+        child_code = run_child(
+            command, variables, lambda pid: journal.wait_for(pid, looks), journal.note_signal
+        )
+        return child_code, list(dict.fromkeys(listing.read().splitlines()))
 
 
 def _note_recorder(folder: Path) -> None:
@@ -282,6 +293,19 @@ def _find_unfinished(folder: Path) -> list[Path]:
     return sorted([*folder.glob(f"*{SEGMENTS_SUFFIX}"), *folder.glob(f"*{ELSEWHERE_SUFFIX}")])
 
 
+def _find_live_ranks(folder: Path, pids: Collection[int]) -> set[int]:
+    """Return the ranks whose processes, some of `pids`, still record."""
+    from tracelens.conversion.segments import is_live, side_of
+
+    ranks = set()
+    for recording in _find_unfinished(folder) if pids else ():
+        with suppress(UnusableInput, OSError):
+            side = side_of(recording)
+            if side.process.pid in pids and is_live(recording):
+                ranks.add(side.process.rank)
+    return ranks
+
+
 def _may_grow(recording: Path) -> bool:
     """Return True if a process may still write here; processes of other hosts may."""
     from tracelens.conversion.segments import is_live, side_of
@@ -300,9 +324,15 @@ def _may_grow(recording: Path) -> bool:
         return is_among_ranks or recording.suffix == ELSEWHERE_SUFFIX
 
 
-def _explain_nothing(attached: Sequence[str]) -> str:
+def _explain_nothing(attached: Sequence[str], exit_code: int) -> str:
     """Explain in a sentence why nothing was recorded, as far as it is known."""
-    from tracelens_instrument.core.attachments import RECORDED_TO, USED
+    from tracelens_instrument.core.attachments import (
+        LOADED_BY,
+        RECORDED_TO,
+        STARTED_BY,
+        USED,
+        list_ranks,
+    )
 
     inner_recordings = [entry for entry in attached if entry.startswith(RECORDED_TO)]
     if inner_recordings:
@@ -311,25 +341,82 @@ def _explain_nothing(attached: Sequence[str]) -> str:
             f"nothing was recorded here: the command's own `tracelens record` records to {folder}"
         )
     used_libraries = [entry.removeprefix(USED) for entry in attached if entry.startswith(USED)]
+    loading_ranks, world = list_ranks(attached, LOADED_BY)
+    if used_libraries and (exit_code or len(loading_ranks) < world):
+        return _explain_early_end(used_libraries, loading_ranks, world)
     if used_libraries:
         return (
             f"nothing was recorded: the command used {', '.join(used_libraries)}, but did nothing "
             "with it that is recorded (at --detail step that is only what tl.step marks)."
         )
+    started_ranks, world = list_ranks(attached, STARTED_BY)
+    if exit_code and world > 1:
+        return _explain_end_at_start(started_ranks, world)
+    loaded = "had loaded" if exit_code else "loaded"
     return (
-        "nothing was recorded: no Python of the command loaded torch, mpi4py or another framework "
+        f"nothing was recorded: no Python of the command {loaded} torch, mpi4py or another framework "
         "that is recorded, nor tracelens, where this TraceLens is installed (and is not kept out "
         "by python -I, -E or -S)."
     )
 
 
+def _explain_early_end(libraries: Sequence[str], ranks: Sequence[int], world: int) -> str:
+    """Explain that a command ended before its first event; maybe ranks waited for one another."""
+    from tracelens.model import fmt
+
+    libraries_text = ", ".join(libraries)
+    missing_ranks = sorted(set(range(world)) - set(ranks))
+    if not missing_ranks:
+        subject = f"all {world} ranks" if world > 1 else "the command"
+        ending = "and ended before the first event."
+        return f"nothing was recorded: {subject} loaded {libraries_text}, {ending}"
+    missing = fmt.listing("rank", missing_ranks)
+    return (
+        f"nothing was recorded: {fmt.listing('rank', ranks)} of {world} loaded {libraries_text}, and "
+        f"ended before the first event; {missing} had not loaded it here. Ranks may have waited for "
+        f"{missing} at the start: tracelens watch shows them while they wait."
+    )
+
+
+def _explain_end_at_start(ranks: Sequence[int], world: int) -> str:
+    """Explain that ranks ended before they had loaded a framework; MPI waits while it is loaded."""
+    from tracelens.model import fmt
+
+    return (
+        f"nothing was recorded: {fmt.listing('rank', ranks)} of {world} started, and ended before "
+        "torch, mpi4py or another framework that is recorded was loaded. Ranks may have waited for each "
+        "other at the start: tracelens watch shows them while they wait."
+    )
+
+
+def _describe_left_behind(
+    command: Sequence[str], child_code: int, ranks: Collection[int], folder: Path
+) -> str:
+    """Report that the launcher has ended, and that its ranks have not."""
+    from tracelens.accounting.life.orders import describe_exit_code
+
+    name = Path(command[0]).name
+    ranks_text = _count(ranks, "rank goes", "ranks go")
+    ending = describe_exit_code(child_code)
+    return f"{name} {ending}; {ranks_text} on recording: tracelens watch {_quote_path(folder)}"
+
+
 def _summarize(folder: Path, files: Collection[Path], attachments: Sequence[str]) -> str:
     """Return a sentence on what was recorded, by which hooks, and where."""
-    from tracelens_instrument.core.attachments import RECORDED_TO, USED
+    from tracelens_instrument.core.attachments import (
+        LOADED_BY,
+        RECORDED_TO,
+        STARTED_BY,
+        USED,
+    )
 
     event_count = sum(map(_count_events, files))
     amount = f"{_count(files, 'process', 'processes')} with {event_count:,} events"
-    attachments = [entry for entry in attachments if not entry.startswith((USED, RECORDED_TO))]
+    attachments = [
+        entry
+        for entry in attachments
+        if not entry.startswith((USED, LOADED_BY, STARTED_BY, RECORDED_TO))
+    ]
     hooks = f" ({', '.join(attachments)})" if attachments else ""
     folder_text = _quote_path(folder)
     return f"recorded {amount}{hooks} to {folder_text}; next: tracelens analyze {folder_text}"
@@ -352,10 +439,10 @@ def _write_verdict(folder: Path) -> None:
         sys.stderr.write(analysis.stdout)
 
 
-def _describe_folder(folder: Path, attached: Sequence[str]) -> str:
+def _describe_folder(folder: Path, attached: Sequence[str], exit_code: int) -> str:
     """Name the folder that the ranks of our launcher record to; some may not have ended yet."""
     if not _find_unfinished(folder) and not _find_recordings(folder):
-        return _explain_nothing(attached)
+        return _explain_nothing(attached, exit_code)
     path = _quote_path(folder)
     return f"the ranks record to {path}; when all have ended: tracelens analyze {path}"
 
@@ -395,19 +482,21 @@ def _write(text: str) -> None:
 def run_child(
     command: Sequence[str],
     environment: Mapping[str, str],
-    wait_for: Callable[[int], object] = lambda _pid: None,
+    wait_for: Callable[[int], object],
+    note_signal: Callable[..., object],
 ) -> int:
-    """Run to the end and return the exit code; killed by a signal it is 128 + its number, as in a shell.
+    """Run to the end and return the exit code; killed by a signal it is the negative of its number.
 
     Args:
         command: Program and arguments.
         environment: All of its variables.
         wait_for: Called with its pid; returns when it has ended, or before.
+        note_signal: Called with the name of each signal that we get, and whether a key sent it.
 
     Raises:
         InvalidArgument: the command cannot be started.
     """
-    with _Relay() as relay:
+    with _Relay(note_signal) as relay:
         try:
             child = subprocess.Popen(command, env=environment, close_fds=False)
         except OSError as error:
@@ -418,8 +507,7 @@ def run_child(
         with child:
             relay.attach(child)
             wait_for(child.pid)
-            exit_code = child.wait()
-    return exit_code if exit_code >= 0 else 128 - exit_code
+            return child.wait()
 
 
 class _Relay:
@@ -428,7 +516,8 @@ class _Relay:
     Signals ignored from the start (`nohup`) stay ignored, by the child as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note_signal: Callable[..., object]) -> None:
+        self._note_signal = note_signal
         self._child: subprocess.Popen[bytes] | None = None
         self._early_signals: list[int] = []
         self._earlier_handlers: dict[int, Any] = {}  # by number of the signal
@@ -451,7 +540,10 @@ class _Relay:
             child.send_signal(self._early_signals.pop(0))
 
     def _receive(self, number: int, _frame: object) -> None:
-        if signal.Signals(number).name in _KEYBOARD_SIGNALS and _is_in_foreground():
+        name = signal.Signals(number).name
+        is_key = name in _KEYBOARD_SIGNALS and _is_in_foreground()
+        self._note_signal(name, is_key=is_key)
+        if is_key:
             return  # Ctrl-C reaches the whole foreground group, so the child has it already
         if self._child is None:
             self._early_signals.append(number)

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             _watch(watcher, show, duration_ns, metrics)
         finally:
-            show(watcher, watcher.close())
+            show(watcher, [*watcher.close(), *watcher.conclude()])
             if metrics is not None:
                 metrics.close()
     return watcher.exit_code

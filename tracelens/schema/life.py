@@ -26,11 +26,26 @@ _LIMIT: Final = 1 << 63
 
 @dataclass(frozen=True)
 class Launched:
-    """`record` started the command; `pid` is that of the command on `host`."""
+    """`record` started the command; `pid` is that of the command on `host`, `command` its program."""
 
     at_ns: int
     host: str = ""
     pid: int = 0
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """`record` got a signal, which it passed on to the command.
+
+    `signal` is its name. `is_key` is True if a key of the terminal sent it, such as Ctrl-C. `parent` is
+    the program that started `record`, as far as that is known.
+    """
+
+    at_ns: int
+    signal: str = ""
+    is_key: bool = False
+    parent: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,9 +106,9 @@ class Resumed:
     since_ns: int = 0
 
 
-Entry = Launched | Ended | Exited | Stalled | Resumed
+Entry = Launched | Signalled | Ended | Exited | Stalled | Resumed
 _ENTRIES: Final = {
-    kind.__name__.lower(): kind for kind in (Launched, Ended, Exited, Stalled, Resumed)
+    kind.__name__.lower(): kind for kind in (Launched, Signalled, Ended, Exited, Stalled, Resumed)
 }
 
 

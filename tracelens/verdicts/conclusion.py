@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.core_waits import is_machine_busy
+from tracelens.accounting.life.orders import describe_order
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import find_gap
@@ -90,7 +91,9 @@ def conclude(
     """Return the verdict that findings and losses lead to."""
     trace = facts.trace
     gaps_of_trace = find_gaps(trace)
-    scope = _describe_scope(facts, summary, ledger, notes, gaps_of_trace)
+    scope = _describe_outer_end(trace, findings) + _describe_scope(
+        facts, summary, ledger, notes, gaps_of_trace
+    )
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in gaps_of_trace if gap.is_decisive]
     limiting_faults = (fault for fault in faults if not KINDS[fault.kind].ends_job)
@@ -363,6 +366,16 @@ def _describe_largest_loss(ledger: Ledger) -> str:
         "No fault costs much of the job, and no cause takes "
         f"{fmt.percent(MIN_SHARE_OF_BOTTLENECK)} of the time{largest_text}."
     )
+
+
+def _describe_outer_end(trace: Trace, findings: Sequence[Finding]) -> str:
+    """Describe that the job was ended from outside, and by whom if known; empty if it was not."""
+    outer_end = next((one for one in findings if one.kind == "ended_from_outside"), None)
+    if outer_end is None:
+        return ""
+    causes = fmt.join_words(sorted(set(outer_end.evidence["causes"].values())))
+    order = describe_order(trace.journal) or "by whom is not known"
+    return f"Ended from outside ({causes} of all ranks): {order}. "
 
 
 def _describe_scope(

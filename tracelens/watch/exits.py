@@ -77,9 +77,9 @@ class ExitWatch:
                 watched.process = process
 
     @property
-    def count(self) -> int:
-        """How many watched processes have not ended."""
-        return len(self._watched)
+    def watched(self) -> list[Process]:
+        """The processes that have not ended."""
+        return [watched.process for watched in self._watched]
 
     def wait(self, timeout_s: float) -> tuple[list[Exited], bool]:
         """Wait until a process ends, at most so long.

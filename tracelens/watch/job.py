@@ -60,6 +60,13 @@ class JobProcess:
             return self.process.incarnation
         return self.to_wall_ns(self.recording.progress_ns)
 
+    @property
+    def completed_wall_ns(self) -> int:
+        """When it last completed a step or a call, wall time; 0 before that."""
+        if self.recording is None or not self.recording.completed_ns:
+            return 0
+        return self.to_wall_ns(self.recording.completed_ns)
+
     def to_wall_ns(self, monotonic_ns: int) -> int:
         """Return a time of its monotonic clock as wall time."""
         return monotonic_ns + (0 if self.recording is None else self.recording.wall_offset_ns)

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Final
 from tracelens.errors import UnusableInput
 from tracelens.schema.gate import open_regular
 from tracelens.schema.host import find_segments, host_name
-from tracelens.schema.life import Ended, Journal, Launched
+from tracelens.schema.life import Ended, Journal, Launched, Signalled
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.side import parse_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, SIDE_FILE
 from tracelens.watch.exits import ExitWatch
-from tracelens.watch.processes import is_descendant, is_on_this_host
+from tracelens.watch.processes import is_descendant, is_on_this_host, read_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Self
 
-    from tracelens.schema.life import Exited
+    from tracelens.schema.life import Entry, Exited
     from tracelens.schema.side import Process
 
 __all__ = ["CommandJournal", "JobExits"]
@@ -87,14 +87,17 @@ class JobExits:
 class CommandJournal:
     """Journals a command that records to a folder; the journal appears with the first recording."""
 
-    def __init__(self, folder: Path, *, among_ranks: bool) -> None:
+    def __init__(self, folder: Path, command: str, *, among_ranks: bool) -> None:
         """Note when the command begins.
 
         Args:
             folder: The trace folder, which need not exist yet.
+            command: The program that is run.
             among_ranks: The command is one rank; its launcher also starts other commands like it.
         """
         self._folder = folder
+        self._command = command
+        self._signals: list[Signalled] = []
         self._among_ranks = among_ranks
         self._launched_ns = time.time_ns()
         self._pid = 0
@@ -128,26 +131,37 @@ class CommandJournal:
         except Exception as error:  # noqa: BLE001 - whatever it is, the command goes on
             sys.stderr.write(f"tracelens: the journal has failed and ends ({error!r})\n")
 
+    def note_signal(self, name: str, *, is_key: bool) -> None:
+        """Note that we got a signal; a handler calls this, and the journal is written elsewhere."""
+        parent = read_name(os.getppid())
+        self._signals.append(Signalled(time.time_ns(), name, is_key, parent))
+
+    def list_left_behind(self) -> list[Process]:
+        """Return the recorded processes of this host that have not ended."""
+        return self._jobs.exits.watched
+
     def end(self, code: int) -> None:
         """Journal the end of the command, and of processes that end just after it."""
         ended_ns = time.time_ns()
         self._jobs.find_new()
         self._append([])
         end_s = time.monotonic() + GRACE_S
-        while self._jobs.exits.count and time.monotonic() < end_s:
+        while self._jobs.exits.watched and time.monotonic() < end_s:
             ended_processes, _ = self._jobs.exits.wait(LOOK_EVERY_S)
             self._append(ended_processes)
         if self._journal is not None:
             self._append([Ended(ended_ns, code)])
 
-    def _append(self, entries: list[Exited] | list[Ended]) -> None:
+    def _append(self, entries: Sequence[Entry]) -> None:
         with suppress(OSError):
             if self._journal is None and self._jobs.has_found:
                 self._journal = Journal(self._folder)
-                launched = Launched(self._launched_ns, host_name(), self._pid)
+                launched = Launched(self._launched_ns, host_name(), self._pid, self._command)
                 self._journal.append(launched)
-            for entry in entries:
-                if self._journal is not None:
+            if self._journal is not None:
+                while self._signals:
+                    self._journal.append(self._signals.pop(0))
+                for entry in entries:
                     self._journal.append(entry)
 
     def _is_ours(self, process: Process) -> bool:

@@ -21,7 +21,11 @@ __all__ = [
     "find_out_of_memory_files",
     "is_descendant",
     "is_on_this_host",
+    "read_cpu_ns",
+    "read_environment",
+    "read_name",
     "read_out_of_memory_kills",
+    "read_queued_ns",
     "read_state",
 ]
 
@@ -83,7 +87,7 @@ def find_children(pid: int) -> dict[int, tuple[str, str]]:
             for child in map(int, path.read_text(encoding="ascii").split()):
                 state = read_state(child)
                 if state is not None:
-                    children[child] = (_read_name(child), state)
+                    children[child] = (read_name(child), state)
     return children
 
 
@@ -118,6 +122,37 @@ def read_out_of_memory_kills(files: tuple[Path, ...]) -> int:
     return sum(count for file in files for count in _read_counts(file))
 
 
+def read_cpu_ns(pid: int) -> int:
+    """Return for how long all threads of a process have run on a core, ns; 0 if it has ended."""
+    fields = _read_stat(pid)
+    if fields is None:
+        return 0
+    ticks = int(fields[11]) + int(fields[12])  # as a user and in the kernel
+    return ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+
+
+def read_environment(pid: int) -> str:
+    """Return the variables with which a process was started, apart by NUL; empty if it has ended."""
+    try:
+        return (_PROC / str(pid) / "environ").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # or it is another user's
+        return ""
+
+
+def read_queued_ns(pid: int) -> dict[int, int]:
+    """Return for how long each thread of a process was ready to run and waited for a core, ns, so far.
+
+    Empty where the kernel does not tell.
+    """
+    queued_ns_by_thread = {}
+    for path in (_PROC / str(pid) / "task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):
+            queued_ns_by_thread[int(path.parent.name)] = int(
+                path.read_text(encoding="ascii").split()[1]
+            )
+    return queued_ns_by_thread
+
+
 def _read_counts(file: Path) -> Iterator[int]:
     with suppress(OSError, ValueError):
         for line in file.read_text(encoding="ascii").splitlines():
@@ -135,7 +170,8 @@ def _read_stat(pid: int) -> list[str] | None:
     return stat.rpartition(")")[2].split()
 
 
-def _read_name(pid: int) -> str:
+def read_name(pid: int) -> str:
+    """Return the name of a process' program, cut off after 15 characters; empty if unknown."""
     try:
         return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -51,7 +51,10 @@ class Step(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A collective call of one rank; `op` is a place in `COLLECTIVES`, `end_ns` `FOREVER` if open."""
+    """A collective call of one rank; `op` is a place in `COLLECTIVES`, `end_ns` `FOREVER` if open.
+
+    `has_failed`: an exception ended it, such as a timeout.
+    """
 
     seq: int
     op: int
@@ -62,6 +65,7 @@ class Call(NamedTuple):
     peer: int
     start_ns: int
     end_ns: int
+    has_failed: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -89,8 +93,8 @@ class OpenSpan(NamedTuple):
 class CallLog:
     """The last calls of a rank in a communicator, by number; `count` is that of all calls.
 
-    `last_entered` has the highest number, `last_completed` that of those that have ended. `open_seqs`
-    are the numbers of the calls that the rank was in at the last look.
+    `last_entered` has the highest number, `last_completed` that of those that ended without failing.
+    `open_seqs` are the numbers of the calls that the rank was in at the last look.
     """
 
     group: Communicator
@@ -108,7 +112,7 @@ class CallLog:
         last_call = max(call_by_seq.values(), key=_SEQ)
         if self.last_entered is None or last_call.seq >= self.last_entered.seq:
             self.last_entered = last_call
-        completed = [call for call in call_by_seq.values() if call.end_ns != FOREVER]
+        completed = [call for call in call_by_seq.values() if not (call.is_open or call.has_failed)]
         if completed:
             last_call = max(completed, key=_SEQ)
             if self.last_completed is None or last_call.seq >= self.last_completed.seq:
@@ -126,7 +130,8 @@ class LiveRecording:
     """Follows the recording of one process; all times are of its monotonic clock, ns.
 
     `progress_ns` is when its training thread last began or ended a span, or a collective of it began or
-    ended; 0 before the first. `exception` is the last span that an exception closed.
+    ended; 0 before the first. `completed_ns` is when it last completed a step or a communication call,
+    or any span if it has made neither. `exception` is the last span that an exception closed.
     `pauses` has the spans of each kind of pause (`pauses.py`).
     """
 
@@ -147,6 +152,8 @@ class LiveRecording:
             name: deque(maxlen=MAX_STEPS_KEPT) for name in _WORK
         }
         self.progress_ns = 0
+        self.completed_ns = 0
+        self._counts_any_span = True
         self.exception: OpenSpan | None = None
         self.pauses: dict[str, SeenPauses] = {}
 
@@ -263,6 +270,9 @@ class LiveRecording:
         self._put_steps(records[is_step & is_span])
         self._put_work(records[is_step & ~is_span])
         self._put_pauses(records[is_span], end_ns[is_span])
+        self._note_completion(
+            records, is_span & (is_step | self._find_communication(rows)), is_span
+        )
         failed = records[is_span & (records["end_ns"] < 0)]
         if len(failed):
             innermost = int(failed["start_ns"].argmax())
@@ -343,6 +353,19 @@ class LiveRecording:
                 pause=pause_of(definition),
             )
 
+    def _find_communication(self, rows: Int32s) -> Flags:
+        """Return True for each row of definitions that is of an operation between ranks."""
+        has_op = [bool(word) for word in self._side.meanings.op.words.to_pylist()]
+        return np.array([*has_op, False])[self._side.meanings.op.codes[rows]]
+
+    def _note_completion(self, records: Records, is_step_or_call: Flags, is_span: Flags) -> None:
+        """Take the latest end of what was completed, not ended by an exception."""
+        if is_step_or_call.any() and self._counts_any_span:
+            self._counts_any_span, self.completed_ns = False, 0
+        counts = is_span if self._counts_any_span else is_step_or_call
+        ends_ns = records["end_ns"][counts]
+        self.completed_ns = max(self.completed_ns, int(ends_ns.max(initial=0)))
+
     def _note_progress(self, times_ns: Ints, records: Records, rows: Int32s) -> None:
         """Take the latest time of the training thread and of tracks of operations in flight."""
         counts: Flags = np.ones(len(records), np.bool_)
@@ -371,5 +394,6 @@ def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> list[Call]
         np.where(records["peer"] >= 0, records["peer"], NULL),
         records["start_ns"],
         end_ns,
+        records["end_ns"] < 0,
     )
     return list(map(Call._make, zip(*(column.tolist() for column in columns), strict=True)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Final
 
+from tracelens.accounting.life.orders import describe_exit_code
 from tracelens.model import fmt
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -12,16 +12,21 @@ from tracelens.schema.vocabulary import COLLECTIVES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens.schema.life import Exited, Stalled
+    from tracelens.schema.life import Ended, Exited, Launched, Stalled
     from tracelens.watch.job import JobProcess
     from tracelens.watch.recording import LiveRecording, OpenSpan
     from tracelens.watch.stalls import Stall
+    from tracelens.watch.starts import Absence
     from tracelens.watch.status import JobStatus
     from tracelens.watch.stragglers import Straggler
 
 __all__ = [
+    "describe_absence",
     "describe_begin",
+    "describe_command",
     "describe_end",
+    "describe_end_of_command",
+    "describe_ending",
     "describe_resumption",
     "describe_stacks",
     "describe_stall",
@@ -29,6 +34,7 @@ __all__ = [
     "describe_status",
     "describe_straggler",
     "join_reasons",
+    "list_endings",
 ]
 
 _PYTHON_FRAMES_SHOWN: Final = 3  # frames: the innermost ones of Python are shown [policy]
@@ -44,6 +50,33 @@ def describe_begin(begun_processes: Sequence[JobProcess], world: int, *, restart
     again = " again" if restarted else ""
     verb = "records" if len(begun_processes) == 1 else "record"
     return f"{name} of {world} {verb}{again}"
+
+
+def describe_absence(absence: Absence) -> str:
+    """Report which ranks do not record yet, and, a line each, what they do."""
+    do = "does" if len(absence.ranks) == 1 else "do"
+    sentence = (
+        f"{fmt.listing('rank', absence.ranks)} of {absence.world}, started "
+        f"{fmt.duration(absence.waited_ns)} ago, {do} not record yet"
+    )
+    if absence.idle_ranks:
+        have = "has" if len(absence.idle_ranks) == 1 else "have"
+        idle = (
+            "" if absence.idle_ranks == absence.ranks else fmt.listing("rank", absence.idle_ranks)
+        )
+        sentence += f"{f'; {idle}' if idle else ', and'} {have} not computed for "
+        sentence += fmt.duration(absence.idle_ns)
+    if absence.unseen:
+        sentence += f"; no process of {fmt.listing('rank', absence.unseen)} is on this host"
+    lines = [sentence]
+    for rank, cpu_ns in sorted(absence.cpu_ns.items(), key=lambda item: item[1]):
+        frames = absence.stacks.frames.get(str(rank), [])
+        if frames:
+            code = " < ".join(map(clean, _choose_frames(frames)))
+            lines.append(f"rank {rank}: {code}; computed for {fmt.duration(cpu_ns)} in all")
+    if absence.stacks.reasons:
+        lines.append(f"no stacks of {join_reasons(absence.stacks.reasons)}")
+    return "\n".join(lines)
 
 
 def describe_status(status: JobStatus) -> str:
@@ -191,10 +224,15 @@ def join_reasons(reasons: Mapping[str, str]) -> str:
     )
 
 
-def describe_resumption(stall: Stall, now_ns: int, *, has_ended: bool) -> str:
-    """Report that a stall is over."""
+def describe_resumption(
+    stall: Stall, now_ns: int, ended_ranks: Sequence[int], *, is_job_over: bool
+) -> str:
+    """Report that a stall is over: the job goes on, or `ended_ranks` have ended instead."""
     length = fmt.duration(now_ns - stall.since_ns)
-    return f"the job ended after a stall of {length}" if has_ended else f"resumed after {length}"
+    if not ended_ranks:
+        return f"resumed after {length}"
+    name = "the job" if is_job_over else fmt.listing("rank", ended_ranks)
+    return f"{name} ended after a stall of {length}"
 
 
 def describe_straggler(change: Straggler) -> str:
@@ -212,12 +250,49 @@ def describe_straggler(change: Straggler) -> str:
 def describe_end(entry: Exited, member: JobProcess | None) -> str:
     """Describe how a process ended."""
     name = f"{'rank' if entry.role == 'worker' else 'parameter server'} {entry.rank}"
-    ending = _describe_code(entry.code)
+    ending = "ended" if entry.code is None else describe_exit_code(entry.code)
     if entry.is_out_of_memory:
         ending += ", for want of memory"
     recording = None if member is None else member.recording
     where = "" if recording is None or entry.code == 0 else _describe_last_span(recording, entry)
     return f"{name} (pid {entry.pid}) {ending}{where}"
+
+
+def describe_end_of_command(launched: Launched, ended: Ended, running_ranks: Sequence[int]) -> str:
+    """Report that the command has ended, and that ranks outlive it."""
+    verb = "goes" if len(running_ranks) == 1 else "go"
+    (ending,) = describe_command(launched, ended.code)
+    return f"{ending}; {fmt.listing('rank', running_ranks)} {verb} on recording"
+
+
+def describe_command(launched: Launched | None, code: int | None) -> list[str]:
+    """Describe how the command of `record` ended, in one clause; none if it is not known."""
+    if code is None:
+        return []
+    name = "" if launched is None else clean(launched.command)
+    return [f"{name or 'the command'} {describe_exit_code(code)}"]
+
+
+def describe_ending(code: int | None, *, is_complete: bool) -> str:
+    """Return how a process ended, as a predicate; `is_complete`: it ended its recording itself."""
+    if code is None:
+        return "closed the recording" if is_complete else "broke off"
+    return describe_exit_code(code)
+
+
+def list_endings(ending_by_rank: Mapping[int, str]) -> list[str]:
+    """Describe how ranks ended, a clause for each way."""
+    ranks_by_ending: dict[str, list[int]] = {}
+    for rank, ending in ending_by_rank.items():
+        ranks_by_ending.setdefault(ending, []).append(rank)
+    return [
+        f"{fmt.listing('rank', ranks)} {ending if len(ranks) == 1 else _to_plural(ending)}"
+        for ending, ranks in ranks_by_ending.items()
+    ]
+
+
+def _to_plural(predicate: str) -> str:
+    return f"were{predicate.removeprefix('was')}" if predicate.startswith("was ") else predicate
 
 
 def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:
@@ -236,14 +311,3 @@ def _describe_span(span: OpenSpan) -> str:
     if span.kind == "step":
         return f"step {span.step}"
     return f"'{clean(span.name)}'{f' of step {span.step}' if span.step >= 0 else ''}"
-
-
-def _describe_code(code: int | None) -> str:
-    if code is None:
-        return "ended"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array
     from tracelens.model.calls import CallGrid
     from tracelens.watch.job import JobProcess, LiveJob
-    from tracelens.watch.recording import Call
+    from tracelens.watch.recording import Call, CallLog
 
 __all__ = ["Stall", "StallDetector"]
 
@@ -65,11 +65,17 @@ class Stall:
 
 
 class StallDetector:
-    """Judges a job at each look; a stall lasts until one of those who stood still makes progress."""
+    """Judges a job at each look.
+
+    A stall lasts until the call or step that stood still goes on, or until its ranks have ended. The
+    end of a recording is no progress, nor is a call that fails, of a timeout for example. `has_ended`
+    says of the last stall that is over that its ranks ended.
+    """
 
     def __init__(self) -> None:
         self.limits = PauseLimits()
         self.stall: Stall | None = None
+        self.has_ended = False
         self._idle: dict[tuple[str, int, int], tuple[int, str]] = {}
         self._excuses: dict[tuple[str, int, int], tuple[int, str]] = {}
         self._starting: set[tuple[str, int, int]] = set()
@@ -78,8 +84,11 @@ class StallDetector:
         """Return the present stall; the same one as long as it lasts."""
         ranks = job.ranks
         self._learn(ranks, now_ns)
-        if self.stall is not None and not self._is_resumed(self.stall, ranks):
-            return self.stall
+        if self.stall is not None:
+            is_resumed = _is_resumed(self.stall, ranks)
+            self.has_ended = not is_resumed and not _list_running(self.stall, ranks)
+            if not is_resumed and not self.has_ended:
+                return self.stall
         hidden_ranks = set(job.other_hosts) - set(ranks)
         self.stall = self._find(ranks, hidden_ranks, now_ns)
         return self.stall
@@ -101,16 +110,6 @@ class StallDetector:
             for step in member.recording.steps
         ]
         return int(np.median(steps)) if steps else 0
-
-    def _is_resumed(self, stall: Stall, ranks: Mapping[int, JobProcess]) -> bool:
-        """Return True if one that stood still has made progress, ended or was started again."""
-        idle_since_ns = dict.fromkeys(stall.waiting, stall.found_ns)
-        idle_since_ns |= dict.fromkeys(stall.culprits, stall.since_ns)
-        for rank, ns in idle_since_ns.items():
-            member = ranks.get(rank)
-            if member is not None and member.progress_wall_ns > ns:
-                return True
-        return all(member.is_over for member in ranks.values())
 
     def _learn(self, ranks: Mapping[int, JobProcess], now_ns: int) -> None:
         """Learn from spans how long pauses take, and from times without progress that have ended."""
@@ -271,6 +270,52 @@ class StallDetector:
         return pause, limits_ns[pause]
 
 
+def _list_running(stall: Stall, ranks: Mapping[int, JobProcess]) -> dict[int, JobProcess]:
+    """Return the processes that stood still and still record; those started again are others."""
+    members = {rank: ranks[rank] for rank in (*stall.waiting, *stall.culprits) if rank in ranks}
+    return {
+        rank: member
+        for rank, member in members.items()
+        if not member.is_over and member.process.incarnation <= stall.found_ns
+    }
+
+
+def _is_resumed(stall: Stall, ranks: Mapping[int, JobProcess]) -> bool:
+    """Return True if the call that stood still was completed, or ranks that wait completed another.
+
+    Where none waits any more, it is the others that must go on.
+    """
+    running = _list_running(stall, ranks)
+    if any(_has_completed(stall.call, ranks[rank]) for rank in stall.waiting if rank in ranks):
+        return True
+    waiting = [running[rank] for rank in stall.waiting if rank in running]
+    return any(
+        member.completed_wall_ns > stall.found_ns and not _is_inside(stall.call, member)
+        for member in waiting or running.values()
+    )
+
+
+def _has_completed(call: OpenCall | None, member: JobProcess) -> bool:
+    """Return True if a rank has completed a numbered call."""
+    log = _find_log(call, member)
+    if call is None or log is None or log.last_completed is None:
+        return False
+    return call.seq >= 0 and log.last_completed.seq >= call.seq
+
+
+def _is_inside(call: OpenCall | None, member: JobProcess) -> bool:
+    """Return True if a rank is still in a numbered call, whatever else it does beside it."""
+    log = _find_log(call, member)
+    entry = None if call is None or log is None else log.calls.get(call.seq)
+    return entry is not None and entry.is_open
+
+
+def _find_log(call: OpenCall | None, member: JobProcess) -> CallLog | None:
+    if call is None or member.recording is None:
+        return None
+    return member.recording.call_logs.get(call.communicator)
+
+
 def _may_stand_still(ranks: Mapping[int, JobProcess], now_ns: int) -> bool:
     """Return True if a rank has made no progress for the shortest time that a stall takes."""
     return any(
@@ -297,9 +342,7 @@ def _find_op(call: OpenCall, members: Iterable[int], ranks: Mapping[int, JobProc
     """Return the operation that the first of some ranks made under the number of a call."""
     for rank in members:
         member = ranks.get(rank)
-        log = None
-        if member is not None and member.recording is not None:
-            log = member.recording.call_logs.get(call.communicator)
+        log = None if member is None else _find_log(call, member)
         if log is not None and call.seq in log.calls:
             return COLLECTIVES[log.calls[call.seq].op]
     return None
@@ -311,7 +354,7 @@ def _entered_ns(call: OpenCall, ranks: Mapping[int, JobProcess]) -> int:
     for rank in call.ranks_inside:
         member = ranks[rank]
         assert member.recording is not None
-        log = member.recording.call_logs.get(call.communicator)
+        log = _find_log(call, member)
         entry = None if log is None else log.calls.get(call.seq)
         begin_ns = member.recording.progress_ns if entry is None else entry.start_ns
         times_ns.append(member.to_wall_ns(begin_ns))

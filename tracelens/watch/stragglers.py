@@ -3,6 +3,9 @@
 No rank leaves a full collective before the last one has entered it. So the rank with the shortest call
 is the one that the others waited for. That needs no common clock. After each step that all ranks have
 completed, the calls of the step tell by how much each rank was late (`tracelens.stats.straggler_test`).
+
+On a busy machine the same rank may come last again and again, as it waits for a core. Steps are left out
+in which it would have come last no more without these waits (`CoreWaits`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES
 from tracelens.stats.null_model import median_of_others
 from tracelens.stats.straggler_test import MIN_LAG_OF_STRAGGLER, StragglerTest
+from tracelens.watch.core_waits import CoreWaits
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -54,7 +58,8 @@ class Straggler:
 class StragglerWatch:
     """Follows the steps of a job and names the ranks that are late beyond chance, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, core_waits: CoreWaits | None = None) -> None:
+        self._core_waits = core_waits or CoreWaits()
         self._ranks: tuple[int, ...] = ()
         self._test: StragglerTest | None = None
         self._next_step = 0
@@ -73,6 +78,7 @@ class StragglerWatch:
             self._begin(ranks)
         if self._test is None:
             return []
+        self._core_waits.look(processes)
         changes: list[Straggler] = []
         lengths_ns = [
             {
@@ -87,10 +93,21 @@ class StragglerWatch:
             return []
         calls_by_rank = [_group_calls(one, set(steps)) for one in recordings.values()]
         lags = _measure_lags(calls_by_rank, lengths_ns, steps)
+        members = [processes[rank] for rank in ranks]
+        _leave_out_core_waits(lags, lengths_ns, steps, self._measure_core_waits(members, steps[0]))
         for step, lags_of_step in zip(steps, lags, strict=True):
             changes += self._judge(step, lags_of_step)
             self._next_step = step + 1
         return changes
+
+    def _measure_core_waits(self, members: Sequence[JobProcess], first_step: int) -> Floats:
+        """Return for how long each rank has waited for cores since a step began, at most, ns, [rank]."""
+        waits_ns = []
+        for member in members:
+            assert member.recording is not None
+            starts_ns = [s.start_ns for s in member.recording.steps if s.number == first_step]
+            waits_ns.append(self._core_waits.measure_ns(member, min(starts_ns)))
+        return np.array(waits_ns, float)
 
     def _begin(self, ranks: tuple[int, ...]) -> None:
         """Begin anew for other ranks."""
@@ -149,6 +166,48 @@ def _find_onset(recent: Iterable[tuple[int, float]]) -> int:
     return int(steps[int(sums_from_step.argmax())])
 
 
+def _leave_out_core_waits(
+    lags: Floats,
+    lengths_ns: Sequence[Mapping[int, int]],
+    steps: Sequence[int],
+    waits_ns: Floats,
+) -> None:
+    """Replace by NaN all lags of steps whose last rank may be late only because of waits for cores.
+
+    A rank is late by no more than it waited itself, and its peers waited in their calls. Half of the
+    peers wait as long as their median or longer, which bounds that by their sum. It is not known in
+    which steps they waited, so the waits are taken from as many steps as they can explain.
+
+    Args:
+        lags: By how much each rank was late, as a share of the step, [step, rank].
+        lengths_ns: How long steps took each rank, by step.
+        steps: Numbers of the steps.
+        waits_ns: For how long each rank waited for cores in all these steps, at most, [rank].
+    """
+    peer_count = len(waits_ns) - 1
+    explained_ns = np.array(
+        [
+            wait_ns + np.delete(waits_ns, rank_index).sum() / (peer_count // 2 + 1)
+            for rank_index, wait_ns in enumerate(waits_ns)
+        ]
+    )
+    # Of each rank that was last: by how much, ns, and the index of the step.
+    straggler_steps: dict[int, list[tuple[float, int]]] = {}
+    for index, lags_of_step in enumerate(lags):
+        if np.isfinite(lags_of_step).any():
+            last_rank = int(np.nanargmax(lags_of_step))
+            step_ns = median(lengths_by_step[steps[index]] for lengths_by_step in lengths_ns)
+            straggler_steps.setdefault(last_rank, []).append(
+                (float(lags_of_step[last_rank]) * step_ns, index)
+            )
+    for rank_index, lags_ns in straggler_steps.items():
+        for lag_ns, index in sorted(lags_ns):
+            explained_ns[rank_index] -= max(lag_ns, 0.0)
+            if explained_ns[rank_index] < 0:
+                break
+            lags[index][:] = np.nan
+
+
 def _measure_lags(
     calls_by_rank: Sequence[Mapping[int, Calls]],
     lengths_ns: Sequence[Mapping[int, int]],
@@ -187,7 +246,8 @@ def _group_calls(recording: LiveRecording, steps: Container[int]) -> dict[int, C
     """Return how long the full collectives of some steps took a rank, ns, by step and call."""
     calls_by_step: dict[int, Calls] = {}
     for uid, log in recording.call_logs.items():
-        for seq, op, step, *_, start_ns, end_ns in log.calls.values():
-            if step in steps and op in _FULL_CODES and end_ns != FOREVER:
+        for seq, op, step, *_, start_ns, end_ns, has_failed in log.calls.values():
+            has_ended = end_ns != FOREVER and not has_failed
+            if has_ended and step in steps and op in _FULL_CODES:
                 calls_by_step.setdefault(step, {})[uid, seq] = end_ns - start_ns
     return calls_by_step

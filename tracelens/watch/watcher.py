@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelens.accounting.life.orders import describe_order
 from tracelens.model.inert import clean
 from tracelens.schema.life import (
     Ended,
@@ -25,6 +26,7 @@ from tracelens.watch.pauses import BETWEEN_STEPS, STEP, pause_of_stack
 from tracelens.watch.processes import ENDED_STATES, find_children, is_on_this_host, read_state
 from tracelens.watch.stacks import StackDumps
 from tracelens.watch.stalls import StallDetector
+from tracelens.watch.starts import StartWatch
 from tracelens.watch.status import PaceHistory, measure_status
 from tracelens.watch.stragglers import StragglerWatch
 
@@ -102,10 +104,12 @@ class Watcher:
         self._journal_sizes: tuple[int, ...] = ()
         self._journal: Journal | None = None
         self._stragglers = StragglerWatch()
+        self._starts = StartWatch(folder)
         self._news: list[News] = []
         self.stall: Stall | None = None
         self.status: JobStatus | None = None
         self.ended_code: int | None = None
+        self._is_end_of_command_reported = False
 
     def look(self) -> list[News]:
         """Look once; return what is new since the last look."""
@@ -116,6 +120,7 @@ class Watcher:
         self._read_ends()
         self.status = measure_status(self._job, self._history, now_ns)
         self._judge(now_ns)
+        self._report_absence(now_ns)
         self._report_stragglers()
         if self._alert_command is not None:
             self._alert_command.advance()
@@ -164,6 +169,24 @@ class Watcher:
                 else:
                     identity = (entry.host, entry.pid, entry.incarnation)
                     self._codes.setdefault(identity, entry.code)
+        self._report_end_of_command()
+
+    def _report_end_of_command(self) -> None:
+        """Report once that the command has ended, if some of its ranks go on."""
+        launched, ended = _find_command(self._folder)
+        if launched is None or ended is None or ended.at_ns < launched.at_ns:
+            self._is_end_of_command_reported = False
+            return
+        if self._is_end_of_command_reported:
+            return
+        self._is_end_of_command_reported = True
+        for member in self._job.all_processes:
+            member.look()
+        running_ranks = [rank for rank, member in self._job.ranks.items() if not member.is_over]
+        if running_ranks and ended.at_ns >= self._begun_ns:
+            sentence = sentences.describe_end_of_command(launched, ended, running_ranks)
+            facts = {"entry": "ended", **asdict(ended), "ranks": running_ranks}
+            self._report(News("command_ended", sentence, facts))
 
     @property
     def is_over(self) -> bool:
@@ -193,6 +216,33 @@ class Watcher:
             return 1
         return int(any(self._has_failed(member) for member in self._job.ranks.values()))
 
+    def conclude(self) -> list[News]:
+        """Report how the job ended, and why the exit code is so; nothing before there is a rank."""
+        if not self._job.ranks or not (self._job.is_over or self.exit_code):
+            return []
+        endings_by_rank = {
+            rank: sentences.describe_ending(
+                self._codes.get(member.identity), is_complete=member.is_complete
+            )
+            for rank, member in self._job.ranks.items()
+            if member.is_over
+        }
+        signals = [one for one in read_journals(self._folder) if not isinstance(one, Ended)]
+        state = "the job has ended" if self._job.is_over else "the job has not ended"
+        if self.stall is not None:
+            state = "the job stands still"
+        launched, _ = _find_command(self._folder)
+        phrases = [
+            *sentences.list_endings(endings_by_rank),
+            *sentences.describe_command(launched, self.ended_code),
+            *([order] if (order := describe_order(signals)) else []),
+        ]
+        facts = {"exit_code": self.exit_code, "code": self.ended_code}
+        sentence = (
+            f"{state}{': ' if phrases else ''}{', '.join(phrases)}; exit code {self.exit_code}"
+        )
+        return [News("concluded", sentence, facts)]
+
     def close(self) -> list[News]:
         """Write what is not written yet and close all files; return the last news."""
         self._read_ends()
@@ -200,6 +250,7 @@ class Watcher:
             self._dumps.wait(MAX_WAIT_AT_END_S)
             self._end_dumps()
         self._drop_suspicion()
+        self._starts.close()
         if self._exits is not None:
             self._exits.close()
         self._job.close()
@@ -231,6 +282,12 @@ class Watcher:
     def folder(self) -> Path:
         """The trace folder."""
         return self._folder
+
+    def _report_absence(self, now_ns: int) -> None:
+        """Report ranks that were started and do not begin to record."""
+        absence = self._starts.look(self._job, now_ns)
+        if absence is not None:
+            self._report(News("absent", sentences.describe_absence(absence), absence.to_facts()))
 
     def _report_stragglers(self) -> None:
         """Report ranks that have become late, or are on time again."""
@@ -367,8 +424,11 @@ class Watcher:
     def _resume(self, stall: Stall, now_ns: int) -> None:
         if self._dumps is not None:
             self._end_dumps("the stall ended before")
-        has_ended = self._job.is_over
-        sentence = sentences.describe_resumption(stall, now_ns, has_ended=has_ended)
+        has_ended = self._detector.has_ended
+        ended_ranks = sorted({*stall.culprits, *stall.waiting}) if has_ended else []
+        sentence = sentences.describe_resumption(
+            stall, now_ns, ended_ranks, is_job_over=self._job.is_over
+        )
         facts = {"entry": "resumed", "at_ns": now_ns, "since_ns": stall.since_ns}
         self._report(News("resumed", sentence, facts | {"has_ended": has_ended}, is_alarm=True))
         if not has_ended:

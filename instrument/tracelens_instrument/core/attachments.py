@@ -6,23 +6,31 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from tracelens.schema.launchers import read_launcher
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
 __all__ = [
     "ATTACHED_VARIABLE",
+    "LOADED_BY",
     "RECORDED_TO",
+    "STARTED_BY",
     "USED",
     "attached",
+    "list_ranks",
     "list_unrecorded_frameworks",
     "note_attached",
     "note_recorder",
+    "note_started",
     "note_used",
 ]
 
 ATTACHED_VARIABLE: Final = "TRACELENS_ATTACHED"
 USED: Final = "used: "  # how a line begins that names a framework, attached or not
+LOADED_BY: Final = "loaded by rank: "  # how a line begins that names a rank that used a framework
+STARTED_BY: Final = "started as rank: "  # how a line begins that names a rank whose Python started
 RECORDED_TO: Final = "recorded to: "  # how a line begins that names the folder of an inner `record`
 # Of these nothing is recorded before something is noted as attached, as "TensorFlow's ...".
 _REASONS: Final = {
@@ -43,6 +51,19 @@ def note_attached(line: str) -> None:
 def note_used(framework: str) -> None:
     """Report to `tracelens record` that the program has loaded a framework, used or not."""
     _report(f"{USED}{framework}")
+    _report_rank(LOADED_BY)
+
+
+def note_started() -> None:
+    """Report to `tracelens record` that the Python of a rank has started."""
+    _report_rank(STARTED_BY)
+
+
+def _report_rank(beginning: str) -> None:
+    rank_and_world = read_launcher(os.environ)
+    if rank_and_world is not None:
+        rank, world, _ = rank_and_world
+        _report(f"{beginning}{rank}/{world}")
 
 
 def note_recorder(folder: str) -> None:
@@ -77,6 +98,20 @@ def list_unrecorded_frameworks(reported_lines: Sequence[str]) -> list[str]:
         if f"{USED}{framework}" in reported_lines
         and not any(line.startswith(f"{framework}'s ") for line in reported_lines)
     ]
+
+
+def list_ranks(reported_lines: Sequence[str], beginning: str) -> tuple[list[int], int]:
+    """Return the ranks of lines that begin so, and their world; without a launcher that is 0.
+
+    `reported_lines` are what the training's processes reported.
+    """
+    pairs = [
+        line.removeprefix(beginning).split("/")
+        for line in reported_lines
+        if line.startswith(beginning)
+    ]
+    world = max((int(world) for _, world in pairs), default=0)
+    return sorted({int(rank) for rank, _ in pairs}), world
 
 
 def attached() -> list[str]:

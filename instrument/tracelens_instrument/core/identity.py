@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tracelens.schema.host import allowed_cores, clock_domain, core_quota, host_name, process_age_ns
 from tracelens.schema.json_text import dumps, loads
+from tracelens.schema.launchers import read_launcher
 from tracelens.schema.side import Process
 
 TYPE_CHECKING = False
@@ -31,16 +32,7 @@ __all__ = [
 
 PARENT_VARIABLE: Final = "TRACELENS_PARENT"
 
-# The first launcher whose rank variable is set counts: (rank, world, local rank).
-_LAUNCHERS: Final = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
-    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),  # PRRTE and others
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),  # srun
-)
 _JOBS: Final = ("TRACELENS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-_DIGITS: Final = 9  # of a rank
 _VERSIONED: Final = ("tracelens", "torch", "mpi4py", "numpy")
 
 
@@ -93,16 +85,6 @@ def with_hook_values(identity: Identity, hook_values: Mapping[str, Any]) -> Iden
     if identity.rank_known or not values:
         return identity
     return replace(identity, parent_pid=None, **values)
-
-
-def read_launcher(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """Read (rank, world, local rank) as the launcher set them; None without a launcher."""
-    for rank_variable, world_variable, local_rank_variable in _LAUNCHERS:
-        rank = _read_number(environment, rank_variable)
-        if rank is not None:
-            world = _read_number(environment, world_variable) or 1
-            return rank, world, _read_number(environment, local_rank_variable) or 0
-    return None
 
 
 def describe_process(identity: Identity) -> Process:
@@ -160,11 +142,6 @@ def _identity_from_parent(
         identity = replace(identity, parent_pid=grandparent_pid)
     is_usable = parent_launcher == own_launcher and isinstance(identity.parent_pid, int)
     return identity if is_usable else None
-
-
-def _read_number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _versions() -> dict[str, str]:

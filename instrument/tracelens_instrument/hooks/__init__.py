@@ -7,7 +7,7 @@ from typing import Any, Final
 import wrapt
 
 from tracelens.errors import InvalidArgument
-from tracelens_instrument.core.attachments import attached
+from tracelens_instrument.core.attachments import attached, note_started
 from tracelens_instrument.hooks import garbage
 from tracelens_instrument.hooks.base import Hook
 
@@ -60,6 +60,7 @@ def install() -> None:
 
     And Python itself, where it pauses to collect garbage.
     """
+    note_started()
     garbage.install()
     for hook in HOOKS:
         if hook.name not in _installed:

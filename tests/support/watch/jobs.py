@@ -27,6 +27,7 @@ class FakeRecording:
     """What the detector asks of a recording; times in ns of wall time."""
 
     progress_ns: int = S
+    completed_ns: int = S
     pause: str = STEP
     step_count: int = 100
     steps: list[Step] = field(default_factory=lambda: [Step(i, i, i + S // 10) for i in range(9)])
@@ -48,7 +49,9 @@ class FakeRecording:
 
 def rank_of(rank: int, **facts: Any) -> JobProcess:
     """Make a rank that runs; `facts` are of its process or of its recording."""
-    process = Process(rank=rank, world=4, host="h", pid=100 + rank, incarnation=1)
+    process = Process(
+        rank=rank, world=4, host="h", pid=100 + rank, incarnation=facts.pop("incarnation", 1)
+    )
     job_process = JobProcess(process, cast("Any", None), Path("none"), "sleeping")
     for name in ("state", "is_over", "is_complete"):
         setattr(job_process, name, facts.pop(name, getattr(job_process, name)))
@@ -59,14 +62,18 @@ def rank_of(rank: int, **facts: Any) -> JobProcess:
 def enter(
     one: JobProcess, uid: str, members: Sequence[int], *calls: tuple[int, str, int, int | None]
 ) -> JobProcess:
-    """Let a rank make calls: number, operation, begin in s, and end in s or None."""
+    """Let a rank make calls: number, operation, begin and end in s; None if open, -s if failed."""
     group = Communicator(0, uid, uid, [*members])
     recording = cast("Any", one.recording)
     log = recording.call_logs.setdefault(uid, CallLog(group, {}))
     for seq, op, start_s, end_s in calls:
-        end_ns = FOREVER if end_s is None else end_s * S
-        log.put([Call(seq, COLLECTIVES.index(op), 5, NULL, 8, 0, NULL, start_s * S, end_ns)])
-        recording.progress_ns = max(recording.progress_ns, start_s * S, (end_s or 0) * S)
+        end_ns = FOREVER if end_s is None else abs(end_s) * S
+        has_failed = (end_s or 0) < 0
+        log.put(
+            [Call(seq, COLLECTIVES.index(op), 5, NULL, 8, 0, NULL, start_s * S, end_ns, has_failed)]
+        )
+        recording.progress_ns = max(recording.progress_ns, start_s * S, abs(end_s or 0) * S)
+        recording.completed_ns = max(recording.completed_ns, (end_s or 0) * S)
     return one
 
 

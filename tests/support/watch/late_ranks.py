@@ -45,7 +45,7 @@ class LateRanksJob:
             recording = SimpleNamespace(
                 steps=deque(maxlen=MAX_STEPS_KEPT), call_logs={"world": log}
             )
-            self.processes[rank] = SimpleNamespace(is_over=False, recording=recording)
+            self.processes[rank] = SimpleNamespace(rank=rank, is_over=False, recording=recording)
 
     def run(self, steps: int, straggler: int | None = None, lag_ns: int = 0) -> None:
         """Make steps, in which a rank may work longer."""
@@ -67,6 +67,22 @@ class LateRanksJob:
                 process.recording.call_logs["world"].put([call])
             self.step += 1
             self._now_ns = end_ns
+
+
+class FakeCoreWaits:
+    """Waits of ranks for cores, as shares of the time; ranks beyond them do not wait."""
+
+    def __init__(self, *shares: float) -> None:
+        self.shares = shares
+
+    def look(self, processes: dict[int, Any]) -> None:
+        """Read nothing."""
+
+    def measure_ns(self, member: Any, since_ns: int) -> float:
+        """Return for how long a rank has waited since a time of its clock, ns."""
+        share = self.shares[member.rank] if member.rank < len(self.shares) else 0.0
+        elapsed_ns = member.recording.steps[-1].end_ns - since_ns
+        return share * elapsed_ns if share else 0.0
 
 
 def watch_steps(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import polars as pl
 
+from tracelens.readers.json_values import make_column
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -101,7 +103,7 @@ class RowBuffer:
         """Return the rows; values that do not fit into their column are null."""
         return pl.DataFrame(
             {
-                name: pl.Series(self.cells[name], dtype=dtype, strict=False)
+                name: make_column(name, self.cells[name], dtype)
                 for name, dtype in self.schema.items()
             }
         )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MOST_NS: Final = 2**61  # ns: begin and length of a span add up to what 64 bits hold [definition]
 MOST_US: Final = MOST_NS // 1_000
+_PLAIN_TYPES: Final = frozenset({str, int, float, bool, NoneType})
 _DECIMAL: Final = re.compile(r"\s*-?[0-9]{1,19}\s*")
 
 
@@ -60,3 +64,13 @@ def us_as_ns(value: object) -> int | None:
 def unquoted(value: object) -> object:
     """Return the number that a text spells in decimal digits; any other value as it is."""
     return int(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
+
+
+def make_column(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    """Return values as a column; what is no text or number, or not of its type, is null.
+
+    Polars would try to convert lists, which takes minutes and gigabytes for deeply nested ones.
+    """
+    if not _PLAIN_TYPES.issuperset(map(type, values)):
+        values = [value if type(value) in _PLAIN_TYPES else None for value in values]
+    return pl.Series(name, values, dtype=dtype, strict=False)

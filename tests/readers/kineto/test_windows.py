@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from support.profiles import gpu_profile, write_ranks
 
 import tracelens as tl
+from tracelens.readers.kineto import windows
 
 
 def offsets_ms(trace: tl.Trace) -> set[int]:
@@ -48,3 +50,20 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     trace = tl.open(tmp_path)
     assert trace.recognition
     assert any("may begin in another step" in gap.missing for gap in trace.recognition.gaps)
+
+
+def make_exits(first: int, gap: int, count: int = 6) -> windows._Exits:
+    """Steps that are `gap` apart, and exits at irregular times that are equal for all ranks."""
+    exits_ns = np.cumsum(np.random.default_rng(1).integers(10**7, 10**8, count))
+    return windows._Exits(first + gap * np.arange(count), exits_ns)
+
+
+@pytest.mark.parametrize("gap", [1, 400_000_000])
+def test_step_numbers_with_gaps_are_compared_as_quickly(gap: int) -> None:
+    """Only shifts that bring steps together are tried, not all numbers in between."""
+    peer, rank = make_exits(0, gap), make_exits(7 * gap, gap)
+    assert windows._find_shift_by_exits(peer, rank, have_one_clock=True) == -7 * gap
+    assert len(windows._list_possible_shifts(peer.steps, rank.steps)) <= 12
+    if gap > 1:
+        many = gap * np.arange(3000)
+        assert windows._list_possible_shifts(many, many + 1) == ()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.readers.event_stream import EventStream
-from tracelens.readers.json_values import as_object
+from tracelens.readers.json_values import as_object, make_column
 from tracelens.readers.kineto.events import (
     NO_ARGUMENTS,
     Event,
@@ -207,10 +207,10 @@ class _Cells:
         event_cells = self._event_cells
         columns = {name: _text_column(name, event_cells[name]) for name in _WORDS}
         for name, cells in self._argument_cells.items():
-            columns[name] = _column(name, cells, pl.Int64())
+            columns[name] = make_column(name, cells, pl.Int64())
         for name in _TIMES:
             columns[name] = _to_ns(name, event_cells[name], has_ns_times=has_ns_times)
-        columns["call_index"] = _column(
+        columns["call_index"] = make_column(
             "call_index", self._collect_calls(columns["name"], table), pl.Int32()
         )
         events = pl.DataFrame(columns)
@@ -306,11 +306,7 @@ def _text_column(name: str, values: list[Any]) -> pl.Series:
             return pl.Series(name, values, dtype=pl.Int64(), strict=True).cast(pl.String())
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
             pass
-    return _column(name, values, pl.String())
-
-
-def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
-    return pl.Series(name, values, dtype=dtype, strict=False)
+    return make_column(name, values, pl.String())
 
 
 def _to_ns(name: str, values: list[Any], *, has_ns_times: bool) -> pl.Series:
@@ -320,11 +316,11 @@ def _to_ns(name: str, values: list[Any], *, has_ns_times: bool) -> pl.Series:
             value if type(value) is int and value > _SURELY_NS else _us_to_ns(value)
             for value in values
         ]
-        return _column(name, times_ns, pl.Int64())
+        return make_column(name, times_ns, pl.Int64())
     time_us = pl.col(name)
     is_in_range = time_us.is_finite() & (time_us.abs() < _MOST_US)
     return (
-        _column(name, values, pl.Float64())
+        make_column(name, values, pl.Float64())
         .to_frame()
         .select(pl.when(is_in_range).then((time_us * _US).round()).cast(pl.Int64))
         .to_series()

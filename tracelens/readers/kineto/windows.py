@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tracelens.arrays import Ints
 
@@ -28,6 +28,8 @@ MIN_RATIO_OF_SCATTER: Final = 2.0
 MIN_SHARE_OF_STEPS_IN_COMMON: Final = 0.5
 # share of matched calls: as many agree by how many steps two ranks are apart [chosen]
 MIN_SHARE_OF_CALLS_THAT_AGREE: Final = 0.5
+# pairs: if steps of two ranks that have gaps make more, no shift is searched for [policy]
+MAX_PAIRS_OF_STEPS: Final = 1 << 22
 MIN_STEPS_IN_COMMON: Final = 3  # steps: exits of fewer do not scatter enough to tell [chosen]
 
 
@@ -98,8 +100,6 @@ def _find_shift_by_exits(
     At the right shift, exits of equal steps scatter little around one distance, which is near zero if
     both ranks read the same clock. 0 if no shift is needed, or too few steps are in common at any.
     """
-    lowest_shift = int(peer_exits.steps[0] - rank_exits.steps[-1])
-    highest_shift = int(peer_exits.steps[-1] - rank_exits.steps[0])
     step_ns = float(np.median(np.diff(peer_exits.exit_ns))) if len(peer_exits.exit_ns) > 1 else 0.0
     max_near_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
     unshifted = _compare_exits(peer_exits, rank_exits, shift=0)
@@ -107,7 +107,7 @@ def _find_shift_by_exits(
         return 0
     comparison_by_shift = {
         shift: comparison
-        for shift in range(lowest_shift, highest_shift + 1)
+        for shift in _list_possible_shifts(peer_exits.steps, rank_exits.steps)
         if (comparison := _compare_exits(peer_exits, rank_exits, shift))
     }
     if not comparison_by_shift:
@@ -122,6 +122,25 @@ def _find_shift_by_exits(
     near_regular_shifts = [shift for shift in regular_shifts if shift in near_shifts]
     candidates = (regular_shifts, near_regular_shifts)
     return next((shifts[0] for shifts in candidates if len(shifts) == 1), None)
+
+
+def _list_possible_shifts(peer_steps: Ints, rank_steps: Ints) -> Sequence[int]:
+    """Return the shifts at which enough steps of two ranks may be equal, ascending."""
+    lowest_shift = int(peer_steps[0] - rank_steps[-1])
+    highest_shift = int(peer_steps[-1] - rank_steps[0])
+    if highest_shift - lowest_shift <= 2 * (len(peer_steps) + len(rank_steps)):
+        return range(lowest_shift, highest_shift + 1)
+    # Most numbers in between are no steps.
+    if len(peer_steps) * len(rank_steps) > MAX_PAIRS_OF_STEPS:
+        return ()
+    shifts, counts = np.unique(np.subtract.outer(peer_steps, rank_steps), return_counts=True)
+    return [int(shift) for shift in shifts[counts >= _count_needed_steps(peer_steps, rank_steps)]]
+
+
+def _count_needed_steps(peer_steps: Ints, rank_steps: Ints) -> float:
+    """Return how many steps two ranks must have in common."""
+    step_count = min(len(peer_steps), len(rank_steps))
+    return max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * step_count)
 
 
 class _Exits(NamedTuple):
@@ -142,8 +161,7 @@ def _compare_exits(peer_exits: _Exits, rank_exits: _Exits, shift: int) -> _Compa
     """Compare exits if `shift` is added to the steps of a rank; None if then too few are in common."""
     rank_steps = rank_exits.steps + shift
     _, rank_rows, peer_rows = np.intersect1d(rank_steps, peer_exits.steps, return_indices=True)
-    step_count = min(len(peer_exits.steps), len(rank_exits.steps))
-    if len(rank_rows) < max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * step_count):
+    if len(rank_rows) < _count_needed_steps(peer_exits.steps, rank_steps):
         return None
     delays_ns = rank_exits.exit_ns[rank_rows] - peer_exits.exit_ns[peer_rows]  # [common step]
     median_ns = float(np.median(delays_ns))

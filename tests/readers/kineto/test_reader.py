@@ -12,6 +12,7 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import NotATrace, UnusableInput
 from tracelens.readers.event_stream import EventStream, looks_like_events
+from tracelens.readers.kineto import collectives, columns
 from tracelens.readers.kineto.collectives import read_groups
 from tracelens.readers.kineto.columns import read_events
 
@@ -337,3 +338,16 @@ def test_a_device_that_is_idle_is_not_bound_by_compute(
 def test_a_group_of_what_are_no_ranks_is_not_known(ranks: str) -> None:
     listed = [{"pg_name": "0", "ranks": ranks}, {"pg_name": "1", "ranks": "[0, 1]"}]
     assert read_groups({"distributedInfo": {"pg_config": listed}}) == {"1": ("", (0, 1))}
+
+
+@pytest.mark.parametrize(
+    ("element_count", "nbytes"), [(1 << 20, 4 << 20), (10**19, None)], ids=["usual", "damaged"]
+)
+def test_a_payload_beyond_all_bounds_is_unknown(element_count: int, nbytes: int | None) -> None:
+    call = {"Collective name": "allreduce", "In msg nelems": element_count, "dtype": "Float"}
+    assert collectives._payload_bytes(call) == nbytes
+
+
+def test_words_may_be_numbers_or_anything() -> None:
+    nested: list[object] = [5]
+    assert columns._text_column("tid", [1, nested, "x"]).to_list() == ["1", None, "x"]

@@ -223,7 +223,11 @@ def price_episodes(
     episodes = group_episodes(even_times, detection.find_episodes(even_times))
     episodes = compare_with_unaffected_ranks(even_times, episodes)
     free_unused_memory()  # what each phase's search left is as large as what pricing takes
-    prices = ((episode, _price_episode(times, episode, job_ns, replay)) for episode in episodes)
+    prices = (
+        (episode, _price_episode(times, episode, job_ns, replay))
+        for episode in episodes
+        if len(episode.late_rows)  # of huge times the differences may vanish
+    )
     return [
         (episode, price)
         for episode, price in prices

@@ -31,6 +31,7 @@ class ProcessGroup(NamedTuple):
 
 Groups = Mapping[str, ProcessGroup]  # by name
 
+MAX_PAYLOAD_BYTES: Final = 2**62  # bytes: a call of more is damaged [definition]
 CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.Categorical(),
     "communicator": pl.Categorical(),
@@ -114,7 +115,8 @@ def _payload_bytes(call: Mapping[str, Any]) -> int | None:
     element_counts = [call.get(f"{way} msg nelems") for way in ("In", "Out")]
     known_counts = [n for n in element_counts if isinstance(n, int) and n >= 0]
     if known_counts and bytes_per_element:
-        return (known_counts[0] or max(known_counts)) * bytes_per_element
+        payload_bytes = (known_counts[0] or max(known_counts)) * bytes_per_element
+        return payload_bytes if payload_bytes < MAX_PAYLOAD_BYTES else None
     dtypes, shapes = call.get("Input type"), call.get("Input Dims")
     if not isinstance(dtypes, list) or not isinstance(shapes, list):
         return None
@@ -123,7 +125,7 @@ def _payload_bytes(call: Mapping[str, Any]) -> int | None:
         for dtype, shape in zip(dtypes, shapes, strict=False)
         if isinstance(shape, list) and all(isinstance(n, int) and n >= 0 for n in shape)
     )
-    return total_bytes if 0 < total_bytes < 2**62 else None
+    return total_bytes if 0 < total_bytes < MAX_PAYLOAD_BYTES else None
 
 
 def _peer_rank(call: Mapping[str, Any], op: str | None, ranks: Sequence[int]) -> int | None:

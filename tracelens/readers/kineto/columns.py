@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -301,7 +302,7 @@ def _close_event(
 
 def _text_column(name: str, values: list[Any]) -> pl.Series:
     """Return texts; the numbers of processes and threads are some, too, but quicker as numbers."""
-    if values and type(values[0]) is int:
+    if values and {*map(type, values)} <= {int, NoneType}:
         try:
             return pl.Series(name, values, dtype=pl.Int64(), strict=True).cast(pl.String())
         except (TypeError, OverflowError, pl.exceptions.PolarsError):

@@ -104,6 +104,15 @@ def _make_column(dtype: pl.DataType, values: list[Any], row_counts: list[int]) -
     """Join the values of several blocks, each an array or one value for all rows, into a column."""
     if not any(isinstance(value, np.ndarray) for value in values):
         return pl.Series(values, dtype=dtype)[np.repeat(np.arange(len(values)), row_counts)]
+    if dtype.is_numeric():
+        blocks = [
+            value if isinstance(value, np.ndarray) else np.full(length, value or 0)
+            for value, length in zip(values, row_counts, strict=True)
+        ]
+        is_known = np.repeat([value is not None for value in values], row_counts)
+        column = pl.Series(np.concatenate(blocks), dtype=dtype)
+        known_column = pl.select(pl.when(pl.Series(is_known)).then(column)).to_series()
+        return column if is_known.all() else known_column
     block_series = [
         pl.Series(value, dtype=dtype)
         if isinstance(value, np.ndarray)

@@ -50,8 +50,8 @@ assert {*CAUSES, *USEFUL_KINDS} == {*CATEGORIES, COPIES}
 def list_useful_categories(phases: Phases, *, has_server: bool) -> tuple[str, ...]:
     """Return the categories that compute the result.
 
-    Uncovered time is one of them only in a program without recorded computation, such as plain MPI:
-    between communication its ranks are at work. So are they where one rank serves the others with tasks.
+    Uncovered time counts only if the program records no computation, such as plain MPI, or if one rank
+    serves the others with tasks. Ranks of such programs work between their communication.
     """
     if phases.sum_ns_by_window(*USEFUL_KINDS).any() and not has_server:
         return USEFUL_KINDS

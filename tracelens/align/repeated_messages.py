@@ -191,7 +191,7 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
 
 
 def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
-    """Return the indices of the first kind of message that comes so many times; nothing if none does."""
+    """Return the indices of the first kind of message that occurs `wanted_count` times; else empty."""
     distinct, first, counts = np.unique(kinds, return_index=True, return_counts=True)
     fitting = np.flatnonzero(counts == wanted_count)
     if not len(fitting):

@@ -68,7 +68,7 @@ class Change(Protocol):
 
 
 def select_process(by_process: Mapping[int, _Value], process: int) -> dict[int, _Value]:
-    """Return what a mapping has of one process, by this process; empty if it has nothing."""
+    """Return the entry of `process` as a mapping of its own; empty if it has no entry."""
     return {process: by_process[process]} if process in by_process else {}
 
 

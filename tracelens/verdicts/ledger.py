@@ -1,4 +1,4 @@
-"""The ledger of losses: what of ranks x job time no rank computed in, and which finding explains it.
+"""The ledger of losses: the part of ranks x job time without computation, and its explanations.
 
 Findings claim losses in the order of the report, each at most its cost; of the rest, some
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
@@ -9,11 +9,11 @@ code that no span covers is a loss, it is uncovered, and what ranks have of it b
 unexplained. It is no loss where no computation is recorded, or a free rank takes the next task of a
 rank that hands them out (`efficiency.list_useful_categories`).
 
-Of queues at parameter servers, a finding that names shards claims what workers were queued while these
-were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
-fixing it would save: the rest may wait for them again. What no finding claims of the time in which
-shards were at work is what service takes. What workers wait for each other's pushes is jitter as it is
-at collectives.
+A finding that names parameter-server shards claims the time for which workers queued while the shards
+were at work. A finding about held requests claims the time for which shards held them without a span
+(`servers/queues.py`). Both claim it even if a fix saves less, because requests may queue again. The
+unclaimed time in which shards were at work is service. Waits for pushes of other workers are jitter by
+the same rule as at collectives.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def _measure_lags(
 
 
 def _group_calls(recording: LiveRecording, steps: Container[int]) -> dict[int, Calls]:
-    """Return how long the full collectives of some steps took a rank, ns, by step and call."""
+    """Return a rank's durations of the full collectives of some steps, ns, by step and call."""
     calls_by_step: dict[int, Calls] = {}
     for uid, log in recording.call_logs.items():
         for seq, op, step, *_, start_ns, end_ns, has_failed in log.calls.values():

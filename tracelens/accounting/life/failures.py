@@ -145,7 +145,7 @@ def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def _describe_failure(trace: Trace, life: Life) -> Failure:
-    """Return how a failed process ended: as it noted itself, else by its exit code."""
+    """Describe the failure of a process by its own notes, or by its exit code without any."""
     is_of_process = (pl.col("process") == life.process) & pl.col("thread").is_null()
     notes = [*trace.endings.filter(is_of_process).sort("at_ns").iter_rows(named=True)]
     # A handler that runs at a signal hides the line of the program, which a later note may have.

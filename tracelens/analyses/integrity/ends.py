@@ -139,7 +139,7 @@ def _describe_silence(trace: Trace, stall: Stalled | None, rank: int, frame: str
 
 
 def _find_silent_root(standstill: Standstill) -> Root | None:
-    """Return the root that most ranks wait for, if it is one rank that entered no other call."""
+    """Return the single rank that most ranks wait for and that entered no other call, or None."""
     roots = [root for root in standstill.roots if len(root.ranks) == 1 and not root.is_strayed]
     return roots[0] if roots else None
 

@@ -186,7 +186,7 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
 
 
 def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
-    """Report that links of shards (columns) collapse when many workers push at once."""
+    """Report that links of shards (columns) collapse when many workers push at the same time."""
     goodputs = {column: link for column in columns if (link := exchange.goodput_of_shard[column])}
     worst = max(goodputs.values(), key=lambda goodput: goodput.collapse_ratio)
     price = price_edits(exchange.replay, "incast=off")

@@ -89,10 +89,10 @@ class Source:
 
     def limit_to(self, process: int) -> Source:
         """Return the part that is needed to read one process."""
-        parts = {process: self.part_by_process[process].detach()}
+        part_by_process = {process: self.part_by_process[process].detach()}
         changes = tuple(change.limit_to(process) for change in self.changes)
         packed = self.packed_by_process.pop(process, None)
-        return Source(parts, changes, {} if packed is None else {process: packed})
+        return Source(part_by_process, changes, {} if packed is None else {process: packed})
 
     def read_columns(
         self, process: int, names: Sequence[str], cache: BoundedCache | None = None

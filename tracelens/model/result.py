@@ -142,11 +142,11 @@ class LifeShares:
             if 0 < world < most_ranks
         ]
         more_count = len(fewer) - MAX_ATTEMPTS_LISTED
-        more = [f"{more_count} more with fewer"] if more_count > 0 else []
+        texts_of_rest = [f"{more_count} more with fewer"] if more_count > 0 else []
         attempts_text = count(self.attempts, "attempt")
         if not fewer:
             return attempts_text
-        return f"{attempts_text} ({join_words([*fewer[:MAX_ATTEMPTS_LISTED], *more])})"
+        return f"{attempts_text} ({join_words([*fewer[:MAX_ATTEMPTS_LISTED], *texts_of_rest])})"
 
 
 @dataclass(frozen=True)

@@ -171,11 +171,18 @@ def _parse(line: bytes) -> Entry | None:
     try:
         row: dict[str, Any] = loads(line)
         kind = _ENTRIES[row.pop("entry")]
-        values = {one.name: row[one.name] for one in fields(kind) if one.name in row}
+        values = {
+            entry_field.name: row[entry_field.name]
+            for entry_field in fields(kind)
+            if entry_field.name in row
+        }
         entry = kind(**values)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_sound = all(_HAS_TYPE[str(one.type)](getattr(entry, one.name)) for one in fields(kind))
+    is_sound = all(
+        _HAS_TYPE[str(entry_field.type)](getattr(entry, entry_field.name))
+        for entry_field in fields(kind)
+    )
     return entry if is_sound else None
 
 

@@ -324,14 +324,14 @@ def _explain(finding: Finding) -> str:
 def _describe_larger_gain(fault: Finding, findings: Sequence[Finding]) -> str:
     """Name the opportunity that saves much more than the fault; empty without such an opportunity."""
     opportunities = [finding for finding in findings if finding.category == "opportunity"]
-    best = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
-    if best is None or not best.saving or fault.saving is None:
+    best_opportunity = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
+    if best_opportunity is None or not best_opportunity.saving or fault.saving is None:
         return ""
     min_saving = max(MIN_SHARE_OF_BOTTLENECK, MIN_RATIO_OF_GAIN_BESIDE_FAULT * fault.saving)
-    if best.saving < min_saving:
+    if best_opportunity.saving < min_saving:
         return ""
-    gain = fmt.percent(best.saving)
-    return f" More can be gained elsewhere: {KINDS[best.kind].name}, up to {gain} of the job."
+    name, gain = KINDS[best_opportunity.kind].name, fmt.percent(best_opportunity.saving)
+    return f" More can be gained elsewhere: {name}, up to {gain} of the job."
 
 
 def _find_largest_unexplained(ledger: Ledger) -> Loss:

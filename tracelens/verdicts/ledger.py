@@ -75,26 +75,28 @@ def measure(
     facts: Facts, findings: Sequence[Finding], results: Mapping[str, Result]
 ) -> Ledger | None:
     """Account for all time that is not useful; None where no worker recorded a step."""
-    trace, phases, roles, spent = facts.trace, facts.phases, facts.roles, facts.spent_time
+    trace, phases, roles, spent_time = facts.trace, facts.phases, facts.roles, facts.spent_time
     if trace.steps.is_empty():
         return None
     total_ns = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
     group_by_rank = _find_peer_groups(trace, roles)
     shares_beyond_peers: dict[str, dict[int, float]] = {}  # by category and rank
     for name in CATEGORIES:
-        if name in _OWN_LOSSES and name in spent.lost_ns_by_category:
+        if name in _OWN_LOSSES and name in spent_time.lost_ns_by_category:
             rank_shares = _measure_ns_beyond_peers(phases, name, group_by_rank) / total_ns
             shares_beyond_peers[name] = dict(zip(phases.pieces.ranks, rank_shares, strict=True))
     uncovered_beyond_peers = sum(shares_beyond_peers.get(_UNINSTRUMENTED, {}).values())
-    useful_share = int(sum_exactly(spent.useful_ns)) / total_ns
-    lost_shares = {name: time_ns / total_ns for name, time_ns in spent.lost_ns_by_category.items()}
+    useful_share = int(sum_exactly(spent_time.useful_ns)) / total_ns
+    lost_shares = {
+        name: time_ns / total_ns for name, time_ns in spent_time.lost_ns_by_category.items()
+    }
     lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
     account = _Account(total_ns, lost_shares, [], uncovered_beyond_peers)
-    account.book("idle", spent.launching_ns / total_ns, "launching")
+    account.book("idle", spent_time.launching_ns / total_ns, "launching")
     queues = _find_queues(results)
     queued_shares = {
-        kind: {shard: time_ns / total_ns for shard, time_ns in spent.items()}
-        for kind, spent in (
+        kind: {shard: time_ns / total_ns for shard, time_ns in time_ns_by_shard.items()}
+        for kind, time_ns_by_shard in (
             ("", queues.at_work_ns_by_shard),
             ("ps_uninstrumented", queues.held_ns_by_shard),
         )

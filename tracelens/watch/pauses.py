@@ -93,8 +93,8 @@ class PauseLimits:
     def learn(self, kind: str, begin_ns: int, end_ns: int) -> None:
         """Take note of a pause that was no stall; those of several ranks at one time count once."""
         is_another = begin_ns >= self._last_end_ns.get(kind, 0)
-        seen = self._seen.get(kind, SeenPauses())
-        self._seen[kind] = seen.with_pauses(int(is_another), end_ns - begin_ns)
+        ended_pauses = self._seen.get(kind, SeenPauses())
+        self._seen[kind] = ended_pauses.with_pauses(int(is_another), end_ns - begin_ns)
         self._last_end_ns[kind] = max(end_ns, self._last_end_ns.get(kind, 0))
 
     def learn_spans(self, kind: str, spans: SeenPauses) -> None:

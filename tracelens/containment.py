@@ -1,12 +1,12 @@
 """How a file that would end this process, or never be done with, costs no more than its own rank.
 
-Validated files do no harm, but readers stand on libraries in C and Rust, and bugs of these end a process
-at once. So `tracelens VERB` runs in a child of a small process that only waits (`supervisor.py`); while
+Validated files do no harm, but readers use libraries in C and Rust, and a bug in these kills the
+process. So `tracelens VERB` runs in a child of a small process that only waits (`supervisor.py`); while
 it reads, the system ends it if it takes more than a file may. Then every file is tried alone, in a
 process with limits (`cli/trials.py`), and the verb runs again without those that end theirs. Programs
 that use `tracelens.open` ask for the trials beforehand (`contained=True`).
 
-What is here is what both need: which files are left out, and what reading may take.
+This module holds the facts that both need: the files to leave out, and the limits of reading.
 """
 
 from __future__ import annotations

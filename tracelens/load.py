@@ -427,13 +427,13 @@ def _check_ranks(traces: Sequence[Trace]) -> None:
     for trace in traces:
         for role, rank in trace.processes.filter("main").select("role", "rank").iter_rows():
             if (role, rank) in path_by_rank:
-                first, second = (
+                path_text, other_path_text = (
                     shown_name(path or "") for path in (path_by_rank[role, rank], trace.path)
                 )
                 rank_text = f"{'rank' if role == 'worker' else 'parameter server'} {rank}"
                 raise InvalidArgument(
-                    f"Both '{first}' and '{second}' hold {rank_text}: only folders of one run with "
-                    "different ranks can be joined; convert them one by one."
+                    f"Both '{path_text}' and '{other_path_text}' hold {rank_text}: only folders of "
+                    "one run with different ranks can be joined; convert them one by one."
                 )
             path_by_rank[role, rank] = trace.path
 

@@ -133,11 +133,12 @@ class BoundedCache:
         key = (*arguments, *map(id, arrays))
         entry = self.get(kind, key)
         if entry is None:
-            made = make()
-            entry = made, arrays  # keeps the arrays alive, so that their ids are not reused
+            new_result = make()
+            entry = new_result, arrays  # keeps the arrays alive, so that their ids are not reused
             row_counts = [len(array) for array in arrays]
-            if hasattr(made, "dtype"):  # an array, which may be longer than those it is made from
-                row_counts.append(len(made))  # type: ignore[arg-type]
+            # The result may be an array that is longer than those it is made from.
+            if hasattr(new_result, "dtype"):
+                row_counts.append(len(new_result))  # type: ignore[arg-type]
             self.put(kind, key, entry, max(row_counts, default=0))
         result: _Made = entry[0]
         return result

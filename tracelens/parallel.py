@@ -59,8 +59,8 @@ def map_in_order(
         work: A function that can be sent to other processes, unless they are threads.
         items: What can be sent there, too; made one after the other as they are handed out.
         executor: Where to work; None = in as many threads as there are cores.
-        brief: Each item takes a millisecond or so, most of it in Python: threads would only wait for
-            each other, so without an executor there is one thread.
+        brief: Each item takes a millisecond or so, most of it in Python. Threads would only wait for
+            each other, so the calling thread does all work if `executor` is None.
 
     Raises:
         Exception: what `work` raises.

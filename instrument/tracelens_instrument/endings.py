@@ -1,8 +1,8 @@
-"""How a process ends: what it notes of an uncaught exception, or of a signal that ends it.
+"""Records the end of a process: an uncaught exception, or a signal that ends it.
 
 An exception is a line of the side file. Signals are left to `faulthandler`, which writes the Python
-stack into a file beside the segments even if the process is blocked in C, and then lets the signal do
-what it did before. What was there before, hooks and handlers of the program, is called as well.
+stack into a file in the folder of the segments, even if the process is blocked in C. Then the signal has
+its former effect. The hooks and handlers of the program are called as well.
 
 ``sys.exit("text")`` calls no hook, is no event of audit hooks, and is forgotten before atexit runs. So
 the function itself is wrapped. At exit its text is noted only if an exception has left the program's
@@ -88,7 +88,7 @@ class EndNotes:
         self._put_back.append(put_back)
 
     def look(self) -> None:
-        """Give up a file that the program has closed: its number may stand for another one now."""
+        """Give up a file that the program has closed: its number may belong to another file now."""
         for dump in (self._fatal_dump, self._sigterm_dump):
             if dump is not None and dump.descriptor.number is None:
                 self._leave_signals()

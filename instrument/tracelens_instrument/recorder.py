@@ -177,8 +177,8 @@ def span(
         algorithm: How a collective is carried out: ring, tree, ...
         communicator: The group that acts, from `tracelens_instrument.recorder.communicator`.
         shard: Parameter-server shard.
-        device: Whether to time it on the device, too, on which its work is queued (CUDA); where there
-            is none it is an ordinary span.
+        device: Whether to time its work on the device (CUDA), too. Without a device it is an ordinary
+            span.
 
     Raises:
         InvalidArgument: an unknown kind, an operation that this kind does not have, or a name or

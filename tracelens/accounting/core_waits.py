@@ -142,8 +142,8 @@ def measure_core_wait_of_all(
 ) -> CoreWait | None:
     """Compare the waits of all ranks for a core in some steps (rows) with those of the whole run.
 
-    These steps are each longer by `extra_ns`. None without readings. Of steps that are scattered over
-    the run, readings do not tell what was waited in them alone.
+    These steps are each longer by `extra_ns`. Returns None without readings. Readings cover ranges of
+    steps, so they explain no share of the delay if the steps are scattered over the run.
     """
     all_rows, row_range = slice(0, len(times.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
     waits_inside, waits_in_all = (

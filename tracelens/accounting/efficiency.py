@@ -50,15 +50,15 @@ assert {*CAUSES, *USEFUL_KINDS} == {*CATEGORIES, COPIES}
 def list_useful_categories(phases: Phases, *, has_server: bool) -> tuple[str, ...]:
     """Return the categories that compute the result.
 
-    Uncovered time is one of them only in a program without recorded computation, such as plain MPI:
-    between communication its ranks are at work. So are they where one rank serves the others with tasks.
+    Uncovered time counts only if the program records no computation, such as plain MPI, or if one rank
+    serves the others with tasks. Ranks of such programs work between their communication.
     """
     if phases.sum_ns_by_window(*USEFUL_KINDS).any() and not has_server:
         return USEFUL_KINDS
     return (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
 
 
-def measure_efficiency(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None:
+def measure_efficiency(trace: Trace, phases: Phases, spent_time: SpentTime) -> Efficiency | None:
     """Measure the efficiency of the workers' time, all shares of ranks x job time; None without steps.
 
     It is an upper bound where phases of devices, or the format of the trace, may hide waits.
@@ -69,8 +69,8 @@ def measure_efficiency(trace: Trace, phases: Phases, spent: SpentTime) -> Effici
     duration_ns = max(job_ns(trace), 1)
     rank_count = steps["process"].n_unique()
     total_ns = rank_count * duration_ns
-    useful_ns = int(sum_exactly(spent.useful_ns))
-    lost_by_category = spent.lost_ns_by_category
+    useful_ns = int(sum_exactly(spent_time.useful_ns))
+    lost_by_category = spent_time.lost_ns_by_category
     lost_ns_by_cause = {
         cause: lost_by_category[name] for name, cause in CAUSES.items() if name in lost_by_category
     }
@@ -87,7 +87,7 @@ def measure_efficiency(trace: Trace, phases: Phases, spent: SpentTime) -> Effici
         if is_upper_bound
         else _measure_pop(
             phases,
-            spent.useful_ns,
+            spent_time.useful_ns,
             rank_count,
             duration_ns,
             leaves_out_ranks=bool(trace.partial_communicators),
@@ -95,7 +95,7 @@ def measure_efficiency(trace: Trace, phases: Phases, spent: SpentTime) -> Effici
         job_ns=duration_ns,
         uninstrumented=uncovered_ns / total_ns,
         at_most=is_upper_bound,
-        devices=spent.device_shares,
+        devices=spent_time.device_shares,
     )
 
 

@@ -58,11 +58,11 @@ class Waits:
     def measure_jitter_share(self, accused: set[int], role_of_rank: Mapping[int, int]) -> float:
         """Return the share (0 to 1) of waits that is chance: what others wait for a usual rank.
 
-        Waits for accused ranks, and in few outlying steps, are none.
+        Waits for accused ranks, and waits in few outlying steps, do not count as chance.
 
         Args:
             accused: Ranks that a fault names: others waited for them for a reason.
-            role_of_rank: Number of the part each rank plays: those of one part are peers.
+            role_of_rank: Number of each rank's role; ranks with the same role are peers.
         """
         is_accused = np.isin(self.waits_for_one["rank"].to_numpy(), list(accused))
         innocent_waits = self.waits_for_one.filter(~is_accused)

@@ -1,12 +1,12 @@
 """Which code holds a delay, by samples of the stack: a path of calls, from where ranks or steps differ.
 
-Samples in a phase tell which share of it each stack had, and the recorded pieces how long the phase was.
-Both trees of calls, of the slow and of the usual, are subtracted, as by differential flame graphs (Gregg
-2014), of functions, not of lines. From the root the call that holds most of the excess is
-followed down. But every caller holds the excess of what it calls, `main` as well as `load`. A call says
-where the delay is only as far as its share of the excess is more than its share of the usual time (its
-informedness, or Youden's J): 0 for what all of a step is in, 1 for what only the delay is in. The path
-begins at the outermost call that is half as informative as the best one on it.
+Samples give each stack's share of a phase, and the recorded pieces the length of the phase. The tree of
+usual calls is subtracted from that of slow calls, as in differential flame graphs (Gregg 2014). Trees
+hold functions, not lines. The path follows, from the root, the call with most of the excess. But every
+caller includes the excess of its callees, `main` as well as `load`. So a call locates the delay only if
+its share of the excess exceeds its share of the usual time. The difference is its informedness (Youden's
+J): 0 for a call that spans all of a step, 1 for a call that only the delay has. The path begins at the
+outermost call that is half as informative as the best one on it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def find_in_ranks(
     steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
-    """Find the code in which late ranks spend more time than their peers; None if samples do not tell.
+    """Find the code in which late ranks spend more time than their peers; None if samples show none.
 
     In each of `steps` they are late by `extra_ns` in a phase, as compute time tells.
     """
@@ -186,7 +186,7 @@ def _compare(
 def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
     """Find the code in which some PS shards spend more time than the others while they serve.
 
-    If `shards` are all, all their time counts. None if samples do not tell.
+    If `shards` are all, all their time counts. Returns None if samples show no difference.
     """
     if trace.samples.is_empty() or not shards:
         return None
@@ -302,7 +302,7 @@ def to_tree(ns_by_stack: TimeByStack) -> dict[Stack, float]:
 def find_differing_path(
     slow: Sequence[TimeByStack], normal: Sequence[TimeByStack], everything: Sequence[TimeByStack]
 ) -> Culprit | None:
-    """Find the path of calls in which slow ranks spend more than normal ones; None if there is none.
+    """Find the path of calls in which slow ranks spend more than normal ones, or None.
 
     Times are per step and by stack, of each rank. The median of normal ranks counts; without any, all
     time of slow ranks is excess. `everything` is the time that each slow rank has for all its code.

@@ -3,7 +3,7 @@
 Ranks that hand work on by messages form a chain. A communicator no two of whose ranks are in one chain
 joins ranks at the same place of different chains: replicas of a stage, or the ranks that share its
 layers. These are peers. Where no communicator does so, ranks are stages if messages pass through three
-of them or more, each of which receives before it sends; in an exchange of borders all send together, and
+or more ranks that each receive before they send. In an exchange of borders all ranks send together, and
 all are peers. Only a rank that alone all others exchange messages with, and that answers each of them
 before it takes the next one, has no stage: it serves them.
 """

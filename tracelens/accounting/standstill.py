@@ -253,7 +253,7 @@ class _WaitGraph:
 
     @classmethod
     def from_calls(cls, calls: list[OpenCall]) -> Self:
-        """Build the graph of open calls, each of which has ranks inside."""
+        """Build the graph of open calls; each call has ranks inside."""
         from scipy.sparse import coo_array  # noqa: PLC0415 - few runs stand still
         from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 

@@ -60,7 +60,7 @@ _NATIVE: Final = _load_native()
 def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pieces:
     """Cut the time between the first and the last bound, ns, within which all else lies.
 
-    `thread` holds the spans of the training thread, `around` what the rank does beside it.
+    `thread` holds the spans of the training thread, `around` the rank's other work at the same time.
     """
     if _NATIVE is None:
         return cut_in_numpy(window_bounds_ns, thread, around)
@@ -99,7 +99,7 @@ def partition(
 ) -> Pieces:
     """Cut a worker's time, from the first to the last of the bounds of its windows (steps), ns.
 
-    `spans` are those of the training thread, `around` is what the rank does beside it.
+    `spans` are those of the training thread, `around` is the rank's other work at the same time.
     """
     first_ns, last_ns = int(window_bounds_ns[0]), int(window_bounds_ns[-1])
     around = around.clip(first_ns, last_ns)

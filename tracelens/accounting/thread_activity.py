@@ -76,12 +76,12 @@ ACTIVITY_COLUMNS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class ThreadActivity:
-    """Which events of a worker concern its training thread, by all columns but times: rows of them.
+    """Rows of the events that concern a worker's training thread, found by all columns but times.
 
-    The first two come with what each span means. Rows of flights (communication) and idle causes are of
-    spans beside the training thread, and of spans on the device; no span of the thread shows waits for
-    the unshown flights. Updates and passes are those of the training thread, `forward_rows` of any
-    thread.
+    The first two fields also hold a code for the meaning of each span. Rows of flights (communication)
+    and idle causes come in two arrays: spans on other threads, and spans on the device. No span of the
+    training thread shows waits for the unshown flights. Updates and passes are those of the training
+    thread, `forward_rows` those of any thread.
     """
 
     device_rows_and_codes: tuple[Indices, Array]

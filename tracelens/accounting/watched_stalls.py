@@ -39,9 +39,9 @@ class WatchedStall:
 
 
 def find_watched_stall(trace: Trace, ranks: Collection[int], steps: Ints) -> WatchedStall | None:
-    """Return what a watch saw of one of `ranks` in `steps` (numbers), if it saw any of them stand still.
+    """Find a stall of one of `ranks` in `steps` (numbers) that a watch recorded, or None.
 
-    A watch names the step of those who wait, which may be the one before or after.
+    A watch records the step of the waiting ranks, which may be the step before or after.
     """
     for entry in trace.journal:
         if not isinstance(entry, Stalled) or entry.step is None:

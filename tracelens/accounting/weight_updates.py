@@ -172,7 +172,7 @@ def _read_first_uses(
 class WeightUpdates:
     """Updates of all workers, by process: `updates` in `UPDATE_COLUMNS`, `used` in `USE_COLUMNS`.
 
-    There is one gap for each update, so gaps are kept as arrays of each worker.
+    Each update has a gap, so arrays of each worker hold the gaps.
     """
 
     ranks: tuple[int, ...]

@@ -130,16 +130,16 @@ def _read_amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
     """Read how much work each step had, by the name of the counters that say so."""
     if "value" not in columns:
         return {}
-    words = [columns.word_column(name) for name in ("type", "kind", "name")]
+    word_columns = [columns.word_column(name) for name in ("type", "kind", "name")]
     return cache.get_or_make(
         "amounts of work",
         [
-            *(word.codes for word in words),
+            *(column.codes for column in word_columns),
             columns.number_column("step"),
             columns.value_columns["value"],
         ],
         partial(_sum_amounts, columns),
-        *(word.vocabulary for word in words),
+        *(column.vocabulary for column in word_columns),
     )
 
 

@@ -93,7 +93,7 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
     is_whole = all(np.array_equal(seq, member_calls["seq"]) for member_calls in calls)
     if not is_whole:
         seq = np.unique(np.concatenate([member_calls["seq"] for member_calls in calls]))
-        calls = [_spread(member_calls, seq) for member_calls in calls]
+        calls = [_expand_calls(member_calls, seq) for member_calls in calls]
     cells = {name: join_columns([member_calls[name] for member_calls in calls]) for name in _ABSENT}
     for name in ("start_ns", "end_ns"):
         cells[name] = np.asfortranarray(cells[name])
@@ -111,7 +111,7 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
     )
 
 
-def _spread(calls: _Call, seq: Ints) -> _Call:
+def _expand_calls(calls: _Call, seq: Ints) -> _Call:
     """Return the facts of a process's calls for all numbers `seq`; `_ABSENT` where it lacks the call."""
     indices = np.searchsorted(seq, calls["seq"])
     columns = {}

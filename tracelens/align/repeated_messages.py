@@ -191,12 +191,12 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
 
 
 def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
-    """Return the indices of the first kind of message that comes so many times; nothing if none does."""
-    distinct, first, counts = np.unique(kinds, return_index=True, return_counts=True)
-    fitting = np.flatnonzero(counts == wanted_count)
-    if not len(fitting):
+    """Return the indices of the first kind of message that occurs `wanted_count` times; else empty."""
+    distinct, first_indices, counts = np.unique(kinds, return_index=True, return_counts=True)
+    fitting_kinds = np.flatnonzero(counts == wanted_count)
+    if not len(fitting_kinds):
         return np.zeros(0, np.intp)
-    return np.flatnonzero(kinds == distinct[fitting[np.argmin(first[fitting])]])
+    return np.flatnonzero(kinds == distinct[fitting_kinds[np.argmin(first_indices[fitting_kinds])]])
 
 
 def _to_loop(

@@ -71,7 +71,7 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
         return trace.with_(choice=replace(choice, ranks=None))
     other_ranks = {rank for rank in workers["rank"].unique() if not choice.has_rank(rank)}
     left_out_processes = workers.filter(pl.col("rank").is_in(other_ranks))["process"]
-    remaining = _leave_out(trace, left_out_processes) if len(left_out_processes) else trace
+    selected_trace = _leave_out(trace, left_out_processes) if len(left_out_processes) else trace
     limits = " What limits the parameter servers is not judged." if trace.shards.height else ""
     sentence = (
         f"As asked, only ranks {format_ranges(choice.ranks)} of {len(expected_ranks)} were read: who "
@@ -80,30 +80,33 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
         f"late.{limits}"
     )
     note = Note(file="", sentence=sentence, kind="chosen")
-    return remaining.with_(choice=choice, notes=(*remaining.notes, note))
+    return selected_trace.with_(choice=choice, notes=(*selected_trace.notes, note))
 
 
 def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
     """Return the trace without some processes; the others are numbered anew."""
-    others = trace.processes.filter(~pl.col("process").is_in(processes.implode()))["process"]
-    number = {process: index for index, process in enumerate(others.to_list())}
+    is_kept = ~pl.col("process").is_in(processes.implode())
+    kept_processes = trace.processes.filter(is_kept)["process"].to_list()
+    new_number_by_process = {process: index for index, process in enumerate(kept_processes)}
     source, outlines = trace.source, trace.outlines
     tables: dict[str, Any] = {
-        name: _renumber(getattr(trace, name), number) for name in OF_PROCESSES
+        name: _renumber(getattr(trace, name), new_number_by_process) for name in OF_PROCESSES
     }
-    parts = {
+    part_by_process = {
         new: Renumbered(source.part_by_process[old], new)
-        for old, new in number.items()
+        for old, new in new_number_by_process.items()
         if old in source.part_by_process
     }
-    packed = {
+    packed_by_process = {
         new: source.packed_by_process[old]
-        for old, new in number.items()
+        for old, new in new_number_by_process.items()
         if old in source.packed_by_process
     }
     return Trace.from_source(
-        Source(parts, packed_by_process=packed),
-        outlines={new: outlines[old] for old, new in number.items()} if outlines else None,
+        Source(part_by_process, packed_by_process=packed_by_process),
+        outlines={new: outlines[old] for old, new in new_number_by_process.items()}
+        if outlines
+        else None,
         communicators=trace.communicators,
         notes=trace.notes,
         dropped=trace.dropped,
@@ -168,17 +171,20 @@ def _measure_length_s(steps: pl.DataFrame) -> float:
     return float(last - first) / 1e9
 
 
-def _describe_selection(asked: Choice, resolved: Choice, step_count: int) -> str:
+def _describe_selection(request: Choice, resolved_choice: Choice, step_count: int) -> str:
     """Return the sentence of the note on selected steps; the run has `step_count`."""
-    if not resolved.steps:
-        return f"As asked, only {replace(asked, ranks=None).description} of the run were analyzed."
+    if not resolved_choice.steps:
+        return (
+            f"As asked, only {replace(request, ranks=None).description} of the run were analyzed."
+        )
     reaching = (
-        f", those that reach into {asked.text_by_option['time']} s of the run"
-        if asked.time_ns
+        f", those that reach into {request.text_by_option['time']} s of the run"
+        if request.time_ns
         else ""
     )
+    steps_text = format_ranges(resolved_choice.steps)
     return (
-        f"As asked, only steps {format_ranges(resolved.steps)} of {step_count} were analyzed{reaching}: "
+        f"As asked, only steps {steps_text} of {step_count} were analyzed{reaching}: "
         "job time and shares are of these steps."
     )
 
@@ -195,10 +201,12 @@ def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
     if choice.steps is not None:
-        chosen = trace.steps.filter(
+        chosen_steps = trace.steps.filter(
             pl.Series(choice.flag_chosen_steps(trace.steps["step"].to_numpy()))
         )
-        first_ns, last_ns = chosen.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        first_ns, last_ns = chosen_steps.select(
+            pl.col("start_ns").min(), pl.col("end_ns").max()
+        ).row(0)
         begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
     change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, is_strict=True)
     return _read_less(trace, change).with_change(
@@ -335,11 +343,11 @@ def _read_less(trace: Trace, change: WindowSelection) -> Trace:
     """Have recordings read only around the windows; what a device did may lie anywhere."""
     if trace.outlines is None or trace.device_clocks.height:
         return trace
-    parts = {
+    part_by_process = {
         process: part.trim_to(*_to_own_times(change.windows_of(process), trace, process))
         for process, part in trace.source.part_by_process.items()
     }
-    return trace.with_(parts=replace(trace.source, part_by_process=parts))
+    return trace.with_(parts=replace(trace.source, part_by_process=part_by_process))
 
 
 def _to_own_times(windows: Ints, trace: Trace, process: int) -> tuple[int, int]:

@@ -1,13 +1,13 @@
 """Divides every worker's time into steps, and assigns each event to its step.
 
 A step lasts from the begin of its step span to the begin of the next: so all that happens between two
-step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
-is no training; if that never ended, with the training thread's last event. In a profile of devices,
-which do their work after it was queued, the first step begins and the last one ends with what devices
-do. Where steps were left out as asked, the one before them ends with its own span. Step spans that
-overlap are so cut at the next begin, and a note counts them; only a span wholly inside another one is no
-step. Where step numbers repeat or fall within a process, as with a loop per epoch, steps are counted
-instead.
+step spans (often data loading) is in a step too. The last one ends with its own span, because
+later events are no training; if that span never ended, with the training thread's last event. Devices
+work after the host has queued their work. So in a profile of devices, the first step begins and the last
+one ends with the devices' work. If the user left out steps, the step before them ends with its own span.
+Overlapping step spans are cut at the next begin, and a note counts them; only a span wholly inside
+another one is no step. Where step numbers repeat or fall within a process, as with a loop per epoch,
+steps are counted instead.
 """
 
 from __future__ import annotations

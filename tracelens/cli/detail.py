@@ -126,14 +126,16 @@ def _report_begin(watch: DetailWatch, request: DetailRequest) -> None:
         time.sleep(_LOOK_EVERY_S)
     ranks_by_detail: dict[str, list[int]] = {}
     for rank, change in sorted(watch.changed_ranks.items()):
-        what = describe_detail(change.level, change.sampling_hz)
-        ranks_by_detail.setdefault(what, []).append(rank)
+        detail_text = describe_detail(change.level, change.sampling_hz)
+        ranks_by_detail.setdefault(detail_text, []).append(rank)
     total = fmt.count(len(watch.running_ranks), "rank")
     from_step = "" if watch.first_step is None else f" from step {watch.first_step} on"
-    for what, ranks in ranks_by_detail.items():
+    for detail_text, ranks in ranks_by_detail.items():
         verb = "records" if len(ranks) == 1 else "record"
         no_model = f"{fmt.listing('rank', ranks)}: no model whose layers can be recorded"
-        _write(f"{len(ranks)} of {total} {verb} {what}{from_step}" if what else no_model)
+        _write(
+            f"{len(ranks)} of {total} {verb} {detail_text}{from_step}" if detail_text else no_model
+        )
     silent_ranks = [rank for rank in watch.running_ranks if rank not in watch.changed_ranks]
     if silent_ranks:
         _write(

@@ -225,7 +225,7 @@ def _count_steps(trace: Trace) -> dict[int, int]:
 
 
 def _measure_life(path: Path) -> dict[str, Any] | None:
-    """Return what became of the wall time of a job, for which its events are read."""
+    """Read the events of a job, and return the uses of its wall time; None if it is unreadable."""
     from tracelens import load
     from tracelens.errors import TraceLensError
 

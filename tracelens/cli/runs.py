@@ -333,35 +333,35 @@ def import_libraries() -> None:
         gc.enable()
 
 
-def fetch_copy(place: Place, is_end_enough: Callable[[Path], bool] | None = None) -> Path:
+def fetch_copy(location: Place, is_end_enough: Callable[[Path], bool] | None = None) -> Path:
     """Return a path as it is, and that of a copy of an address, as `mirror.fetch_copy` makes it."""
-    if isinstance(place, Path):
-        return place
+    if isinstance(location, Path):
+        return location
     from tracelens.remote import mirror
 
     with show_progress("fetching") as on_progress:
-        return mirror.fetch_copy(place, on_progress, is_end_enough=is_end_enough)
+        return mirror.fetch_copy(location, on_progress, is_end_enough=is_end_enough)
 
 
-def write_name(place: Place) -> str:
+def write_name(location: Place) -> str:
     """Return a path or an address as it may be printed."""
-    return shown_name(place) if isinstance(place, Path) else hide_secrets(place)
+    return shown_name(location) if isinstance(location, Path) else hide_secrets(location)
 
 
-def match_paths(places: Sequence[Place]) -> list[Path]:
+def match_paths(locations: Sequence[Place]) -> list[Path]:
     """Return the existing paths, the matches of patterns in order of name, and copies of addresses.
 
     A name that neither exists nor matches stays, and opening it raises the error.
     """
     matches: list[Path] = []
-    for place in places:
-        if isinstance(place, str):
+    for location in locations:
+        if isinstance(location, str):
             from tracelens.remote.listing import list_matching
 
-            matches += map(fetch_copy, list_matching(place))
+            matches += map(fetch_copy, list_matching(location))
             continue
-        names: list[str] = [] if place.exists() else sorted(glob.glob(str(place)))  # noqa: PTH207 - may be absolute
-        matches += [Path(name) for name in names] or [place]
+        names: list[str] = [] if location.exists() else sorted(glob.glob(str(location)))  # noqa: PTH207 - may be absolute
+        matches += [Path(name) for name in names] or [location]
     return matches
 
 

@@ -143,22 +143,24 @@ def describe_finding(change: FindingChange, baseline_count: int) -> str:
     title = f"{KINDS[change.finding.kind].title}{subject_name and ', '}{subject_name}"
     if change.finding.phase:
         title += f", {fmt.phase(change.finding.phase)}"
-    before, after = (
+    text_before, text_after = (
         fmt.percent(share) if share is not None else "?"
         for share in (change.saving_before, change.saving_after)
     )
     if change.state == "new":
-        return f"{title}: {after} of the job" if change.saving_after is not None else title
+        return f"{title}: {text_after} of the job" if change.saving_after is not None else title
     note = ""
     if change.baseline_count != baseline_count:
         note = f" (in {change.baseline_count} of {baseline_count} baselines)"
     if change.state == "gone":
         return (
-            f"{title}: {before} of the job before{note}" if change.saving_before else title + note
+            f"{title}: {text_before} of the job before{note}"
+            if change.saving_before
+            else title + note
         )
     if change.saving_before is None and change.saving_after is None:
         return title + note
-    return f"{title}: {after} of the job, {before} before{note}"
+    return f"{title}: {text_after} of the job, {text_before} before{note}"
 
 
 def _write_interval(metric: Metric) -> str:

@@ -93,14 +93,14 @@ class Difference:
     difference_ns: Floats
 
 
-def subtract_compute_time(residuals: Residuals, other: Residuals) -> Difference:
+def subtract_compute_time(residuals: Residuals, other_residuals: Residuals) -> Difference:
     """Subtract another run's compute time from this one's, for ranks and steps that both have."""
     # Steps are matched by their index; compute times are [rank, step] in ns.
-    ranks = tuple(rank for rank in residuals.ranks if rank in set(other.ranks))
-    step_count = min(len(residuals.steps), len(other.steps))
+    ranks = tuple(rank for rank in residuals.ranks if rank in set(other_residuals.ranks))
+    step_count = min(len(residuals.steps), len(other_residuals.steps))
     own_rows = [residuals.ranks.index(rank) for rank in ranks]
-    other_rows = [other.ranks.index(rank) for rank in ranks]
+    other_rows = [other_residuals.ranks.index(rank) for rank in ranks]
     own_ns = residuals.compute_ns[own_rows, :step_count]
-    other_ns = other.compute_ns[other_rows, :step_count]
-    steps, other_steps = residuals.steps[:step_count], other.steps[:step_count]
+    other_ns = other_residuals.compute_ns[other_rows, :step_count]
+    steps, other_steps = residuals.steps[:step_count], other_residuals.steps[:step_count]
     return Difference(ranks, steps, other_steps, np.asarray(own_ns - other_ns))

@@ -238,10 +238,10 @@ class Conversion:
             has_ended=np.append(spans.end_ns[:first_row] != FOREVER, chunk.records["end_ns"] > 0),
             was_undecided=np.append(np.zeros(first_row, np.bool_), was_fed_before),
         )
-        kept, undecided = thin(
+        is_kept, is_undecided = thin(
             events, self._sampling, self._in_flight, continues=mode.holds_back, is_last=mode.is_last
         )
-        return kept[first_row:], undecided[first_row:]
+        return is_kept[first_row:], is_undecided[first_row:]
 
     def _count_thinned(self, definition_rows: Int32s) -> None:
         kinds = self._definitions.kind

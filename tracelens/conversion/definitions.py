@@ -86,7 +86,7 @@ def tabulate_definitions(definitions: Iterable[Definition]) -> DefinitionTable:
 
 def _is_sound(definition: Definition) -> bool:
     """Return True if a definition is usable; the side file is read, but not trusted."""
-    words = (definition.op, definition.algorithm)
+    optional_words = (definition.op, definition.algorithm)
     numbers = [
         number for number in (definition.communicator, definition.shard) if number is not None
     ]
@@ -94,7 +94,7 @@ def _is_sound(definition: Definition) -> bool:
         definition.type in TYPES
         and isinstance(definition.name, str)
         and isinstance(definition.kind, str)
-        and all(word is None or isinstance(word, str) for word in words)
+        and all(word is None or isinstance(word, str) for word in optional_words)
         and all(isinstance(number, int) and abs(number) <= _MAX_INDEX for number in numbers)
         and isinstance(definition.id, int)
         and 0 < definition.id <= _MAX_ID

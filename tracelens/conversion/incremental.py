@@ -103,7 +103,7 @@ def _iterate_chunks(
 ) -> Iterator[RecordChunk]:
     """Yield the unconverted records of the segments in chunks of about `_CHUNK_ROWS`.
 
-    If only the last steps are kept, all is one chunk; steps cut off are added to `past_steps`.
+    If only the last steps are kept, it yields a single chunk, and adds the other steps to `past_steps`.
     """
     if side.retention.last is not None:
         yield _cut_to_last_steps(conversion, segments, side.retention.last, side, past_steps)

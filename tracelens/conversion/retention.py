@@ -76,7 +76,8 @@ class ThinnedEvents(NamedTuple):
 def number_phases(kind: Column, op: Column) -> Ints:
     """Return the number of each definition's phase, [definition]; equal numbers are one phase.
 
-    A phase is a kind, of elastic operations a kind and operation; `_STEP`, `_USER` are none.
+    A phase is a kind; for elastic operations, a kind and operation. `_STEP` and `_USER` mark
+    definitions that are no phase.
     """
     special_codes = {"step": _STEP, "user": _USER}
     kind_words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1

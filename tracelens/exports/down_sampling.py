@@ -206,14 +206,14 @@ def sum_up(
     )
     unchanged_spans, thread_sums = _sum_up_threads(thread_spans.filter(pl.col("kind") != "step"))
     flight_sums = _sum_up_in_flight(flight_spans.filter(~pl.col("unchanged")))
-    parts = [
+    event_tables = [
         flagged_events.filter((pl.col("kind") == "step") | (~is_span & pl.col("unchanged"))),
         flight_spans.filter("unchanged", pl.col("kind") != "step"),
         unchanged_spans,
         thread_sums,
         flight_sums,
     ]
-    result = pl.concat([part.select(*EVENT_COLUMNS) for part in parts])
+    result = pl.concat([table.select(*EVENT_COLUMNS) for table in event_tables])
     if result.height == events.height:
         return ProcessEvents(events)
     result = result.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)

@@ -136,7 +136,7 @@ def _link_requests(requests: pl.DataFrame, last_number: int) -> pl.DataFrame:
     """Return arrow points, one row each, from requests to their service, and from replies back.
 
     `requests` has a row per span of a request, `served` if a server's. Arrows are numbered from
-    `last_number` + 1. Where clocks do not have both ends in order, there is none.
+    `last_number` + 1. An arrow whose end precedes its begin, by unequal clocks, is dropped.
     """
     ordered_requests = requests.sort("request", "at_ns")
     client_spans = ordered_requests.filter(~pl.col("served")).unique(

@@ -227,7 +227,7 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
     def column(
         blocks: _Blocks, index: int, dtype: np.dtype[Any], first_values: Ints | None = None
     ) -> BlockColumn:
-        """Return a decoded column of all items: number `index` of what `blocks` decodes."""
+        """Return the column with number `index` of all items, as `blocks` decodes it."""
         return BlockColumn(
             int(offsets[-1]), dtype, partial(blocks.read_column, index), first_values
         )

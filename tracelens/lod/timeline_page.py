@@ -76,7 +76,7 @@ def _paint(lanes: Lanes, run_window: Window, layout: Plan) -> Bytes:
 
 
 def _render_picture(png: bytes, lanes: Lanes, layout: Plan) -> str:
-    """Return the picture with the labels of its bands beside it, as HTML."""
+    """Return the picture with the labels of its bands to its left, as HTML."""
     labels = "".join(_list_labels(lanes, layout))
     png_base64 = base64.b64encode(png).decode()
     return (

@@ -79,8 +79,8 @@ def to_pandas(frames: Mapping[str, Any], table: str, owner: str) -> Any:
 
 def _describe_in_line(result: Any) -> str:
     """Return the name of a result, how many findings it has, and the rows of its tables."""
-    parts = [count(len(getattr(result, "findings", ())), "finding")]
-    parts += [
+    phrases = [count(len(getattr(result, "findings", ())), "finding")]
+    phrases += [
         f"{name}: {count(frame.height, 'row')}" for name, frame in find_frames(result).items()
     ]
-    return f"{type(result).__name__}({', '.join(parts)})"
+    return f"{type(result).__name__}({', '.join(phrases)})"

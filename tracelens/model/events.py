@@ -68,7 +68,7 @@ class Change(Protocol):
 
 
 def select_process(by_process: Mapping[int, _Value], process: int) -> dict[int, _Value]:
-    """Return what a mapping has of one process, by this process; empty if it has nothing."""
+    """Return the entry of `process` as a mapping of its own; empty if it has no entry."""
     return {process: by_process[process]} if process in by_process else {}
 
 
@@ -89,10 +89,10 @@ class Source:
 
     def limit_to(self, process: int) -> Source:
         """Return the part that is needed to read one process."""
-        parts = {process: self.part_by_process[process].detach()}
+        part_by_process = {process: self.part_by_process[process].detach()}
         changes = tuple(change.limit_to(process) for change in self.changes)
         packed = self.packed_by_process.pop(process, None)
-        return Source(parts, changes, {} if packed is None else {process: packed})
+        return Source(part_by_process, changes, {} if packed is None else {process: packed})
 
     def read_columns(
         self, process: int, names: Sequence[str], cache: BoundedCache | None = None

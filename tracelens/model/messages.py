@@ -42,8 +42,8 @@ def select_side(
 ) -> pl.DataFrame:
     """Return one side (`op`) of completed messages of workers, one row per message.
 
-    `stops_training`: it is on the training thread. `clock` is null but where it is one of the
-    `unaligned`, which nothing ties to other clocks.
+    `stops_training`: it is on the training thread. `clock` is null unless the process has one of the
+    `unaligned` clocks, which nothing ties to other clocks.
     """
     threads_and_clocks = workers.select("process", "training_thread", clock="clock_domain")
     sender, receiver = ("rank", "peer") if op == "send" else ("peer", "rank")

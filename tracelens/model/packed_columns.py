@@ -89,11 +89,11 @@ class PackedColumns:
         }
         start_ns, lengths_ns = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end_ns = np.where(lengths_ns == _OPEN, FOREVER, start_ns + lengths_ns)
-        words = {
+        words_by_name = {
             name: Words(self.array_by_name[name], known)
             for name, known in self.vocabulary_by_name.items()
         }
-        values = {
+        values_by_name = {
             name: restore_once(
                 (rows, fractions),
                 partial(_join_fractions, rows, fractions, self.height),
@@ -103,7 +103,7 @@ class PackedColumns:
             for rows in [self.array_by_name[name]]
         }
         numbers |= {"start_ns": start_ns, "end_ns": end_ns}
-        return Columns(self.height, numbers, words, values)
+        return Columns(self.height, numbers, words_by_name, values_by_name)
 
     def share_arrays_of(self, other: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""

@@ -116,12 +116,12 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class LifeShares:
-    """What became of the wall time of a job, from its launch to its last exit (docs/life.md).
+    """The uses of the wall time of a job, from its launch to its last exit (docs/life.md).
 
     `uses` are shares of `wall_ns` by use, the largest first, which add up to 1; `goodput` is that of
     steps that were kept. `is_kept_known` is False if it is not known which steps were done again.
-    `failure` says of what the last attempt failed that did; null if none did. `worlds` are the ranks of
-    each attempt; 0 where none was seen.
+    `failure` is the cause of the last failure of an attempt, null if none failed. `worlds` are the
+    numbers of ranks of the attempts; 0 if no rank was seen.
     """
 
     wall_ns: int
@@ -142,11 +142,11 @@ class LifeShares:
             if 0 < world < most_ranks
         ]
         more_count = len(fewer) - MAX_ATTEMPTS_LISTED
-        more = [f"{more_count} more with fewer"] if more_count > 0 else []
+        texts_of_rest = [f"{more_count} more with fewer"] if more_count > 0 else []
         attempts_text = count(self.attempts, "attempt")
         if not fewer:
             return attempts_text
-        return f"{attempts_text} ({join_words([*fewer[:MAX_ATTEMPTS_LISTED], *more])})"
+        return f"{attempts_text} ({join_words([*fewer[:MAX_ATTEMPTS_LISTED], *texts_of_rest])})"
 
 
 @dataclass(frozen=True)

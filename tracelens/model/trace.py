@@ -194,7 +194,7 @@ ALIGNMENT_METHODS: Final = (
 
 @dataclass(frozen=True)
 class Alignment:
-    """How the clocks were aligned: `method` is one of `ALIGNMENT_METHODS`."""
+    """The alignment of the clocks, by a `method` of `ALIGNMENT_METHODS`."""
 
     method: str
     hosts: tuple[HostClock, ...] = ()

@@ -18,8 +18,8 @@ MOST_UNEXPLAINED: Final = 0.05
 class Loss:
     """A share of ranks x job time that was no useful computation, and why it was lost.
 
-    `category` is one of the partition's, ``copies`` of devices, or ``outside``. Uninstrumented time is a
-    loss only where some computation of the program is recorded. `cause` is one of:
+    `category` is a category of the partition, ``copies`` of devices, or ``outside``. Uninstrumented time
+    is a loss only if some computation of the program is recorded. Values of `cause`:
 
     - ``finding``: the finding with the number `finding` in the report, from 0;
     - ``known``: the category says it all; of ``wait``, a rank that serves others waits until they ask;

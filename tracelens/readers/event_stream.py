@@ -336,8 +336,8 @@ def _parse_list(
 ) -> tuple[list[Event] | None, int | None]:
     """Parse events with commas between, without the bracket that opens their list.
 
-    Returns the events, None if they are not JSON; and the index in `text` behind the bracket that
-    closes the list, None if there is none. `must_be_closed`: a text without one is not JSON.
+    Returns the events, None if they are not JSON; and the index in `text` behind the closing bracket,
+    None for an open list. `must_be_closed`: an open list is not JSON.
     """
     list_text = _close_list(text)
     unclosed_list = list_text[:-1]

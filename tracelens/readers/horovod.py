@@ -255,8 +255,8 @@ def _wait_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
 def _awaits_each_call(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCall]]) -> bool:
     """Return True if ranks go on soon after each operation ends, however late the last rank was.
 
-    They do if pauses between operations of a step are short beside the delays of the last rank, and
-    none is ready for an operation before the one before it has ended.
+    They do if pauses between operations of a step are short, compared with the delays of the last rank,
+    and no rank is ready for an operation before the previous one has ended.
     """
     pauses_us = []  # the median pause of each rank
     for rank_calls in calls_of_ranks:

@@ -348,7 +348,7 @@ def _list_gaps(
     given_ranks: Mapping[str, int],
     world: str | None,
 ) -> Iterator[Gap]:
-    """Yield what the calls do not tell; `world` is the communicator that ranks are taken from."""
+    """Yield the gaps in the recorded calls; `world` is the communicator that defines the ranks."""
     yield from find_gap_of_cut_files(file_by_name, "Destroy communicators before the program ends.")
     yield from find_rank_gap(file_by_name, given_ranks)
     untimed_count = all_calls.filter(status="estimated").height

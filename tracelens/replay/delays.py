@@ -123,10 +123,10 @@ def _find_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval of the saving, as shares of the job.
 
-    It joins the doubt about single steps, of which `lost_ns` is what each loses, [step], with the doubt
-    about the delay, `effect_ns`, [step, rank]: `limits_ns` is what the run loses at least and at most.
-    The upper end of the former has one more step, that loses a whole delay: where nothing was
-    lost in any step, something may still be in 3 of as many (Hanley & Lippman-Hand 1983).
+    It joins two uncertainties: of the loss of single steps, `lost_ns`, [step], and of the delay,
+    `effect_ns`, [step, rank]. `limits_ns` holds the least and the greatest loss of the run. The upper
+    end of the first adds a step that loses a whole delay. If no step lost anything, up to 3 of as many
+    steps may still lose something (Hanley & Lippman-Hand 1983).
     """
     is_delayed = effect_ns.any(axis=1)
     low = high = 0.0
@@ -171,7 +171,7 @@ def _measure_end_moved(length_ns: Floats, effect_ns: Floats) -> float:
 
 
 def _measure_longer_than_late(beside_ns: Floats, is_late: Flags) -> Floats:
-    """Return each rank's extra time beside work over late ranks' in the same steps, ns, [rank]."""
+    """Sum each rank's time outside of work beyond the late ranks' in the same steps, ns, [rank]."""
     rows = np.flatnonzero(is_late.any(axis=1))
     least_of_late_ns = np.where(is_late[rows], beside_ns[rows], np.inf).min(axis=1, keepdims=True)
     return np.asarray(np.where(is_late[rows], 0.0, beside_ns[rows] - least_of_late_ns).sum(axis=0))

@@ -95,9 +95,9 @@ class _Explanation(NamedTuple):
 def find_disciplines(kinds: Sequence[TaskTimes]) -> list[tuple[Discipline, ...]]:
     """Return the choices of disciplines, one for each kind, under which work goes by bytes most exactly.
 
-    Where several do, all kinds get those under which their paces, ns per byte, differ least. Of these
-    the simplest comes first. One follows for each other form of a kind's discipline (whatever its
-    crowding), and the most crowded. Empty where work of some kind does not go by bytes.
+    If several fit equally, all kinds get those under which their paces, ns per byte, differ least. Of
+    these the simplest comes first. A choice follows for each other form of a kind's discipline, at any
+    crowding, and then the most crowded choice. Empty if work of some kind does not go by bytes.
     """
     if not kinds:
         return [()]

@@ -56,7 +56,7 @@ UNEXPLAINED: Final = CostLine("kept as recorded", is_network=False)  # no edit c
 class EdgeTable:
     """Edges as columns, [edge]: event `target` occurs no earlier than `lag_ns` after event `source`.
 
-    `cost_line_index` is one in `cost_lines`, `communicator_index` one in `communicators`, `reason` an
+    `cost_line_index` refers to `cost_lines`, `communicator_index` to `communicators`, `reason` is an
     `EdgeReason`. `nbytes` are those that the lag is for. `step` is a step number, `shard` a server's,
     `pair_number` is sender * workers + receiver of a message. -1 where an edge has none.
     """

@@ -66,7 +66,7 @@ class Occupancy:
         in_recorded_order: bool,
         alternative_index: int,
     ) -> Occupancy:
-        """Find it among services by server and begin; `alternative_index` is one of `unknown_facts`."""
+        """Find it among services by server and begin; `alternative_index` refers to `unknown_facts`."""
         columns = ("start_ns", "end_ns", "bytes", "request_row")
         begin_ns, end_ns, nbytes, request_row = (
             services[name].fill_null(0).to_numpy().astype(np.int64) for name in columns

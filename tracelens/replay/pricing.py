@@ -113,7 +113,7 @@ def price_less_work(
 def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
     """Price collectives that take less time: `lost_ns` less in sum, [step of the fix].
 
-    Steps outside of the replayed window save the same share of what they lose.
+    Steps outside of the replayed window save the same share of their loss.
     """
     steps = fix.steps
     graph = replay.build_around(steps)

@@ -224,7 +224,7 @@ class _EventLoop:
             heappush(self._agenda, (self.times_ns[event], self._priority[event], event, 0))
 
     def _begin_task(self, task: int, now_ns: float) -> None:
-        """Begin a task at its resource: at once if that is shared, else when it is free, ns."""
+        """Begin a task at its resource: at `now_ns` if that is shared, else when it is free."""
         resource = self._resources[task]
         if (shared_resource := self._shared_by_number.get(resource)) is not None:
             shared_resource.advance(now_ns)

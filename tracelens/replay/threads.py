@@ -184,8 +184,8 @@ class Threads:
     def chain_events(self, caused_events: Ints) -> tuple[Ints, Ints, Ints]:
         """Return sources, targets and lags, ns, of the edges that join neighbouring events of threads.
 
-        The time for which a thread was blocked before an event is part of the lag, unless that is one of
-        `caused_events`, which follow other ones, too.
+        The lag includes the time for which a thread was blocked before an event. `caused_events` have
+        other causes, too, so their lags leave it out.
         """
         is_caused = np.zeros(self.event_count, np.bool_)
         is_caused[caused_events[caused_events < self.event_count]] = True

@@ -76,10 +76,10 @@ def describe_life(life: LifeShares) -> str:
     from tracelens.accounting.life.ledger import name_uses  # noqa: PLC0415 - info reads no tables
 
     at_least = "" if life.is_kept_known else "at least "
-    kept = f"{at_least}{fmt.percent(life.goodput)} of it in steps that were kept"
+    kept_text = f"{at_least}{fmt.percent(life.goodput)} of it in steps that were kept"
     uses = {use: share for use, share in life.uses.items() if share >= _WORTH_NAMING}
     phrases = name_uses(uses, is_kept_known=life.is_kept_known)
-    shares = "; ".join([kept, *phrases[:_MOST_NAMED]])
+    shares = "; ".join([kept_text, *phrases[:_MOST_NAMED]])
     return f"{life.attempts_text} in {fmt.duration(life.wall_ns)}: {shares}."
 
 

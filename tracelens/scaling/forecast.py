@@ -141,7 +141,7 @@ def forecast_by_replay(
 
 
 def expected_largest(counts: Floats) -> Floats:
-    """Return the expected largest of so many standard normal numbers, for each of `counts`."""
+    """Return the expected maximum of n standard normal numbers, for each n of `counts`."""
     inverse = NormalDist().inv_cdf
     return np.array([inverse((n - 0.375) / (n + 0.25)) for n in counts.tolist()])
 

@@ -31,7 +31,7 @@ _LIMIT: Final = 1 << 63
 class DetailRequest:
     """Record at `level` from `begin_ns` to `end_ns`, wall time, and sample stacks at `sampling_hz`.
 
-    `level` is one of `DETAILS`, null for the recording's own one; `sampling_hz` is null for no stacks.
+    `level` is a level of `DETAILS`, null for the recording's own; `sampling_hz` is null for no stacks.
     """
 
     begin_ns: int
@@ -56,7 +56,7 @@ def write_request(folder: Path, request: DetailRequest) -> None:
 
 
 def read_request(folder: Path) -> DetailRequest | None:
-    """Return the request of a trace folder; None if there is none, or it is not sound."""
+    """Return the request of a trace folder; None if it is missing or invalid."""
     with suppress(OSError, ValueError, TypeError):
         with open_regular(folder / REQUEST_FILE) as stream:
             request = DetailRequest(**loads(stream.read(_MAX_BYTES)))

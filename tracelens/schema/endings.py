@@ -80,10 +80,10 @@ def _parse(name: str, text: str, at_ns: int) -> Ending:
     fatal = _FATAL.search(text)
     reason = fatal[1].strip() if fatal else ""
     cause = "SIGTERM" if name == TERMINATED_DUMP else _SIGNALS.get(reason, reason or "a signal")
-    _, _, after = text.partition("Current thread")
+    _, _, current_thread_text = text.partition("Current thread")
     frames: list[str] = []
     user_frame = None
-    for line in (after or text).splitlines()[1:]:
+    for line in (current_thread_text or text).splitlines()[1:]:
         frame = _FRAME.fullmatch(line)
         if frame is None:
             break

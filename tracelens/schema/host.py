@@ -83,7 +83,8 @@ def _read_quotas(group: Path) -> Iterator[float]:
 def process_started_ns(pid: int) -> int | None:
     """Return the wall time at which a process of this machine started, ns; None if it does not exist.
 
-    It is the same whoever asks, and up to a second early: the kernel gives whole seconds for the boot.
+    All processes get the same time. It is up to a second early, because the kernel rounds the boot time
+    down to whole seconds.
     """
     try:
         stat = (_PROC / "stat").read_text(encoding="utf-8")

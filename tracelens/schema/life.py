@@ -1,7 +1,7 @@
-"""The journal of a job's life: what `record` and `watch` saw of its processes from outside.
+"""The journal of a job's life: events of its processes that `record` and `watch` saw from outside.
 
-Whoever looks after a job appends JSON lines to a file of its own in the trace folder. Each line is one
-of the entries below, with its name in `entry`. All times are wall time in nanoseconds since 1970.
+Each of these programs appends JSON lines to its own file in the trace folder. A line holds an entry
+below, with its name in `entry`. All times are wall time in nanoseconds since 1970.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Stalled:
     `culprits` are the ranks that all others wait for, `waiting` those in the call `op` number `seq` of
     `communicator` (null where no call is open). `states` are those of processes by rank (running,
     sleeping, uninterruptible, stopped, traced, zombie, gone), `stacks` their frames, innermost first, as
-    ``function (file:line)``; `no_stacks` says why there are none.
+    ``function (file:line)``; `no_stacks` says why stacks are missing.
     """
 
     at_ns: int
@@ -171,11 +171,18 @@ def _parse(line: bytes) -> Entry | None:
     try:
         row: dict[str, Any] = loads(line)
         kind = _ENTRIES[row.pop("entry")]
-        values = {one.name: row[one.name] for one in fields(kind) if one.name in row}
+        values = {
+            entry_field.name: row[entry_field.name]
+            for entry_field in fields(kind)
+            if entry_field.name in row
+        }
         entry = kind(**values)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    is_sound = all(_HAS_TYPE[str(one.type)](getattr(entry, one.name)) for one in fields(kind))
+    is_sound = all(
+        _HAS_TYPE[str(entry_field.type)](getattr(entry, entry_field.name))
+        for entry_field in fields(kind)
+    )
     return entry if is_sound else None
 
 

@@ -167,7 +167,7 @@ class Kept:
 class DetailChange:
     """From `at_ns` on (monotonic clock) the process recorded at another detail, as was requested.
 
-    `level` is one of `DETAILS`, `sampling_hz` the rate at which stacks were sampled, null for none.
+    `level` is a level of `DETAILS`, `sampling_hz` the rate at which stacks were sampled, null for none.
     """
 
     at_ns: int

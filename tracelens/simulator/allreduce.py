@@ -155,7 +155,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 def _compute_progress(scenario: Scenario) -> Ints:
     """Return the progress of backprop at which each bucket is full, [bucket + 1].
 
-    Its unit is arbitrary; the last value stands for the end of backprop.
+    Its unit is arbitrary; the last value is the end of backprop.
     """
     if scenario.bucket_ready:
         return np.rint(np.array([*scenario.bucket_ready, 1.0]) * 1e6).astype(np.int64)
@@ -291,7 +291,7 @@ def record_positive_spans(sheet: Sheet, start_ns: Ints, duration_ns: Ints, **col
 
 
 def _make_reduction_columns(scenario: Scenario) -> dict[str, Any]:
-    """Return the columns of reductions: on a track of their own beside backprop."""
+    """Return the columns of reductions; overlapped reductions have their own track."""
     own_track = {"thread": REDUCTION_TRACK, "depth": 0} if scenario.overlap else {}
     return make_span_columns(scenario) | own_track
 

@@ -44,8 +44,8 @@ class StragglerTest:
         """Add a step; return the ranks that are late beyond chance by now.
 
         Args:
-            lags: By how much each rank came later than its peers, as a share of the step, [rank]; NaN
-                for a rank of which that is not known.
+            lags: The time by which each rank came later than its peers, as a share of the step, [rank];
+                NaN if unknown.
         """
         self._step_count += 1
         self._capital += self._step_count**-POWER_OF_STAKES / _SUM_OF_POWERS

@@ -250,10 +250,11 @@ class _Sums:
 
         That is `lasting`, a share, of the mean outside of the window.
         """
-        means = self.window_means(length, stride)
+        mean_by_window = self.window_means(length, stride)
         blocks_outside = max(len(self.sums_before) - 1 - length, 1)
         return np.asarray(
-            means - lasting * (self.sums_before[-1] - means * length) / blocks_outside
+            mean_by_window
+            - lasting * (self.sums_before[-1] - mean_by_window * length) / blocks_outside
         )
 
 
@@ -436,11 +437,11 @@ def _score_windows(blocks: Floats, first: Ints, last: Ints) -> Floats:
     return np.asarray((sums[:, last + 1] - sums[:, first]) / np.sqrt(last - first + 1))
 
 
-def _draw_null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
+def _draw_null_scores(blocks: Floats, first_block: Ints, last_block: Ints, seed: int) -> Floats:
     """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
-    part_count = 1 + EXCHANGES_OF_PAIR * len(first) // MAX_SCORES_AT_ONCE
+    part_count = 1 + EXCHANGES_OF_PAIR * len(first_block) // MAX_SCORES_AT_ONCE
     batches = np.array_split(signs * blocks, part_count)
     return np.concatenate(
-        [np.abs(_score_windows(part, first, last)).max(axis=1) for part in batches]
+        [np.abs(_score_windows(part, first_block, last_block)).max(axis=1) for part in batches]
     )

@@ -74,10 +74,10 @@ def _compare_algorithms() -> Section:
         figures.append(
             Figure(f"{size}, {_write_name(fastest)} is fastest", fastest_us, "us", "assumed")
         )
-        for other in ALGORITHMS:
-            if other != fastest:
-                ratio = _duration_us(other, message_bytes) / fastest_us
-                figures.append(Figure(f"{size}, {_write_name(other)}", ratio, "x", "assumed"))
+        for algorithm in ALGORITHMS:
+            if algorithm != fastest:
+                ratio = _duration_us(algorithm, message_bytes) / fastest_us
+                figures.append(Figure(f"{size}, {_write_name(algorithm)}", ratio, "x", "assumed"))
     pairs = (("recursive_doubling", "rabenseifner"), ("rabenseifner", "ring"))
     for algorithm, other_algorithm in pairs:
         crossover_bytes = _find_crossover_bytes(algorithm, other_algorithm)

@@ -141,25 +141,25 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
         last_ranks = None  # compute time does not say what they wait for
     if last_ranks:
         share_by_cause[_LAST_RANKS] = last_ranks.lost_share
-    best = max(findings, key=_get_saving, default=None)
-    saving = _get_saving(best) if best else 0.0
-    if best and saving >= MIN_SHARE_OF_BOTTLENECK and saving > max(share_by_cause.values()):
-        causes = (cause for cause, finding in finding_by_cause.items() if finding is best)
-        cause = next(causes, _name_finding(best))
-        finding_by_cause[cause], share_by_cause[cause] = best, saving
+    best_finding = max(findings, key=_get_saving, default=None)
+    saving = _get_saving(best_finding) if best_finding else 0.0
+    if best_finding and saving >= MIN_SHARE_OF_BOTTLENECK and saving > max(share_by_cause.values()):
+        causes = (cause for cause, finding in finding_by_cause.items() if finding is best_finding)
+        cause = next(causes, _name_finding(best_finding))
+        finding_by_cause[cause], share_by_cause[cause] = best_finding, saving
     cause = max(share_by_cause, key=share_by_cause.__getitem__)
     share, finding = share_by_cause[cause], finding_by_cause.get(cause)
     if share < MIN_SHARE_OF_BOTTLENECK:
         if ledger.useful >= MIN_USEFUL_IF_HEALTHY:
             return None
-        why = describe_share(facts, cause, share)
+        reason = describe_share(facts, cause, share)
         where = f"most of it {cause} ({fmt.percent(share)})"
-        return Bottleneck(_SEVERAL, sum(share_by_cause.values()), finding, why, where)
+        return Bottleneck(_SEVERAL, sum(share_by_cause.values()), finding, reason, where)
     where = _name_ranks(facts, _OF_RANKS[cause]) if cause in _OF_RANKS else ""
-    why = first_sentence(finding) if finding else describe_share(facts, cause, share)
+    reason = first_sentence(finding) if finding else describe_share(facts, cause, share)
     if last_ranks and cause == _LAST_RANKS:
-        why, where = last_ranks.why, last_ranks.where
-    return Bottleneck(cause, share, finding, why, where)
+        reason, where = last_ranks.why, last_ranks.where
+    return Bottleneck(cause, share, finding, reason, where)
 
 
 def _sum_by_cause(

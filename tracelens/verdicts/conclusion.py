@@ -261,7 +261,7 @@ def _find_core_waits(findings: Sequence[Finding]) -> tuple[str, str, str] | None
 
 
 def _find_busy_machine(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
-    """Return headline, why and action if waits for cores hide who is slow, else None."""
+    """Return headline, reason and action if waits for cores hide the slow rank, else None."""
     waited_text = _describe_core_waits(facts)
     if waited_text is None:
         return None
@@ -280,7 +280,7 @@ def _describe_core_waits(facts: Facts) -> str | None:
 
 
 def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
-    """Return the open verdict of a run of which something decisive is missing or not understood."""
+    """Return the open verdict of a run whose data lack a decisive fact."""
     unknown_facts = fmt.join_words(list(dict.fromkeys(gap.unknown for gap in gaps)))
     missing = "; ".join(gap.missing for gap in gaps)
     in_format = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
@@ -322,16 +322,16 @@ def _explain(finding: Finding) -> str:
 
 
 def _describe_larger_gain(fault: Finding, findings: Sequence[Finding]) -> str:
-    """Name the opportunity that saves much more than the fault; empty if there is none."""
+    """Name the opportunity that saves much more than the fault; empty without such an opportunity."""
     opportunities = [finding for finding in findings if finding.category == "opportunity"]
-    best = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
-    if best is None or not best.saving or fault.saving is None:
+    best_opportunity = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
+    if best_opportunity is None or not best_opportunity.saving or fault.saving is None:
         return ""
     min_saving = max(MIN_SHARE_OF_BOTTLENECK, MIN_RATIO_OF_GAIN_BESIDE_FAULT * fault.saving)
-    if best.saving < min_saving:
+    if best_opportunity.saving < min_saving:
         return ""
-    gain = fmt.percent(best.saving)
-    return f" More can be gained elsewhere: {KINDS[best.kind].name}, up to {gain} of the job."
+    name, gain = KINDS[best_opportunity.kind].name, fmt.percent(best_opportunity.saving)
+    return f" More can be gained elsewhere: {name}, up to {gain} of the job."
 
 
 def _find_largest_unexplained(ledger: Ledger) -> Loss:

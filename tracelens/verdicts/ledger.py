@@ -1,4 +1,4 @@
-"""The ledger of losses: what of ranks x job time no rank computed in, and which finding explains it.
+"""The ledger of losses: the part of ranks x job time without computation, and its explanations.
 
 Findings claim losses in the order of the report, each at most its cost; of the rest, some
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
@@ -9,11 +9,11 @@ code that no span covers is a loss, it is uncovered, and what ranks have of it b
 unexplained. It is no loss where no computation is recorded, or a free rank takes the next task of a
 rank that hands them out (`efficiency.list_useful_categories`).
 
-Of queues at parameter servers, a finding that names shards claims what workers were queued while these
-were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
-fixing it would save: the rest may wait for them again. What no finding claims of the time in which
-shards were at work is what service takes. What workers wait for each other's pushes is jitter as it is
-at collectives.
+A finding that names parameter-server shards claims the time for which workers queued while the shards
+were at work. A finding about held requests claims the time for which shards held them without a span
+(`servers/queues.py`). Both claim it even if a fix saves less, because requests may queue again. The
+unclaimed time in which shards were at work is service. Waits for pushes of other workers are jitter by
+the same rule as at collectives.
 """
 
 from __future__ import annotations
@@ -75,26 +75,28 @@ def measure(
     facts: Facts, findings: Sequence[Finding], results: Mapping[str, Result]
 ) -> Ledger | None:
     """Account for all time that is not useful; None where no worker recorded a step."""
-    trace, phases, roles, spent = facts.trace, facts.phases, facts.roles, facts.spent_time
+    trace, phases, roles, spent_time = facts.trace, facts.phases, facts.roles, facts.spent_time
     if trace.steps.is_empty():
         return None
     total_ns = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
     group_by_rank = _find_peer_groups(trace, roles)
     shares_beyond_peers: dict[str, dict[int, float]] = {}  # by category and rank
     for name in CATEGORIES:
-        if name in _OWN_LOSSES and name in spent.lost_ns_by_category:
+        if name in _OWN_LOSSES and name in spent_time.lost_ns_by_category:
             rank_shares = _measure_ns_beyond_peers(phases, name, group_by_rank) / total_ns
             shares_beyond_peers[name] = dict(zip(phases.pieces.ranks, rank_shares, strict=True))
     uncovered_beyond_peers = sum(shares_beyond_peers.get(_UNINSTRUMENTED, {}).values())
-    useful_share = int(sum_exactly(spent.useful_ns)) / total_ns
-    lost_shares = {name: time_ns / total_ns for name, time_ns in spent.lost_ns_by_category.items()}
+    useful_share = int(sum_exactly(spent_time.useful_ns)) / total_ns
+    lost_shares = {
+        name: time_ns / total_ns for name, time_ns in spent_time.lost_ns_by_category.items()
+    }
     lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
     account = _Account(total_ns, lost_shares, [], uncovered_beyond_peers)
-    account.book("idle", spent.launching_ns / total_ns, "launching")
+    account.book("idle", spent_time.launching_ns / total_ns, "launching")
     queues = _find_queues(results)
     queued_shares = {
-        kind: {shard: time_ns / total_ns for shard, time_ns in spent.items()}
-        for kind, spent in (
+        kind: {shard: time_ns / total_ns for shard, time_ns in time_ns_by_shard.items()}
+        for kind, time_ns_by_shard in (
             ("", queues.at_work_ns_by_shard),
             ("ps_uninstrumented", queues.held_ns_by_shard),
         )

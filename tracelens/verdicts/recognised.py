@@ -92,12 +92,12 @@ def _describe_steps(trace: Trace) -> str:
     if trace.steps.is_empty():
         return "none"
     step_counts = trace.steps.group_by("process").len()["len"]
-    first, last = trace.steps["step"].min(), trace.steps["step"].max()
-    assert isinstance(first, int)
-    assert isinstance(last, int)
+    first_step, last_step = trace.steps["step"].min(), trace.steps["step"].max()
+    assert isinstance(first_step, int)
+    assert isinstance(last_step, int)
     fewest, most = step_counts.min(), step_counts.max()
     steps_per_rank = f"{most!s}" if fewest == most else f"{fewest!s} to {most!s}"
-    return f"{steps_per_rank} a rank ({fmt.steps(first, last)})"
+    return f"{steps_per_rank} a rank ({fmt.steps(first_step, last_step)})"
 
 
 def _count_spans(trace: Trace) -> pl.DataFrame:

@@ -69,10 +69,12 @@ class Tasks:
     def text(self) -> str:
         """The rank that holds tasks longest, and how long the rank that hands them out waits."""
         slowest_ns, others_ns = self._compared_ns
-        slowest, others = (fmt.duration(float(np.median(ns))) for ns in (slowest_ns, others_ns))
+        slowest_text, others_text = (
+            fmt.duration(float(np.median(ns))) for ns in (slowest_ns, others_ns)
+        )
         return (
-            f"rank {self.slowest_rank} holds a task longest, for {slowest} "
-            f"({len(slowest_ns):,} tasks); the others for {others} ({len(others_ns):,}); "
+            f"rank {self.slowest_rank} holds a task longest, for {slowest_text} "
+            f"({len(slowest_ns):,} tasks); the others for {others_text} ({len(others_ns):,}); "
             f"rank {self.server_rank}, which hands them out, waits "
             f"{fmt.percent(self.server_wait_share)} of the time"
         )

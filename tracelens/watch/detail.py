@@ -18,7 +18,7 @@ __all__ = ["DetailWatch"]
 
 
 class DetailWatch:
-    """Looks at a running job, and tells what became of a request.
+    """Observes whether the ranks of a running job follow a request for another detail.
 
     `changed_ranks` are those that record closer or did, `returned_ranks` those that have ended it.
     `first_step` and `last_step` are the numbers of whole steps that were recorded closer; null before.

@@ -82,7 +82,7 @@ class ExitWatch:
         return [watched.process for watched in self._watched]
 
     def wait(self, timeout_s: float) -> tuple[list[Exited], bool]:
-        """Wait until a process ends, at most so long.
+        """Wait until a process ends, for at most `timeout_s`.
 
         Returns the watched processes that have ended, and whether another one has.
         """

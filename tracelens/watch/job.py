@@ -31,8 +31,8 @@ class JobProcess:
     """A process of a job.
 
     `recording` is null for one whose recording had ended before it was first seen. `state` is that of
-    the process (`processes.py`), null on other hosts. `is_complete`: it ended its recording itself;
-    `is_over`: it records no more, for whatever reason. `step_count` is that of completed steps.
+    the process (`processes.py`), null on other hosts. `is_complete`: it ended its recording itself.
+    `is_over`: it records no more, complete or not. `step_count` is that of completed steps.
     """
 
     process: Process

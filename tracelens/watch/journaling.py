@@ -93,7 +93,7 @@ class CommandJournal:
         Args:
             folder: The trace folder, which need not exist yet.
             command: The program that is run.
-            among_ranks: The command is one rank; its launcher also starts other commands like it.
+            among_ranks: The command is a single rank; its launcher starts similar commands for others.
         """
         self._folder = folder
         self._command = command

@@ -76,11 +76,13 @@ class Metrics:
 
     def update(self, watcher: Watcher, news: list[News]) -> None:
         """Show where the job stands now; what is not known is NaN."""
-        for one in news:
-            if one.is_alarm:
-                self._alarms.labels(one.kind).inc()
-            if one.kind in {"behind", "caught_up"}:
-                self._gauges["rank_straggler"].labels(one.facts["rank"]).set(one.kind == "behind")
+        for news_item in news:
+            if news_item.is_alarm:
+                self._alarms.labels(news_item.kind).inc()
+            if news_item.kind in {"behind", "caught_up"}:
+                self._gauges["rank_straggler"].labels(news_item.facts["rank"]).set(
+                    news_item.kind == "behind"
+                )
         status = watcher.status
         if status is None:
             return

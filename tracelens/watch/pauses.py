@@ -93,8 +93,8 @@ class PauseLimits:
     def learn(self, kind: str, begin_ns: int, end_ns: int) -> None:
         """Take note of a pause that was no stall; those of several ranks at one time count once."""
         is_another = begin_ns >= self._last_end_ns.get(kind, 0)
-        seen = self._seen.get(kind, SeenPauses())
-        self._seen[kind] = seen.with_pauses(int(is_another), end_ns - begin_ns)
+        ended_pauses = self._seen.get(kind, SeenPauses())
+        self._seen[kind] = ended_pauses.with_pauses(int(is_another), end_ns - begin_ns)
         self._last_end_ns[kind] = max(end_ns, self._last_end_ns.get(kind, 0))
 
     def learn_spans(self, kind: str, spans: SeenPauses) -> None:
@@ -105,17 +105,17 @@ class PauseLimits:
         )
 
     def limit_ns(self, kind: str, usual_step_ns: int) -> int:
-        """Return the length from which on a pause of this kind is a stall, ns.
+        """Return the minimum length of a stall for pauses of this kind, ns.
 
         Args:
             kind: One of `PAUSES_BY_SPAN`, or a constant of this module.
-            usual_step_ns: The median step; 0 before there is one.
+            usual_step_ns: The median step; 0 before the first step.
         """
-        seen = self._seen.get(kind, SeenPauses())
-        is_known = seen.ended_count >= MIN_PAUSES_TO_KNOW and kind != START
+        ended_pauses = self._seen.get(kind, SeenPauses())
+        is_known = ended_pauses.ended_count >= MIN_PAUSES_TO_KNOW and kind != START
         return max(
             MIN_STALL_NS,
             STEPS_PER_STALL * usual_step_ns,
-            LONGEST_PAUSES_PER_STALL * seen.longest_ns,
+            LONGEST_PAUSES_PER_STALL * ended_pauses.longest_ns,
             0 if is_known else UNKNOWN_LIMITS_NS.get(kind, 0),
         )

@@ -140,9 +140,9 @@ def read_environment(pid: int) -> str:
 
 
 def read_queued_ns(pid: int) -> dict[int, int]:
-    """Return for how long each thread of a process was ready to run and waited for a core, ns, so far.
+    """Read the time for which each thread of a process has waited for a core, ready to run, ns.
 
-    Empty where the kernel does not tell.
+    Empty if the kernel does not report it.
     """
     queued_ns_by_thread = {}
     for path in (_PROC / str(pid) / "task").glob("*/schedstat"):

@@ -359,7 +359,7 @@ class LiveRecording:
         return np.array([*has_op, False])[self._side.meanings.op.codes[rows]]
 
     def _note_completion(self, records: Records, is_step_or_call: Flags, is_span: Flags) -> None:
-        """Take the latest end of what was completed, not ended by an exception."""
+        """Update `completed_ns` to the latest end of a completed step, call or span."""
         if is_step_or_call.any() and self._counts_any_span:
             self._counts_any_span, self.completed_ns = False, 0
         counts = is_span if self._counts_any_span else is_step_or_call

@@ -90,7 +90,7 @@ class _SegmentReader:
         """Return the records that are new, or that waited and have changed.
 
         Args:
-            find_spans: Returns True for each definition number that is one of spans.
+            find_spans: Returns True for each definition number of spans.
             is_closed: A later segment is in use, so the slots that are still empty are in no order.
         """
         first_slot = int(min(self.position, self.waiting_slots.min(initial=self.position)))
@@ -138,7 +138,7 @@ class LiveSegments:
         """Return the records that are new or have changed since the last look.
 
         Args:
-            find_spans: Returns True for each definition number that is one of spans: only these end.
+            find_spans: Returns True for each definition number of spans: only these end.
         """
         news_parts: list[_Part] = []
         for number, reader in sorted(self._readers.items()):

@@ -80,7 +80,7 @@ def describe_absence(absence: Absence) -> str:
 
 
 def describe_status(status: JobStatus) -> str:
-    """Describe where a job stands in one line."""
+    """Describe the progress, pace and latest rank of a job in one line."""
     running = [member for member in status.ranks if not member.is_over]
     phrases = [f"{len(running)} of {fmt.count(status.world, 'rank')}"]
     if status.step is not None:
@@ -193,7 +193,7 @@ def _describe_culprit(
 
 
 def describe_stacks(entry: Stalled) -> str:
-    """Show the innermost frames of each stack, a line each, and why there are none of others."""
+    """Show the innermost frames of each stack, a line each, and the reason for missing stacks."""
     lines = [
         f"rank {clean(label)}: {' < '.join(map(clean, _choose_frames(frames)))}"
         for label, frames in entry.stacks.items()
@@ -274,7 +274,7 @@ def describe_command(launched: Launched | None, code: int | None) -> list[str]:
 
 
 def describe_ending(code: int | None, *, is_complete: bool) -> str:
-    """Return how a process ended, as a predicate; `is_complete`: it ended its recording itself."""
+    """Describe the end of a process as a predicate; `is_complete`: it ended its recording itself."""
     if code is None:
         return "closed the recording" if is_complete else "broke off"
     return describe_exit_code(code)

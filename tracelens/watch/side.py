@@ -87,7 +87,7 @@ class LiveSide:
             self.kinds = [str(word) for word in self.meanings.kind.words.to_pylist()]
 
     def find_spans(self, definition_ids: UInt32s) -> Flags:
-        """Return True for each definition number that is one of spans."""
+        """Return True for each definition number of spans."""
         if not len(definition_ids):
             return np.zeros(0, np.bool_)
         rows = self.meanings.find_rows(definition_ids)

@@ -34,7 +34,7 @@ _MAX_BYTES: Final = 1 << 24  # bytes: no more of the output of one dump is read 
 
 @dataclass(frozen=True)
 class Stacks:
-    """Frames by process, innermost first, and why there are none of others."""
+    """Frames by process, innermost first, and the reasons for missing frames."""
 
     frames: dict[str, list[str]]
     reasons: dict[str, str]
@@ -54,7 +54,7 @@ class _Dump:
 
 
 class StackDumps:
-    """Takes stacks of some processes beside the watch; nothing here waits or raises."""
+    """Takes stacks of some processes while the watch goes on; its methods raise nothing."""
 
     def __init__(self, pids: Mapping[str, int], *, is_quick: bool = False) -> None:
         """Begin, if py-spy is installed.
@@ -89,7 +89,7 @@ class StackDumps:
         return None if self._running or self._waiting else Stacks(self._frames, self._reasons)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the outcome, at most so long."""
+        """Wait for the outcome, for at most `timeout_s`."""
         end_s = time.monotonic() + timeout_s
         while self.advance() is None and time.monotonic() < end_s:
             time.sleep(_POLL_EVERY_S)
@@ -126,7 +126,7 @@ class StackDumps:
         self._running.append(_Dump(label, pid, attempt, process, output, errors, deadline_s))
 
     def _finish(self, dump: _Dump, failure: str = "") -> None:
-        """Read the frames of a dump that has ended; if there are none, try again with other options."""
+        """Read the frames of a dump that has ended; without any, try again with other options."""
         self._running.remove(dump)
         with dump.output as output, dump.errors as errors:
             output.seek(0)
@@ -142,7 +142,7 @@ class StackDumps:
 
 
 def _find_program() -> str | None:
-    """Return the path of py-spy: beside this Python, or on the path."""
+    """Return the path of py-spy: next to this Python, or on the path."""
     sibling = Path(sys.executable).with_name("py-spy")
     return str(sibling) if sibling.exists() else shutil.which("py-spy")
 

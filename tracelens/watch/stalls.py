@@ -1,9 +1,9 @@
-"""Stalls of a running job: who waits for whom, since when, and whether that is no usual pause.
+"""Stalls of a running job: the awaited and the waiting ranks, and the begin of the standstill.
 
-The ranks that all others wait for are those of `tracelens.accounting.standstill`. They are accused when
-they have made no progress for longer than their kind of pause may take (`pauses.py`). A rank that is
-stopped or gone, that made another call than its peers, or that is in a circle of ranks which wait for
-each other, will make none: it is accused after the shortest time.
+`tracelens.accounting.standstill` finds the ranks that all others wait for. They are accused when they
+have made no progress for longer than their kind of pause may take (`pauses.py`). Some ranks cannot make
+progress: a stopped or lost rank, a rank in another call than its peers, and ranks that wait for each
+other in a circle. These are accused after the shortest time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class StallDetector:
         self.stall = None
 
     def usual_step_ns(self, ranks: Mapping[int, JobProcess]) -> int:
-        """Return the median step of all ranks, ns; 0 before there is one."""
+        """Return the median step of all ranks, ns; 0 before the first step."""
         steps = [
             step.end_ns - step.start_ns
             for member in ranks.values()
@@ -304,7 +304,7 @@ def _has_completed(call: OpenCall | None, member: JobProcess) -> bool:
 
 
 def _is_inside(call: OpenCall | None, member: JobProcess) -> bool:
-    """Return True if a rank is still in a numbered call, whatever else it does beside it."""
+    """Return True if a rank is still in a numbered call; it may do other work at the same time."""
     log = _find_log(call, member)
     entry = None if call is None or log is None else log.calls.get(call.seq)
     return entry is not None and entry.is_open

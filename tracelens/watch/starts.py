@@ -98,13 +98,17 @@ class StartWatch:
         self._next_look_ns = now_ns + LOOK_EVERY_NS
         known_pids = {member.process.pid for member in job.all_processes}
         started = find_started_ranks(self._folder)
-        missing = {rank: one for rank, one in started.items() if one.pid not in known_pids}
+        missing = {
+            rank: process for rank, process in started.items() if process.pid not in known_pids
+        }
         self._note_cpu(missing, now_ns)
-        pids = frozenset(one.pid for one in missing.values())
+        pids = frozenset(process.pid for process in missing.values())
         if not missing or pids <= self._reported_pids:
             return None
-        waited_ns = now_ns - max(one.started_ns for one in missing.values())
-        idle_ns = {rank: now_ns - self._idle_since_ns[one.pid] for rank, one in missing.items()}
+        waited_ns = now_ns - max(process.started_ns for process in missing.values())
+        idle_ns = {
+            rank: now_ns - self._idle_since_ns[process.pid] for rank, process in missing.items()
+        }
         idle_ns = {rank: ns for rank, ns in idle_ns.items() if ns >= MIN_IDLE_NS}
         if not idle_ns and waited_ns < UNKNOWN_LIMITS_NS[START]:
             return None
@@ -127,8 +131,8 @@ class StartWatch:
         idle_ns: Mapping[int, int],
     ) -> None:
         """Describe the missing ranks, and begin to take the stacks of those that computed least."""
-        cpu_ns = {rank: self._last_cpu[one.pid][1] for rank, one in missing.items()}
-        world = max(one.world for one in missing.values())
+        cpu_ns = {rank: self._last_cpu[process.pid][1] for rank, process in missing.items()}
+        world = max(process.world for process in missing.values())
         seen_ranks = started_ranks | set(job.ranks) | set(job.other_hosts)
         chosen_ranks = sorted(missing, key=lambda rank: cpu_ns[rank])[:MAX_STACKS]
         dumps = StackDumps({str(rank): missing[rank].pid for rank in chosen_ranks}, is_quick=True)
@@ -157,13 +161,13 @@ class StartWatch:
     def _note_cpu(self, missing: Mapping[int, StartedRank], now_ns: int) -> None:
         """Note since when each missing rank has not computed."""
         last_cpu, self._last_cpu = self._last_cpu, {}
-        for one in missing.values():
-            cpu_ns = read_cpu_ns(one.pid)
-            last_ns, last_cpu_ns = last_cpu.get(one.pid, (now_ns, cpu_ns))
+        for process in missing.values():
+            cpu_ns = read_cpu_ns(process.pid)
+            last_ns, last_cpu_ns = last_cpu.get(process.pid, (now_ns, cpu_ns))
             is_idle = cpu_ns - last_cpu_ns <= MAX_CPU_SHARE_IF_IDLE * (now_ns - last_ns)
-            if one.pid not in last_cpu or not is_idle:
-                self._idle_since_ns[one.pid] = now_ns
-            self._last_cpu[one.pid] = now_ns, cpu_ns
+            if process.pid not in last_cpu or not is_idle:
+                self._idle_since_ns[process.pid] = now_ns
+            self._last_cpu[process.pid] = now_ns, cpu_ns
 
 
 def find_started_ranks(folder: Path) -> dict[int, StartedRank]:
@@ -179,16 +183,16 @@ def find_started_ranks(folder: Path) -> dict[int, StartedRank]:
         started_ns = None if launcher is None else process_started_ns(pid)
         if launcher is None or started_ns is None:
             continue
-        one = StartedRank(launcher[0], launcher[1], pid, started_ns)
-        known = ranks.get(one.rank)
-        if known is None or _precedence_of(one) < _precedence_of(known):
-            ranks[one.rank] = one
+        process = StartedRank(launcher[0], launcher[1], pid, started_ns)
+        known_process = ranks.get(process.rank)
+        if known_process is None or _precedence_of(process) < _precedence_of(known_process):
+            ranks[process.rank] = process
     return ranks
 
 
-def _precedence_of(one: StartedRank) -> tuple[bool, int, int]:
+def _precedence_of(process: StartedRank) -> tuple[bool, int, int]:
     """Order the processes of a rank: Python before a shell around it, parents before children."""
-    return not read_name(one.pid).startswith("python"), one.started_ns, one.pid
+    return not read_name(process.pid).startswith("python"), process.started_ns, process.pid
 
 
 def _list_pids() -> list[int]:

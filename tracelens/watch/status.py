@@ -1,4 +1,4 @@
-"""Where a running job stands: its pace and its usual pace, its ranks, and who is late now."""
+"""Status of a running job: its pace and its usual pace, its ranks, and the latest rank."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def measure_status(job: LiveJob, history: PaceHistory, now_ns: int) -> JobStatus
         if rank_status.steps_per_s is not None
     ]
     pace = median(paces) if paces else None
-    usual = history.range()
+    usual_paces = history.range()
     if pace is not None:
         history.add(pace, sum(rank_status.step_count for rank_status in rank_statuses))
     return JobStatus(
@@ -138,7 +138,7 @@ def measure_status(job: LiveJob, history: PaceHistory, now_ns: int) -> JobStatus
         world=max(job.world, len(ranks)),
         ranks=rank_statuses,
         steps_per_s=pace,
-        usual_steps_per_s=usual,
+        usual_steps_per_s=usual_paces,
         samples_per_s=_sum(rank_status.samples_per_s for rank_status in rank_statuses),
         tokens_per_s=_sum(rank_status.tokens_per_s for rank_status in rank_statuses),
     )

@@ -69,9 +69,9 @@ class StragglerWatch:
     def look(self, processes: Mapping[int, JobProcess]) -> list[Straggler]:
         """Judge the steps that ranks have completed since the last look; return what has changed."""
         recordings = {
-            rank: one.recording
-            for rank, one in sorted(processes.items())
-            if one.recording is not None and not one.is_over and one.recording.steps
+            rank: member.recording
+            for rank, member in sorted(processes.items())
+            if member.recording is not None and not member.is_over and member.recording.steps
         }
         ranks = tuple(recordings)
         if ranks != self._ranks:
@@ -83,15 +83,15 @@ class StragglerWatch:
         lengths_ns = [
             {
                 step.number: step.end_ns - step.start_ns
-                for step in one.steps
+                for step in recording.steps
                 if step.number >= self._next_step
             }
-            for one in recordings.values()
+            for recording in recordings.values()
         ]
         steps = self._list_new_steps(lengths_ns)
         if not steps:
             return []
-        calls_by_rank = [_group_calls(one, set(steps)) for one in recordings.values()]
+        calls_by_rank = [_group_calls(recording, set(steps)) for recording in recordings.values()]
         lags = _measure_lags(calls_by_rank, lengths_ns, steps)
         members = [processes[rank] for rank in ranks]
         _leave_out_core_waits(lags, lengths_ns, steps, self._measure_core_waits(members, steps[0]))
@@ -136,20 +136,24 @@ class StragglerWatch:
         for index, (rank, lag) in enumerate(zip(self._ranks, lags.tolist(), strict=True)):
             recent = self._recent_lags[rank]
             recent.append((step, lag))
-            known = self._named.get(rank)
-            if known is None and index not in straggler_indices:
+            straggler = self._named.get(rank)
+            if straggler is None and index not in straggler_indices:
                 continue
-            straggler_lags = [one for _, one in recent if one >= MIN_LAG_OF_STRAGGLER]
-            if known is None and straggler_lags:
+            straggler_lags = [
+                recent_lag for _, recent_lag in recent if recent_lag >= MIN_LAG_OF_STRAGGLER
+            ]
+            if straggler is None and straggler_lags:
                 first_step = _find_onset(recent)
                 self._named[rank] = Straggler(rank, first_step, step, median(straggler_lags))
                 changes.append(self._named[rank])
-            elif known is not None and self._has_caught_up(
-                len(straggler_lags), step - known.last_step
+            elif straggler is not None and self._has_caught_up(
+                len(straggler_lags), step - straggler.last_step
             ):
                 del self._named[rank]
                 self._test.forget(index)
-                changes.append(Straggler(rank, known.first_step, step, known.lag, is_over=True))
+                changes.append(
+                    Straggler(rank, straggler.first_step, step, straggler.lag, is_over=True)
+                )
         return changes
 
     def _has_caught_up(self, straggler_count: int, steps_since_alarm: int) -> bool:
@@ -243,7 +247,7 @@ def _measure_lags(
 
 
 def _group_calls(recording: LiveRecording, steps: Container[int]) -> dict[int, Calls]:
-    """Return how long the full collectives of some steps took a rank, ns, by step and call."""
+    """Return a rank's durations of the full collectives of some steps, ns, by step and call."""
     calls_by_step: dict[int, Calls] = {}
     for uid, log in recording.call_logs.items():
         for seq, op, step, *_, start_ns, end_ns, has_failed in log.calls.values():

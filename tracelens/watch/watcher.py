@@ -1,4 +1,4 @@
-"""Watches a job: looks once a second, tells what is new, and writes stalls into the trace folder."""
+"""Watches a job: looks once a second, reports news, and writes stalls into the trace folder."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Watcher:
         return news
 
     def wait(self, timeout_s: float) -> None:
-        """Wait so long, or until a process of this host ends."""
+        """Wait until a process of this host ends, for at most `timeout_s`."""
         if self._exits is not None:
             ended_processes, _ = self._exits.wait(timeout_s)
             self.add_ends(ended_processes)

@@ -57,7 +57,7 @@ def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Compone
 
 
 def digest_shape(store: Store) -> str:
-    """Return a digest of what decides a page's cards: it is laid out anew when that changes."""
+    """Return a digest of the facts that decide a page's cards; a new digest means a new layout."""
     filled_tables = [name for name in store.run.tables if not store.table(name).is_empty()]
     has_steps = bool(store.times.steps)
     facts = [filled_tables, store.ranks, store.shard_count, store.sampled_ranks, has_steps]

@@ -136,7 +136,7 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def _lay_out_groups(store: Store) -> Component:
-    """Return the field that selects the ranks of a host or stage; hidden if there are none."""
+    """Return the field that selects the ranks of a host or stage; hidden without hosts or stages."""
     numbered_names = [(str(index), name) for index, (name, _) in enumerate(groups(store))]
     options = {"placeholder": "of a host or stage", "searchable": True, "limit": 50, "w": 170}
     data = [{"value": value, "label": label} for value, label in numbered_names]

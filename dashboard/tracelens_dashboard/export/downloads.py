@@ -50,7 +50,7 @@ def _report() -> Response:
 
 
 def _perfetto() -> Response:
-    """Answer with the requested spans as a file for Perfetto, or with why there is none."""
+    """Answer with the requested spans as a file for Perfetto, or with the reason for a refusal."""
     store, view = _requested()
     selection = selection_of(store, view)
     size_or_refusal = measure(store, selection)

@@ -66,7 +66,7 @@ def milliseconds(digits: int = 3) -> Callable[[float | None], float | None]:
 
 
 def tabulate(frame: pl.DataFrame, columns: Columns) -> Rows:
-    """List the rows of `frame` as cells by heading; `columns` says of which column, and how."""
+    """List the rows of `frame` as cells by heading; `columns` has each heading's column and format."""
     table_rows = []
     for row in frame.iter_rows(named=True):
         cells = {}

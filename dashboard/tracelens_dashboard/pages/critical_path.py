@@ -81,7 +81,7 @@ def _link_to_bar(store: Store, point: dict[str, Any]) -> str | None:
 def _link_to_segment(
     store: Store, segment_index: int, segments: pl.DataFrame | None = None
 ) -> str | None:
-    """Link to a segment of the path, a row of `segments` (or of the longest), if there is one."""
+    """Link to a segment of the path, a row of `segments` (or of the longest); None if out of range."""
     all_segments = store.table("critical_longest") if segments is None else segments
     if not 0 <= segment_index < all_segments.height:
         return None

@@ -41,7 +41,7 @@ CARDS: Final[tuple[ChartCard, ...]] = ()
 
 
 def layout(_store: Store, _view: ViewState) -> Component:
-    """Return the page; what it shows is asked for at once, and made anew every second."""
+    """Return the page; the browser requests its content immediately and then every second."""
     return html.Div(
         [
             heading.page_title(TITLE, EXPLANATION),

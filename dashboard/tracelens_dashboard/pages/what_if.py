@@ -186,10 +186,10 @@ def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def edits_of(value_by_name: Mapping[str, Any]) -> list[str]:
-    """Return the edits, as text, that the controls' values by their names stand for.
+    """Convert the values of the controls, by name, into edits as text.
 
-    A phase's value is the percentage of its time that is left, that of bandwidth, latency and
-    message cost a power of two by which they are multiplied or divided. `MORE` is edits as text.
+    A phase's value is the remaining percentage of its time. The value of bandwidth, latency and message
+    cost is a power of two: their factor or divisor. `MORE` is edits as text.
     """
     chosen_ranks = value_by_name.get(RANKS)
     rank_texts = chosen_ranks if isinstance(chosen_ranks, list) else []

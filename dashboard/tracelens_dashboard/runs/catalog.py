@@ -189,7 +189,7 @@ class Runs:
         return served
 
     def list_entries(self) -> list[Entry]:
-        """Return the present runs; an entry stays the same as long as its run is there."""
+        """Return the present runs; an entry stays the same as long as its run exists."""
         paths = list(dict.fromkeys(path for folder in self._folders for path in runs_in(folder)))
         with self._lock:
             entries = {}

@@ -38,16 +38,15 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 @dataclass(frozen=True)
 class ViewState:
-    """What is looked at: a window in ns since the run's start, pinned ranks, marked steps, a shard.
+    """The view of a user: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
-    `selected` is a row of the timeline and the moment of a click, in ns since the start, and then
-    of which track, if it was one of an opened process; `run_key` names the run, where several are
-    served, or a part of one (`runs.selection`), and `baseline_ids` the others; `shows_path` is
-    whether the critical path is drawn. `opened_keys` are the processes whose tracks are shown, by
-    rank, shards as ``ps0``, and the groups of ranks whose rows are, as ``g`` and their lowest rank;
-    None: as many as there is room for. `row_px` is the height of rows that was asked for; `edits`
-    are what is different in a replay. `notes` are those of the user, and `left_out_note_count` how
-    many others an address has that make no sense.
+    `selected` is a row of the timeline and the time of a click, in ns since the start. A third number is
+    the track, if the click was on a track of an opened process. `run_key` names the run, if several are
+    served, or a part of one (`runs.selection`), and `baseline_ids` the others. `shows_path` is whether
+    the critical path is drawn. `opened_keys` are the processes whose tracks are shown, by rank, shards
+    as ``ps0``. Groups of ranks whose rows are shown are ``g`` and their lowest rank. None: as many as
+    fit. `row_px` is the requested height of rows; `edits` are the changes of a replay. `notes` are those
+    of the user, and `left_out_note_count` is the number of invalid notes in the address.
     """
 
     start_ns: int | None = None

@@ -275,7 +275,7 @@ def read_mouse(click: Any) -> tuple[float, float] | None:
 
 
 def call_of(store: Store, position: Position | None) -> Call | None:
-    """Return the collective under way at a position; None where there is none."""
+    """Return the collective under way at a position, or None."""
     if position is None:
         return None
     if position.track is not None:

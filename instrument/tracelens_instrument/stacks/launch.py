@@ -53,8 +53,8 @@ def begin(
 ) -> Sampler | None:
     """Start sampling this process and its children, for some seconds or until it ends.
 
-    Without `duration_s` it returns once stacks are sampled, or cannot be; else at once. It returns None
-    if sampling cannot begin.
+    Without `duration_s` it returns once stacks are sampled, or cannot be; else immediately. It returns
+    None if sampling cannot begin.
     """
     samples_path = directory / SAMPLES_FOLDER / f"{name}{TRACE_SUFFIX}"
     arguments = [str(pid), str(sampling_hz), str(samples_path)]

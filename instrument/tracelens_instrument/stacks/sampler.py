@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def _read_samples(samples_path: Path) -> list[pa.RecordBatch]:
-    """Return the whole batches of a file of samples; empty if there is none, or none of ours."""
+    """Return the complete batches of a file of samples; empty if it is missing or has another schema."""
     batches: list[pa.RecordBatch] = []
     with (
         contextlib.suppress(OSError, pa.ArrowInvalid),

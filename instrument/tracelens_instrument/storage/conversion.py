@@ -240,7 +240,7 @@ def _converter_wanted(retention: Retention) -> bool:
 
 
 def _spawn_converter(recording_path: Path, input_descriptor: int) -> None:
-    """Start the converter, by a shell that ends at once, with no descriptor of ours but its input.
+    """Start the converter by a shell that ends immediately; it inherits only its input descriptor.
 
     Raises:
         OSError: it cannot be started.

@@ -43,7 +43,7 @@ def find_awaited_messages(trace: Trace) -> pl.DataFrame:
 
 
 def sum_waits_by_rank(caused_waits: pl.DataFrame) -> pl.DataFrame:
-    """Sum `alone_ns` of what `measure_caused_waits` returns, ns: a row per `rank`."""
+    """Sum the `alone_ns` that `measure_caused_waits` returns, ns: a row per `rank`."""
     sums = caused_waits.group_by("rank").agg(pl.col("alone_ns").sum())
     return sums.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
 
@@ -112,11 +112,12 @@ def measure_last_share(grids: Sequence[CallGrid], ranks: tuple[int, ...]) -> flo
 def measure_blocking(
     grids: Sequence[CallGrid], ranks: tuple[int, ...]
 ) -> tuple[float, float] | None:
-    """Measure how long collectives waited for `ranks` alone, beyond what they wait for a typical rank.
+    """Measure how long collectives waited for `ranks` alone, less their wait for a typical rank.
 
-    Returns two times in nanoseconds, or None without collectives: the sum over all calls, from the
-    last arrival of the others to that of `ranks`, less what a typical other rank holds up in all calls;
-    and the standard deviation of what the other ranks hold up.
+    Returns two times in nanoseconds, or None without collectives. The first sums, over all calls, the
+    time from the last arrival of the others to that of `ranks`. It is reduced by the time for which a
+    typical other rank holds up all calls. The second is the standard deviation of this time among the
+    other ranks.
     """
     if not grids:
         return None

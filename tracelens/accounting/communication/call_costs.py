@@ -139,7 +139,7 @@ def bound_costs(
 ) -> Costs:
     """Bound the latency of the kinds of calls whose cost was not fitted, where anything bounds it.
 
-    Of several communicators with calls of a kind, the one of which least is known decides. `members` are
+    If several communicators have calls of a kind, the loosest of their bounds applies. `members` are
     the ranks of each; `timed_calls` has a row per collective whose time on the wire is known.
     """
     unfitted_calls = {

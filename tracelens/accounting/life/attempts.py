@@ -63,8 +63,8 @@ class Life:
 class Attempt:
     """Processes that lived together, by rank; `process` is that of the rank with most steps.
 
-    `process` is null if none of them left a recording. `lives` is empty for a command of which no
-    process was seen: it was launched at `begin_ns` and failed at `end_ns`. `world` is the number of
+    `process` is null if none of them left a recording. `lives` is empty for a command without a
+    recorded process: it was launched at `begin_ns` and failed at `end_ns`. `world` is the number of
     ranks that processes report, at least those seen.
     """
 

@@ -33,11 +33,11 @@ def describe_failure(trace: Trace, attempt: Attempt) -> str | None:
         return None
     if all(failure.is_ordered for failure in failures):
         return f"its ranks were {describe_end(failures)}"
-    first = failures[0]
-    where = find_failed_step(trace, first.process).text
+    first_failure = failures[0]
+    where = find_failed_step(trace, first_failure.process).text
     if is_common_failure(failures, attempt):
-        return f"all {len(failures)} ranks failed{where}: {first.text}"
-    return f"rank {first.rank} failed first{where}: {first.text}"
+        return f"all {len(failures)} ranks failed{where}: {first_failure.text}"
+    return f"rank {first_failure.rank} failed first{where}: {first_failure.text}"
 
 
 def is_common_failure(failures: Sequence[Failure], attempt: Attempt) -> bool:

@@ -105,10 +105,10 @@ def find_failures(trace: Trace, attempt: Attempt) -> list[Failure]:
     failures.sort(key=lambda failure: (failure.at_ns, failure.rank))
     if len(failures) > 1 and _was_killed_first(trace, failures):
         failures[0] = replace(failures[0], is_first_killed=True)
-    first = next((failure for failure in failures if not failure.is_echo), None)
-    if first is None:
+    first_failure = next((failure for failure in failures if not failure.is_echo), None)
+    if first_failure is None:
         return _begin_with_killed(failures)
-    return [first, *(failure for failure in failures if failure is not first)]
+    return [first_failure, *(failure for failure in failures if failure is not first_failure)]
 
 
 def _was_killed_first(trace: Trace, failures: Sequence[Failure]) -> bool:
@@ -118,16 +118,17 @@ def _was_killed_first(trace: Trace, failures: Sequence[Failure]) -> bool:
     """
     codes = [entry.code for entry in trace.journal if isinstance(entry, Ended)]
     is_by_launcher = codes[-1:] in [[], *([code] for code in _CODES_OF_KILLED)]
-    first, *others = failures
-    is_of_last_attempt = first.process in trace.workers["process"]
+    first_failure, *later_failures = failures
+    is_of_last_attempt = first_failure.process in trace.workers["process"]
     if not is_by_launcher or not is_of_last_attempt:
         return False
     if any(failure.cause != "SIGKILL" for failure in failures):
         return False
     roots = find_standstill(trace).roots
-    other_ranks = {failure.rank for failure in others}
+    other_ranks = {failure.rank for failure in later_failures}
     return any(
-        root.ranks == (first.rank,) and other_ranks <= {*root.victim_ranks} for root in roots
+        root.ranks == (first_failure.rank,) and other_ranks <= {*root.victim_ranks}
+        for root in roots
     )
 
 
@@ -135,17 +136,16 @@ def _begin_with_killed(failures: Sequence[Failure]) -> list[Failure]:
     """Order failures that all may be echoes: a rank that was killed outright ended the others."""
     if not failures:
         return []
-    first = failures[0]
-    latest_ns = first.at_ns + MAX_APART_OF_ECHO_NS
+    latest_ns = failures[0].at_ns + MAX_APART_OF_ECHO_NS
     near_failures = [failure for failure in failures if failure.at_ns <= latest_ns]
     killed = [failure for failure in near_failures if failure.cause in {"SIGKILL", "unknown"}]
     ordered = [failure for failure in near_failures if failure.is_ordered]
-    first = next(iter([*killed, *ordered, first]))
-    return [first, *(failure for failure in failures if failure is not first)]
+    leading_failure = [*killed, *ordered, failures[0]][0]
+    return [leading_failure, *(failure for failure in failures if failure is not leading_failure)]
 
 
 def _describe_failure(trace: Trace, life: Life) -> Failure:
-    """Return how a failed process ended: as it noted itself, else by its exit code."""
+    """Describe the failure of a process by its own notes, or by its exit code without any."""
     is_of_process = (pl.col("process") == life.process) & pl.col("thread").is_null()
     notes = [*trace.endings.filter(is_of_process).sort("at_ns").iter_rows(named=True)]
     # A handler that runs at a signal hides the line of the program, which a later note may have.

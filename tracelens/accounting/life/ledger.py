@@ -78,7 +78,7 @@ class LifeLedger:
 
     `uses` holds whole nanoseconds that add up to `wall_ns` exactly. `is_kept_known` is False if each
     attempt numbers its steps from 0, so that it is not known which were done again. `lives` are the
-    attempts of which something was recorded.
+    attempts that left a recording.
     """
 
     wall_ns: int
@@ -284,7 +284,7 @@ class _AttemptUses:
         return int(usual_ns), usual_ns + margin_ns
 
     def _add_tail(self, last_ns: int, lived_ns: int) -> None:
-        """Add what follows the last complete step: the program's end, a lost step, or a hang."""
+        """Add the time after the last complete step: the program's end, a lost step, or a hang."""
         if self._attempt.failed_ns is None:
             self._add_outside(
                 "shut_down" if self._attempt.is_ended else "kept", last_ns, lived_ns, PAUSES[:2]

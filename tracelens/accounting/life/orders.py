@@ -46,7 +46,7 @@ def describe_order(journal: Iterable[Entry]) -> str | None:
 
 
 def describe_exit_code(code: int) -> str:
-    """Return an exit code as a predicate, with the signal that it stands for; below 0 it is a signal."""
+    """Return an exit code as a predicate, with the signal it means; a negative code is a signal."""
     if code < 0:
         return f"was killed by {_name_signal(-code) or f'signal {-code}'}"
     name = _name_signal_of_code(code)
@@ -77,5 +77,5 @@ def _name_signal(number: int) -> str | None:
 
 
 def _name_signal_of_code(code: int) -> str | None:
-    """Return the signal that an exit code of a shell stands for, if it does."""
+    """Return the name of the signal that a shell reports by this exit code, or None."""
     return _name_signal(code - _EXIT_CODE_OF_SIGNAL)

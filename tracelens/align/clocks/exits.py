@@ -208,11 +208,11 @@ def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
     double_changes = changes[:-1] + changes[1:]
     range_ns, usual_change_ns = np.ptp(levels_ns), np.median(changes)
     if changes.max() > max(range_ns / 2, 8 * usual_change_ns):
-        before = int(changes.argmax())
-        return slice(max(before - 1, 0), before + 3)
+        block_before_jump = int(changes.argmax())
+        return slice(max(block_before_jump - 1, 0), block_before_jump + 3)
     if double_changes.max() > max(0.9 * range_ns, 16 * usual_change_ns):
-        before = int(double_changes.argmax())
-        return slice(max(before - 1, 0), before + 4)
+        block_before_jump = int(double_changes.argmax())
+        return slice(max(block_before_jump - 1, 0), block_before_jump + 4)
     return None
 
 
@@ -237,14 +237,16 @@ def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction |
     if min(first_after, len(times_ns) - first_after) < MIN_EXITS_BESIDE_JUMP:
         return None
     sides = slice(None, first_after), slice(first_after, None)
-    before, after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
+    line_before, line_after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
     jump_ns = (times_ns[first_after - 1] + times_ns[first_after]) / 2
     knots_ns = np.array([-FAR_NS, jump_ns - 0.5, jump_ns + 0.5, FAR_NS])  # within a nanosecond
-    values_ns = np.concatenate([before.evaluate(knots_ns[:2]), after.evaluate(knots_ns[2:])])
+    values_ns = np.concatenate(
+        [line_before.evaluate(knots_ns[:2]), line_after.evaluate(knots_ns[2:])]
+    )
     height_ns = float(values_ns[2] - values_ns[1])
     distances_ns = [
         leads_ns[side] - line.evaluate(times_ns[side])
-        for side, line in zip(sides, (before, after), strict=True)
+        for side, line in zip(sides, (line_before, line_after), strict=True)
     ]
     scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
     if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):

@@ -139,7 +139,7 @@ def _describe_silence(trace: Trace, stall: Stalled | None, rank: int, frame: str
 
 
 def _find_silent_root(standstill: Standstill) -> Root | None:
-    """Return the root that most ranks wait for, if it is one rank that entered no other call."""
+    """Return the single rank that most ranks wait for and that entered no other call, or None."""
     roots = [root for root in standstill.roots if len(root.ranks) == 1 and not root.is_strayed]
     return roots[0] if roots else None
 
@@ -218,9 +218,13 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
     )
     if known_hang is not None:
         return known_hang
-    first = min(failures, key=lambda failure: failure.rank)
+    failure_of_lowest_rank = min(failures, key=lambda failure: failure.rank)
     ranks = tuple(sorted(failure.rank for failure in failures))
-    clause = f"; rank {first.rank} was in {first.user_frame}" if first.user_frame else ""
+    clause = (
+        f"; rank {failure_of_lowest_rank.rank} was in {failure_of_lowest_rank.user_frame}"
+        if failure_of_lowest_rank.user_frame
+        else ""
+    )
     return Finding.of(
         "hang",
         {
@@ -231,8 +235,8 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
         },
         case="silent",
         ranks=ranks,
-        function=first.user_frame,
-        evidence={"silent_ns": silent_ns, "frames": list(first.frames)},
+        function=failure_of_lowest_rank.user_frame,
+        evidence={"silent_ns": silent_ns, "frames": list(failure_of_lowest_rank.frames)},
     )
 
 

@@ -186,9 +186,9 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
 
 
 def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
-    """Report that links of shards (columns) collapse when many workers push at once."""
+    """Report that links of shards (columns) collapse when many workers push at the same time."""
     goodputs = {column: link for column in columns if (link := exchange.goodput_of_shard[column])}
-    worst = max(goodputs.values(), key=lambda goodput: goodput.collapse_ratio)
+    worst_goodput = max(goodputs.values(), key=lambda goodput: goodput.collapse_ratio)
     price = price_edits(exchange.replay, "incast=off")
     lost_ns = sum(
         exchange.receiving_ns[:, column].sum()
@@ -196,7 +196,7 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
         for column, goodput in goodputs.items()
     )
     receive = "receives" if len(columns) == 1 else "receive"
-    condition = "in replies" if worst.reply_bytes_per_ns else "when fewer do"
+    condition = "in replies" if worst_goodput.reply_bytes_per_ns else "when fewer do"
     findings = _report(
         exchange,
         columns,
@@ -205,20 +205,24 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
         at_most=lost_ns / exchange.job_ns,
         fields={
             "who": f"{_name_shards(exchange, columns)} {receive}",
-            "usual": fmt.bandwidth(worst.mean_bytes_per_ns),
-            "pushes": f"{worst.mean_message_count:.0f}",
-            "best": f"{fmt.bandwidth(worst.best_bytes_per_ns)} {condition}",
+            "usual": fmt.bandwidth(worst_goodput.mean_bytes_per_ns),
+            "pushes": f"{worst_goodput.mean_message_count:.0f}",
+            "best": f"{fmt.bandwidth(worst_goodput.best_bytes_per_ns)} {condition}",
         },
         evidence={
-            "goodput": worst.mean_bytes_per_ns,
-            "best_goodput": worst.best_bytes_per_ns,
-            "pushes_at_once": worst.mean_message_count,
-            "sent_goodput": worst.reply_bytes_per_ns,
+            "goodput": worst_goodput.mean_bytes_per_ns,
+            "best_goodput": worst_goodput.best_bytes_per_ns,
+            "pushes_at_once": worst_goodput.mean_message_count,
+            "sent_goodput": worst_goodput.reply_bytes_per_ns,
             "goodput_by_pushes": dict(
-                zip(map(str, worst.message_counts), worst.bytes_per_ns_by_class, strict=True)
+                zip(
+                    map(str, worst_goodput.message_counts),
+                    worst_goodput.bytes_per_ns_by_class,
+                    strict=True,
+                )
             ),
         },
-        slowdown=worst.collapse_ratio,
+        slowdown=worst_goodput.collapse_ratio,
     )
     if not findings or price.saving_share is None:
         return findings

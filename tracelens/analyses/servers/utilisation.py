@@ -219,8 +219,9 @@ def _do_pushes_interleave(services: pl.DataFrame) -> bool:
 def _scale_sums(sums: pl.DataFrame, services: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     """Scale sums, a row per shard and step, to the time in which the shard works for any request.
 
-    Work for several steps at once would count more than once. Windows are scaled to the time in which
-    the shard has, or works for, any push or pull. `services` and `requests` have a row each.
+    Otherwise simultaneous work for several steps would count more than once. Windows are scaled to the
+    time in which the shard has, or works for, any push or pull. `services` and `requests` have a row per
+    service and request.
     """
     spans = {name: services.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
     pushes, pulls = (requests.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))

@@ -259,7 +259,7 @@ class _RankDelays:
         return self._build_episode(course, evidence, phases, delay), course.mean_delay
 
     def _lasts_as_seen(self, course: Course, evidence: list[Evidence], late_steps: int) -> bool:
-        """Return True if a delay of so many steps is of stalls, or lasts, as its evidence says."""
+        """Return True if a delay of `late_steps` steps is of stalls, or lasts, as its evidence says."""
         if course.has_mostly_stalls:
             return any(item.is_of_stalls for item in evidence)
         min_steps = MIN_STEPS_OF_LASTING_DELAY

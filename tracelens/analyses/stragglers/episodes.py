@@ -51,7 +51,7 @@ _NOT_LASTING: Final = ("sparse", "migrating")
 
 
 def group_episodes(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
-    """Join episodes that are likely of one cause: of a slow host, or of several ranks at once."""
+    """Join episodes with a likely common cause: a slow host, or simultaneous delays of several ranks."""
     host_episodes = find_slow_hosts(times)
     migrating = [episode for episode in episodes if episode.pattern == "migrating"]
     unexplained = [

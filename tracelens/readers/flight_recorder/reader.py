@@ -208,7 +208,7 @@ def _find_ranks(dumps: Sequence[Dump], given_ranks: Mapping[str, int]) -> list[i
 
 
 def _list_gaps(calls: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
-    """Yield what the calls do not tell."""
+    """Yield the gaps in the recorded calls: missing facts, and how to record them."""
     yield Gap(
         "Flight Recorder holds calls of collectives only",
         "what ranks did between their calls",

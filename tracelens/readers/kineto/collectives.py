@@ -77,7 +77,7 @@ def select_communication(table: EventTable, groups: Groups) -> pl.DataFrame:
 
 
 def _is_communication(events: pl.DataFrame) -> pl.Expr:
-    """Return a test for communication beside the code: kernels, or spans of a library for the host."""
+    """Return an expression for communication: kernels, or spans of a library for the host."""
     distinct_names = events["name"].unique().cast(pl.String)
     kernel_names = distinct_names.filter(distinct_names.str.contains(_KERNEL)).implode()
     library_names = [name for name in distinct_names.to_list() if name.startswith(_HOST_LIBRARIES)]
@@ -210,7 +210,7 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def read_groups(metadata: Mapping[str, Any]) -> dict[str, ProcessGroup]:
-    """Return the process groups that a file lists beside its events, by name."""
+    """Return the process groups in the metadata of a file, by name."""
     distributed_info = metadata.get("distributedInfo")
     entries = distributed_info.get("pg_config") if isinstance(distributed_info, dict) else None
     groups: dict[str, ProcessGroup] = {}

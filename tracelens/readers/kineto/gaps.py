@@ -114,7 +114,7 @@ def _devices(spans: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]
 def _communication(
     spans: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
 ) -> Iterator[Gap]:
-    """Yield what collectives do not tell, in a run of several `ranks`."""
+    """Yield the gaps in the recorded collectives of several `ranks`."""
     is_collective = pl.col("op").cast(pl.String).is_in(COLLECTIVES)
     calls = spans.filter(is_collective, pl.col("kind") == "reduction")
     if len(ranks) < 2 or calls.is_empty():

@@ -34,8 +34,8 @@ _STREAM_KEY: Final = ("pid", "tid", "device")
 def split_processes(table: EventTable, given_ranks: Mapping[str, int]) -> list[EventTable]:
     """Return a table for each process that is a rank; the table itself where it holds one rank.
 
-    A process is one if its rank is known, or if several processes have marks of steps. `given_ranks` are
-    the ranks that the user says, by file, or by file and process.
+    A process is a rank if its rank is known, or if it and other processes mark steps. `given_ranks` are
+    the ranks that the user states, by file, or by file and process.
 
     Raises:
         UnusableInput: kernels do not show which of several processes launched them, or there is no

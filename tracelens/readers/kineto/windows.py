@@ -138,7 +138,7 @@ def _list_possible_shifts(peer_steps: Ints, rank_steps: Ints) -> Sequence[int]:
 
 
 def _count_needed_steps(peer_steps: Ints, rank_steps: Ints) -> float:
-    """Return how many steps two ranks must have in common."""
+    """Return the number of steps that two ranks must have in common."""
     step_count = min(len(peer_steps), len(rank_steps))
     return max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * step_count)
 

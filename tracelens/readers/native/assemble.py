@@ -93,44 +93,57 @@ class Part:
         return replace(self, outline=outline, kept_columns=kept_columns)
 
 
-def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
-    """Build the trace of `parts`, one per process, ordered by role (workers first), rank and age."""
-    parts = sorted(parts, key=lambda part: process_sort_key(part.side.process))
+def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
+    """Build a trace of recordings, one per process, ordered by role (workers first), rank and age."""
+    recordings = sorted(recordings, key=lambda recording: process_sort_key(recording.side.process))
     process_rows, all_notes = [], list(notes)
     dropped_by_reason: Counter[str] = Counter()
-    for index, part in enumerate(parts):
-        lost_by_reason = add_counts(part.side.dropped, part.lost_by_reason)
+    for index, recording in enumerate(recordings):
+        lost_by_reason = add_counts(recording.side.dropped, recording.lost_by_reason)
         dropped_by_reason.update(lost_by_reason)
         unintended_losses = {
             reason: count for reason, count in lost_by_reason.items() if reason not in CHOSEN_LOSSES
         }
-        process_rows.append(_process_row(index, part, sum(unintended_losses.values())))
+        process_rows.append(_process_row(index, recording, sum(unintended_losses.values())))
         all_notes += note_process_losses(
-            part.file_name,
-            part.side,
-            part.outline.event_count,
+            recording.file_name,
+            recording.side,
+            recording.outline.event_count,
             unintended_losses,
-            is_cut=part.is_cut,
-            is_running=part.is_running,
+            is_cut=recording.is_cut,
+            is_running=recording.is_running,
         )
     restart_notes = choose_main(process_rows)
     source = Source(
-        {index: _make_recorded_part(index, part) for index, part in enumerate(parts)},
+        {
+            index: _make_recorded_part(index, recording)
+            for index, recording in enumerate(recordings)
+        },
         packed_by_process={
-            index: part.kept_columns for index, part in enumerate(parts) if part.kept_columns
+            index: recording.kept_columns
+            for index, recording in enumerate(recordings)
+            if recording.kept_columns
         },
     )
     return Trace.from_source(
         source,
-        outlines={index: part.outline for index, part in enumerate(parts)},
+        outlines={index: recording.outline for index, recording in enumerate(recordings)},
         processes=pl.DataFrame(process_rows, schema=PROCESS_COLUMNS),
         communicators=_build_communicators(
-            [part for part, row in zip(parts, process_rows, strict=True) if _is_current(row)]
+            [
+                recording
+                for recording, row in zip(recordings, process_rows, strict=True)
+                if _is_current(row)
+            ]
         ),
-        threads=_join_side_tables(parts, "threads", THREAD_COLUMNS, thread="index"),
-        clocks=_join_side_tables(parts, "clocks", CLOCK_COLUMNS),
-        endings=_join_side_tables(parts, "endings", ENDING_COLUMNS),
-        notes=(*all_notes, *note_retention([part.side for part in parts]), *restart_notes),
+        threads=_join_side_tables(recordings, "threads", THREAD_COLUMNS, thread="index"),
+        clocks=_join_side_tables(recordings, "clocks", CLOCK_COLUMNS),
+        endings=_join_side_tables(recordings, "endings", ENDING_COLUMNS),
+        notes=(
+            *all_notes,
+            *note_retention([recording.side for recording in recordings]),
+            *restart_notes,
+        ),
         dropped=dict(dropped_by_reason),
     )
 
@@ -204,19 +217,19 @@ def _name_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _process_row(index: int, part: Part, lost_count: int) -> dict[str, Any]:
+def _process_row(index: int, recording: Part, lost_count: int) -> dict[str, Any]:
     """Return the row of `Trace.processes` of a process, which lost some events unintentionally."""
-    side, outline = part.side, part.outline
+    side, outline = recording.side, recording.outline
     return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,  # `choose_main` sets it, by `stepped` and `child`
-        "complete": side.complete and not part.is_cut,
+        "complete": side.complete and not recording.is_cut,
         "events": outline.event_count,
         "dropped": lost_count,
         "first_ns": outline.first_ns,
         "last_ns": outline.last_ns,
-        "file": part.file_name,
+        "file": recording.file_name,
         "detail": side.retention.detail,
         "last_steps": side.retention.last,
         "stepped": outline.step_event_count > 0,
@@ -240,12 +253,15 @@ def _build_communicators(parts: list[Part]) -> pl.DataFrame:
 
 
 def _join_side_tables(
-    parts: list[Part], table_name: str, columns: dict[str, pl.DataType], **field_by_column: str
+    recordings: list[Part],
+    table_name: str,
+    columns: dict[str, pl.DataType],
+    **field_by_column: str,
 ) -> pl.DataFrame:
     """Join one side table of all processes; `field_by_column` are columns named unlike their field."""
-    tables = [getattr(part.side, table_name) for part in parts]
+    tables = [getattr(recording.side, table_name) for recording in recordings]
     rows = [*chain.from_iterable(tables)]
     fields = {name: field_by_column.get(name, name) for name in columns if name != "process"}
     cells = {name: [*map(attrgetter(field_name), rows)] for name, field_name in fields.items()}
-    cells["process"] = np.repeat(np.arange(len(parts)), [*map(len, tables)]).tolist()
+    cells["process"] = np.repeat(np.arange(len(recordings)), [*map(len, tables)]).tolist()
     return pl.DataFrame(cells, schema=columns)

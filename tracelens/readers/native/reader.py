@@ -112,7 +112,7 @@ def _read_all(
 ) -> tuple[list[Part], list[_Problem]]:
     """Read files below `root` (None: files that were named); return also those that cannot be read.
 
-    Their events are kept as far as `kept_bytes` hold them, beside those that the part before shares.
+    It keeps their events up to `kept_bytes` in sum; events shared with the previous file are free.
     """
     recorded_parts: list[Part] = []
     problems: list[_Problem] = []

@@ -294,7 +294,7 @@ def _recognize(
 
 
 def _list_gaps(spans_of_run: pl.DataFrame) -> Iterator[Gap]:
-    """Yield what ranges and collectives do not tell."""
+    """Yield the gaps in the recorded ranges and collectives."""
     kinds = set(spans_of_run["kind"].unique())
     if "step" not in kinds:
         yield Gap(

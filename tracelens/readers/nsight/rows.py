@@ -82,7 +82,7 @@ class Profile:
 
 
 def read_profile(database: Database) -> Profile:
-    """Return the spans and ranks of a file's processes, and counts of what is not read.
+    """Return the spans and ranks of a file's processes, and counts of its unread rows.
 
     Raises:
         sqlite3.Error: it is damaged.

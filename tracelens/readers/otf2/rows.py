@@ -80,9 +80,9 @@ def describe_communicators(
 def build_spans(
     archive: Archive, rank_by_group: dict[int, int], communicators: Communicators
 ) -> pl.DataFrame:
-    """Return the spans of all locations, in `_ROW`; rank is null where it is not known of a location.
+    """Return the spans of all locations, in `_ROW`; `rank` is null if a location's rank is unknown.
 
-    Regions are spans; messages and requests that are not those of their call are in flight beside them.
+    Regions are spans. Messages and requests outside of their call become spans in flight.
     """
     locations = _build_locations(archive.definitions, rank_by_group)
     regions = build_region_table(archive.definitions["regions"])

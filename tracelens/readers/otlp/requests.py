@@ -286,9 +286,10 @@ def _join_chunks(chunks: Iterator[bytes], growth: GrowthLimit, span_file: ReadFi
 
 
 def _find_framing(content: bytes) -> str | None:
-    """Return the way in which messages are delimited; None if a file's first bytes hold no spans.
+    """Return the framing of messages; None if a file's first bytes hold no spans.
 
-    "lengths": four bytes before each, "varints": a varint before each, "message": the file is one.
+    "lengths": four bytes precede each message. "varints": a varint precedes it. "message": the whole
+    file is a single message.
     """
     if _begins_with_spans(content):
         return "message"

@@ -162,7 +162,7 @@ def _count_depths(spans: pl.DataFrame) -> pl.Series:
 
 
 def _note_overlap(crossing_kinds: list[str], *, has_threads: bool) -> list[Note]:
-    """Note which kinds of communication overlap other work; no note if there are none."""
+    """Note the kinds of communication that overlap other work; no note without any."""
     if not crossing_kinds:
         return []
     owner = "thread" if has_threads else "rank"
@@ -255,8 +255,8 @@ def match_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 def number_messages(spans: pl.DataFrame) -> pl.DataFrame:
     """Fill `seq` of messages between two ranks by their order, as they do not overtake each other.
 
-    Only where a pair of ranks has no numbers, and as many sends as receives; others stay null,
-    unmatched. A `key`, where there is one, tells kinds of messages of a pair apart.
+    It numbers a pair of ranks without numbers that has as many sends as receives. Messages of other
+    pairs stay null, unmatched. An optional column `key` separates kinds of messages of a pair.
     """
     if "peer" not in spans.columns or "seq" not in spans.columns:
         return spans

@@ -80,7 +80,7 @@ def _take_profile(profile: object, frames: list[Frame], stacks: Stacks) -> None:
 def _read_samples(
     profile: dict[str, Any], frames: list[Frame], unit_ns: int, stacks: Stacks
 ) -> Iterator[Run]:
-    """Yield runs of samples, each as long as its weight, in units of `unit_ns`; an empty stack is none.
+    """Yield runs of samples, as long as their weights in units of `unit_ns`; skip empty stacks.
 
     A sample lists the indices of its frames in `frames`, the outermost first.
     """

@@ -100,7 +100,7 @@ def _find_meanings(rows: pl.DataFrame, column: str, renaming: Renaming) -> dict[
 
 
 def _translate_column(column: str, our_word_by_word: Mapping[str, str | None]) -> pl.Expr:
-    """Return an expression of a column's words in ours, null where there is none."""
+    """Return an expression that translates a column's words to ours; unknown words become null."""
     translations = {word: ours for word, ours in our_word_by_word.items() if ours}
     if not translations:
         return pl.lit(None, _WORD)

@@ -134,7 +134,7 @@ def _resize_allreduces(
 
 
 def _choose_recorded(algorithms: frozenset[str], rank_count: int) -> str:
-    """Return the recorded algorithm of allreduces of so many ranks, or the assumed one without any."""
+    """Return the recorded algorithm of allreduces of `rank_count` ranks, or the assumed algorithm."""
     if len(algorithms) > 1:
         raise InvalidArgument(
             f"the allreduces of {rank_count} ranks were carried out by "

@@ -48,7 +48,7 @@ class Costs:
     def compute_scale_factors(
         self, *, is_network: bool, latency_ratio: float = 1.0, pace_ratio: float = 1.0
     ) -> Floats:
-        """Return factors of lags, [edge], with a latency or pace (ns per byte) so many times as long.
+        """Return factors of lags, [edge], if the latency or pace (ns per byte) grows by a ratio.
 
         `is_network` chooses between messages and the own work of servers. One of both ratios is 1.
         """

@@ -52,7 +52,7 @@ class WorkFix:
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Let transfers take so many times as long, by carrier, [step], in steps of these numbers."""
+    """Multiply the time of transfers in `steps` (numbers) by a ratio per carrier, [step]."""
 
     steps: Ints
     ratios_by_carrier: Mapping[Carrier, Floats]

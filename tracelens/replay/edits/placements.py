@@ -188,7 +188,7 @@ def _apply_layout(variant: Variant, layout: _Layout, bytes_by_shard: dict[int, f
 
 
 def _resize_services(variant: Variant, layout: _Layout, byte_ratio_of_shard: Floats) -> None:
-    """Let services take as long as so many times the bytes say, [shard number]; the last for none."""
+    """Scale the bytes of services by shard number, and their times with them; the last: no shard."""
     graph, edges, costs = variant.graph, variant.graph.edges, Costs(variant.graph.edges)
     lines = edges.cost_line_index
     shard_lines = [line for line in costs.model_by_line if (edges.shard[lines == line] >= 0).all()]

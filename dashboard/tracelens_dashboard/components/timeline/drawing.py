@@ -120,7 +120,7 @@ def _register_following(app: Dash) -> None:
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
-    """Return a patch of what changes in the timeline's figure; all else of it stays."""
+    """Return a patch of the changing elements of the timeline's figure; all others stay."""
     changing = plot.draw_changing(frame, picture, theme)
     patch = Patch()
     patch["data"] = changing["data"]

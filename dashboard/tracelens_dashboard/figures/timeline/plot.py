@@ -56,7 +56,7 @@ LEVELS: Final = {
 
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
-    """Draw the whole timeline; `picture` holds the pixels and spans of what `frame` shows."""
+    """Draw the whole timeline; `picture` holds the pixels and spans of `frame`."""
     changing = draw_changing(frame, picture, theme)
     plot = figure(
         theme,
@@ -141,8 +141,8 @@ def step_ticks(
 ) -> list[tuple[int, int]]:
     """Choose the steps to name, (step, start in ns): round numbers, not too many in view.
 
-    `step_windows` has one row per step: step, start_ns, end_ns. Steps beside the view are named,
-    too, as far as pixels are drawn.
+    `step_windows` has one row per step: step, start_ns, end_ns. Steps left and right of the view are
+    named, too, as far as pixels are drawn.
     """
     starts_ns, steps = step_windows["start_ns"].to_numpy(), step_windows["step"].to_numpy()
     first_visible, end_visible = np.searchsorted(starts_ns, [visible.start_ns, visible.end_ns])

@@ -214,7 +214,7 @@ def _make_freeing(_name: str, mpi_method: Function) -> Function:
     """Make the method after which a communicator is not recorded, because its handle is reused."""
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Free it, and forget its log (None: it is left out), if it is one that can be freed."""
+        """Free the communicator, and forget its log if MPI has freed it (None: it is left out)."""
         handle = getattr(self, "handle", _NULL)
         has_entry = handle in _LOGS and handle != _NULL
         log = _LOGS.pop(handle) if has_entry else None  # before a new one gets this handle

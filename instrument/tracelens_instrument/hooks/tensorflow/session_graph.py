@@ -26,7 +26,7 @@ _DEQUEUES: Final = "QueueDequeue"
 
 
 def make_plan(graph: Any, default_duration_s: float) -> Plan:
-    """Return the plan of what a graph moves and updates, for a window of this default length."""
+    """Return the plan of a graph's transfers and updates, for a window of this default length."""
     operations = graph.get_operations()
     updates = {  # (operation, variable, shard) by the operation's name
         operation.name: (operation, *variable_and_shard)

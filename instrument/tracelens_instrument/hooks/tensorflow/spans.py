@@ -134,7 +134,7 @@ def _session_spans(
 ) -> Iterator[ProfiledSpan]:
     """Yield the spans of each session's run that the profile shows from its begin on.
 
-    The first operation of a profiled step lies in its run, whose begin, end and number are known.
+    The run of a profiled step contains its first operation; its begin, end and number are known.
     """
     last_run: Run | None = None  # of which spans were yielded
     for step in worker_steps:

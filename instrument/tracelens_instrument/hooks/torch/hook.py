@@ -81,7 +81,7 @@ def _around_shard(
 
 
 def _record_sharded(sharded: Any) -> None:
-    """Record forward passes of what was sharded, instead of those of the modules inside."""
+    """Record forward passes of the sharded modules, instead of those of the modules inside."""
     roots = sharded if isinstance(sharded, (list, tuple)) else [sharded]
     for root in roots:
         for inner_module in root.modules():

@@ -9,7 +9,7 @@ from support.launch.record import run_record
 from support.launch.recording import read
 from support.runs.segments import PROCESS, Slot, write_folder
 
-from tracelens.schema.host import clock_domain, host_name
+from tracelens.schema.host import clock_domain, host_name, process_started_ns
 from tracelens.schema.side import Process
 
 GONE = 2**22 + 1  # above the highest pid that Linux gives
@@ -24,7 +24,7 @@ def _leave(folder: Path, rank: int, *, pid: int = GONE, host: str = "") -> Path:
         pid=pid,
         host=host or host_name(),
         clock_domain="another clock" if host else clock_domain(),
-        incarnation=2**62,
+        incarnation=process_started_ns(os.getpid()) or 0,  # before the command began
     )
     return write_folder(folder, [Slot(1, 2), Slot(3)], process=process, end=False)
 

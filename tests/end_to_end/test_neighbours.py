@@ -40,7 +40,7 @@ def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
     assert faults[0].evidence["ranks_waiting"] == RANKS - 1
     assert (
         faults[0].saving or 0.0
-    ) > 0.3  # it takes 12 of some 22 ms longer, or more in a pipeline
+    ) > 0.2  # it takes 12 of some 22 ms longer, or more in a pipeline
     assert report.ledger
     assert report.ledger.awaited_rank == 1
     waits = [loss for loss in report.ledger.losses if loss.category == "wait"]

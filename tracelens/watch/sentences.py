@@ -157,7 +157,7 @@ def _list_calls(stall: Stall, ranks: Mapping[int, JobProcess]) -> list[str]:
 def _describe_call(entry: Stalled) -> str:
     number = "" if entry.seq is None else f" {entry.seq}"
     name = "" if entry.communicator is None else f" of '{clean(entry.communicator)}'"
-    step = "" if entry.step is None else f", step {entry.step}"
+    step = "" if entry.step is None else f" (step {entry.step})"
     return f"{entry.op}{number}{name}{step}"
 
 

@@ -173,7 +173,7 @@ def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Repo
         findings=tuple(Finding(**_restore_tuples(finding)) for finding in fields["findings"]),
         notes=tuple(Note(**_restore_tuples(note)) for note in fields["notes"]),
         results=results or {},
-        life=LifeShares(**fields["life"]) if fields["life"] else None,
+        life=LifeShares(**_restore_tuples(fields["life"])) if fields["life"] else None,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Note:
     """A problem or choice that the readers of a report should know, in one sentence.
 
-    `kind` is unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
+    `kind` is one of: unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
     clock, desync, unjudged, unrecorded, plugin, assumed, and table: what was made of a table's columns
     and words. Assumed is the rank of a file, chosen what the user asked to leave out. `ranks` are
     those whose fault it is, where that can be told.

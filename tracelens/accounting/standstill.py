@@ -61,6 +61,11 @@ class Root:
     victim_ranks: tuple[int, ...]
 
     @property
+    def largest_call(self) -> OpenCall:
+        """The call in which most ranks wait for it, of several the first."""
+        return max(self.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
+
+    @property
     def is_strayed(self) -> bool:
         """Whether it made another call than its peers, rather than none."""
         return any(call.strayed_ranks.issuperset(self.ranks) for call in self.calls)

@@ -12,7 +12,7 @@ from tracelens.accounting.life.failures import MAX_APART_OF_ECHO_NS
 from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.standstill import find_standstill
 from tracelens.accounting.watched_stalls import choose_frame
-from tracelens.analyses.integrity.hangs import report_circle
+from tracelens.analyses.integrity.hangs import find_circle
 from tracelens.analyses.integrity.wording import (
     describe_blocked,
     describe_last_step,
@@ -40,7 +40,9 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
     if failures and not standstill.calls and all(failure.is_echo for failure in failures):
         # An exception closes calls: ranks whose last call failed waited in it.
         standstill = find_standstill(facts.trace, is_interrupted=True)
-    if any(call.strayed_ranks for call in standstill.calls):
+    if any(note.kind == "desync" for note in facts.trace.notes) and any(
+        call.strayed_ranks for call in standstill.calls
+    ):
         return []  # calls that do not match are reported as such
     hang = _find_running_hang(facts, standstill)
     if hang is not None:
@@ -155,7 +157,7 @@ def _report_silent_root(
     trace: Trace, root: Root, case: str, fields: dict[str, str], frames: list[str]
 ) -> Finding:
     """Report a rank that others wait for; `frames` is its stack, innermost first, if that is known."""
-    call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
+    call = root.largest_call
     return Finding.of(
         "hang",
         {
@@ -213,7 +215,7 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
         return None
     causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
     end_text = f" until the job was ended ({causes})"
-    known_hang = _find_unrecorded(trace, standstill, silent_ns, end_text) or _find_circle(
+    known_hang = _find_unrecorded(trace, standstill, silent_ns, end_text) or find_circle(
         facts, standstill
     )
     if known_hang is not None:
@@ -238,12 +240,6 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
         function=failure_of_lowest_rank.user_frame,
         evidence={"silent_ns": silent_ns, "frames": list(failure_of_lowest_rank.frames)},
     )
-
-
-def _find_circle(facts: Facts, standstill: Standstill) -> Finding | None:
-    """Report ranks that wait for each other, each in another call."""
-    root = next((root for root in standstill.roots if len(root.ranks) > 1), None)
-    return None if root is None else report_circle(facts, standstill, root)
 
 
 def _find_unrecorded(

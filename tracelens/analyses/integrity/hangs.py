@@ -38,10 +38,9 @@ def report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     groups: dict[tuple[str, OpenCall, tuple[int, ...]], list[Root]] = {}
     for root in roots:
         if not root.is_strayed:
-            call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
             case = _choose_case(trace, root)
             own_ranks = root.ranks if case in {"", "circle"} else ()
-            groups.setdefault((case, call, own_ranks), []).append(root)
+            groups.setdefault((case, root.largest_call, own_ranks), []).append(root)
     for (case, call, _), group in groups.items():
         yield _report_hang(facts, standstill, case, call, group)
     stuck = [call for call in standstill.calls if call.ranks_inside and not call.awaited_ranks]
@@ -59,10 +58,12 @@ def _choose_case(trace: Trace, root: Root) -> str:
     return "no dump" if events.is_empty() else "snapshot" if events[0] else "no call"
 
 
-def report_circle(facts: Facts, standstill: Standstill, root: Root) -> Finding:
-    """Report ranks that wait for each other in a circle, a root of several ranks."""
-    call = max(root.calls, key=lambda call: (len(call.ranks_inside), -call.seq))
-    return _report_hang(facts, standstill, "circle", call, [root])
+def find_circle(facts: Facts, standstill: Standstill) -> Finding | None:
+    """Report ranks that wait for each other in a circle, which is a root of several ranks."""
+    root = next((root for root in standstill.roots if len(root.ranks) > 1), None)
+    if root is None:
+        return None
+    return _report_hang(facts, standstill, "circle", root.largest_call, [root])
 
 
 def _report_hang(

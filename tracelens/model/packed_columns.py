@@ -105,19 +105,19 @@ class PackedColumns:
         numbers |= {"start_ns": start_ns, "end_ns": end_ns}
         return Columns(self.height, numbers, words_by_name, values_by_name)
 
-    def share_arrays_of(self, other: PackedColumns | None) -> PackedColumns:
+    def share_arrays_of(self, neighbour: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""
-        if other is None:
+        if neighbour is None:
             return self
         return replace(
             self,
-            array_by_name=_share_equal(self.array_by_name, other.array_by_name),
-            fractions_by_name=_share_equal(self.fractions_by_name, other.fractions_by_name),
+            array_by_name=_share_equal(self.array_by_name, neighbour.array_by_name),
+            fractions_by_name=_share_equal(self.fractions_by_name, neighbour.fractions_by_name),
         )
 
-    def count_unshared_bytes(self, other: PackedColumns | None) -> int:
+    def count_unshared_bytes(self, neighbour: PackedColumns | None) -> int:
         """Return the bytes of the arrays that it does not share with another."""
-        shared = {id(array) for array in other.all_arrays} if other else set()
+        shared = {id(array) for array in neighbour.all_arrays} if neighbour else set()
         return sum(array.nbytes for array in self.all_arrays if id(array) not in shared)
 
     @property
@@ -126,16 +126,20 @@ class PackedColumns:
         return [*self.array_by_name.values(), *self.fractions_by_name.values()]
 
 
-def _share_equal(arrays: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arrays, those of the others in place of equal ones."""
+def _share_equal(
+    array_by_name: Mapping[str, Array], kept_by_name: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return the arrays, each replaced by the kept one of its name where they are equal."""
     return {
-        name: others[name] if name in others and _are_equal(array, others[name]) else array
-        for name, array in arrays.items()
+        name: kept_by_name[name] if _are_equal(array, kept_by_name.get(name)) else array
+        for name, array in array_by_name.items()
     }
 
 
-def _are_equal(array: Array, other: Array) -> bool:
-    return array is other or (array.dtype == other.dtype and np.array_equal(array, other))
+def _are_equal(first: Array, second: Array | None) -> bool:
+    if first is second:
+        return True
+    return second is not None and first.dtype == second.dtype and np.array_equal(first, second)
 
 
 def _split_fractions(fractions: Floats) -> tuple[Array, Floats]:

@@ -81,6 +81,7 @@ def advise(finding: Finding) -> str:
         _advise_own_core(evidence, ranks)
         or _advise_even_work(evidence, ranks)
         or _advise_slow_part(evidence, ranks)
+        or _advise_rare_pauses(finding)
         or _advise_by_period(finding)
         or _advise_by_phase(finding, ranks)
     )
@@ -111,24 +112,28 @@ def _advise_by_evidence(evidence: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _advise_by_period(finding: Finding) -> str | None:
-    """Advise on slow steps of all ranks that are few, or keep a period; None for others."""
+def _advise_rare_pauses(finding: Finding) -> str | None:
+    """Advise on slow steps of all ranks that are few; None for others, and where a period tells more."""
     evidence = finding.evidence
-    if finding.kind == "slow_all" and finding.pattern == "sparse":
-        steps = evidence["first_slow_steps"]
-        steps_text = (
-            fmt.listing("step", steps) if evidence["steps_slow"] == len(steps) else "these steps"
-        )
-        if evidence.get("span"):
-            return _OWN_SPANS.format(span=evidence["span"], steps=steps_text)
-        if not evidence["period"]:
-            return _RARE.format(steps=steps_text)
+    if finding.kind != "slow_all" or finding.pattern != "sparse":
+        return None
+    steps, span = evidence["first_slow_steps"], evidence.get("span")
+    are_all = evidence["steps_slow"] == len(steps)
+    steps_text = fmt.listing("step", steps) if are_all else "these steps"
+    if span:
+        return _OWN_SPANS.format(span=span, steps=steps_text)
+    return None if evidence["period"] else _RARE.format(steps=steps_text)
+
+
+def _advise_by_period(finding: Finding) -> str | None:
+    """Advise on slow steps of all ranks that keep a period; None for others."""
+    evidence = finding.evidence
     period = evidence.get("period")
     if not period or finding.kind not in {"slow_all", "data_stall"}:
         return None
     if finding.kind == "slow_all":
         return _PERIODIC.format(period=period)
-    steps = fmt.join_words([str(step) for step in finding.evidence["first_slow_steps"]])
+    steps = fmt.join_words([str(step) for step in evidence["first_slow_steps"]])
     return _PERIODIC_DATA.format(steps=steps, period=period)
 
 

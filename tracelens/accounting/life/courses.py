@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 # Uses of time that are no steps, and the kind of their spans; of two at a time the first one counts.
-_KINDS_OFPAUSES: Final = {
+_KIND_BY_PAUSE: Final = {
     "checkpoint": "checkpoint",
     "evaluation": "evaluation",
     "data_preparation": "data",
 }
-PAUSES: Final = tuple(_KINDS_OFPAUSES)
+PAUSES: Final = tuple(_KIND_BY_PAUSE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Course:
                 is_of_user
                 & name.is_in([word for word in name.vocabulary if pause_by_name(word) == use])
             )
-            for use, kind_of_use in _KINDS_OFPAUSES.items()
+            for use, kind_of_use in _KIND_BY_PAUSE.items()
         }
         rows, pauses = np.zeros(len(start_ns), np.bool_), {}
         for use in PAUSES:

@@ -117,7 +117,7 @@ def _was_killed_first(trace: Trace, failures: Sequence[Failure]) -> bool:
     An MPI launcher kills all ranks when one was killed.
     """
     codes = [entry.code for entry in trace.journal if isinstance(entry, Ended)]
-    is_by_launcher = codes[-1:] in [[], *([code] for code in _CODES_OF_KILLED)]
+    is_by_launcher = not codes or codes[-1] in _CODES_OF_KILLED
     first_failure, *later_failures = failures
     is_of_last_attempt = first_failure.process in trace.workers["process"]
     if not is_by_launcher or not is_of_last_attempt:

@@ -156,11 +156,12 @@ def name_uses(uses: Mapping[str, float], *, is_kept_known: bool) -> list[str]:
 
     Where it is not known which steps were kept, all that may have been done again is an upper bound.
     """
-    phrases = []
-    for use, share in uses.items():
-        bound = "at most " if use == "repeated" and not is_kept_known else ""
-        phrases.append(f"{bound}{fmt.percent(share)} {USES[use]}")
-    return [phrase for use, phrase in zip(uses, phrases, strict=True) if use != "kept"]
+    bound_by_use = {} if is_kept_known else {"repeated": "at most "}
+    return [
+        f"{bound_by_use.get(use, '')}{fmt.percent(share)} {USES[use]}"
+        for use, share in uses.items()
+        if use != "kept"
+    ]
 
 
 def _bound_life(trace: Trace, attempts: Sequence[Attempt]) -> tuple[list[int], int]:

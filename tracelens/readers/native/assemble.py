@@ -243,11 +243,11 @@ def _is_current(row: dict[str, Any]) -> bool:
     return bool(row["main"] or row["child"])
 
 
-def _build_communicators(parts: list[Part]) -> pl.DataFrame:
+def _build_communicators(recordings: list[Part]) -> pl.DataFrame:
     row_by_uid = {
         group.uid: {"communicator": group.uid, "name": group.name, "ranks": group.ranks}
-        for part in reversed(parts)
-        for group in part.side.communicators
+        for recording in reversed(recordings)
+        for group in recording.side.communicators
     }
     return pl.DataFrame(list(row_by_uid.values()), schema=COMMUNICATOR_COLUMNS)
 

@@ -352,10 +352,10 @@ def _build_word_columns(
             words_by_id[dictionary_id] = read_words(content, message.header_bytes)
     word_columns = {}
     for (name, column), dictionary_id in zip(columns.items(), ids_of_columns, strict=True):
-        words = words_by_id.get(dictionary_id)
-        if words is None or column.max_code >= len(words):
+        vocabulary = words_by_id.get(dictionary_id)
+        if vocabulary is None or column.max_code >= len(vocabulary):
             raise ValueError("a code stands for no word")
-        word_columns[name] = Words(column.values, words)
+        word_columns[name] = Words(column.values, vocabulary)
     return word_columns
 
 

@@ -20,8 +20,9 @@ WALL_BEGIN_NS: Final = 1_700_000_000 * S  # when the monotonic clock showed 0
 def write_restarted(*exceptions: tuple[str, str] | None, worlds: tuple[int, ...]) -> Trace:
     """Return attempts of 10 steps each, numbered on, which failed in the step after (None: none)."""
     rows: list[dict[str, Any]] = []
-    columns: dict[str, list[Any]] = {}
-    clocks, endings = [], []
+    columns: dict[str, Any] = {}
+    clocks: list[dict[str, Any]] = []
+    endings: list[dict[str, Any]] = []
     for attempt, (exception, world) in enumerate(zip(exceptions, worlds, strict=True)):
         begin_ns = (1 + 20 * attempt) * S
         for rank in range(world):

@@ -151,7 +151,7 @@ def test_same_exception_of_all_ranks_is_one_failure_of_all() -> None:
     life = measure_life(write_restarted(("ValueError", "all"), None, worlds=(3, 3)))
     assert life is not None
     assert life.attempts["failure"][0].startswith("all 3 ranks failed in step 10: ValueError (all)")
-    assert sum_shares(life).attempts_text == "2 attempts"
+    assert describe_life(sum_shares(life)).startswith("2 attempts in ")
 
 
 def test_attempt_that_was_ended_from_outside_names_no_rank() -> None:

@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 from benchmarks.published import publish, table
@@ -34,8 +34,8 @@ from support.watch.healthy import COMPILATION, HealthyJob
 from support.watch.late_ranks import (
     STEP_NS,
     STEPS_PER_LOOK,
-    FakeCoreWaits,
     LateRanksJob,
+    make_straggler_watch,
     watch_steps,
 )
 from support.watch.lives import plant_life
@@ -44,14 +44,11 @@ from support.watch.training import training
 from tracelens.accounting.life.ledger import measure_life
 from tracelens.schema.detail import REQUEST_FILE
 from tracelens.watch.pauses import START
-from tracelens.watch.stragglers import StragglerWatch
 from tracelens.watch.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
-
-    from tracelens.watch.core_waits import CoreWaits
 
 SCRIPT: Final = "tests/benchmarks/watching.py"
 PAGE: Final = "watch.md"
@@ -158,10 +155,7 @@ def _count_steps_until_told(seed: int, ranks: int, lag: float, noise: float) -> 
     draw = random.Random(f"{seed} {ranks} {lag} {noise}")
     onset = draw.randrange(2, STEPS_OF_HEALTHY // STEPS_PER_LOOK) * STEPS_PER_LOOK
     late_rank = draw.randrange(ranks)
-    job, stragglers = (
-        LateRanksJob(ranks, seed, int(noise * STEP_NS)),
-        StragglerWatch(cast("CoreWaits", FakeCoreWaits())),
-    )
+    job, stragglers = LateRanksJob(ranks, seed, int(noise * STEP_NS)), make_straggler_watch()
     watch_steps(job, stragglers, onset)
     for _ in range(0, MAX_STEPS_LATE, STEPS_PER_LOOK):
         changes = watch_steps(
@@ -189,9 +183,7 @@ def measure_healthy_runs(runs: int, pool: Executor) -> Iterator[Row]:
 def _is_any_rank_told(seed: int) -> bool:
     noise = NOISES_OF_HEALTHY[seed // len(RANKS) % len(NOISES_OF_HEALTHY)]
     job = LateRanksJob(RANKS[seed % len(RANKS)], seed, int(noise * STEP_NS))
-    return bool(
-        watch_steps(job, StragglerWatch(cast("CoreWaits", FakeCoreWaits())), STEPS_OF_HEALTHY)
-    )
+    return bool(watch_steps(job, make_straggler_watch(), STEPS_OF_HEALTHY))
 
 
 def measure_cost(looks: int) -> Iterator[Row]:

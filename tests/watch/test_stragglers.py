@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.watch.late_ranks import MS, FakeCoreWaits, LateRanksJob, watch_steps
+from support.watch.late_ranks import (
+    MS,
+    FakeCoreWaits,
+    LateRanksJob,
+    make_straggler_watch,
+    watch_steps,
+)
 
 from tracelens.schema.host import host_name
 from tracelens.schema.side import Process
@@ -18,13 +24,8 @@ from tracelens.watch.job import JobProcess
 from tracelens.watch.stragglers import StragglerWatch
 
 
-def make_watch(*shares: float) -> StragglerWatch:
-    """Return a watch of ranks that wait for cores for shares of the time; none do without any."""
-    return StragglerWatch(cast("CoreWaits", FakeCoreWaits(*shares)))
-
-
 def test_rank_is_late_and_on_time_again() -> None:
-    job, stragglers = LateRanksJob(ranks=3, seed=1), make_watch()
+    job, stragglers = LateRanksJob(ranks=3, seed=1), make_straggler_watch()
     assert watch_steps(job, stragglers, 100) == []
     (alarm,) = watch_steps(job, stragglers, 60, straggler=2, lag_ns=15 * MS)
     assert (alarm.rank, alarm.is_over) == (2, False)
@@ -37,31 +38,31 @@ def test_rank_is_late_and_on_time_again() -> None:
 
 def test_healthy_ranks_are_never_late() -> None:
     for seed in range(5):
-        assert watch_steps(LateRanksJob(ranks=4, seed=seed), make_watch(), 500) == []
+        assert watch_steps(LateRanksJob(ranks=4, seed=seed), make_straggler_watch(), 500) == []
 
 
 def test_other_ranks_begin_anew() -> None:
-    job, stragglers = LateRanksJob(ranks=3, seed=2), make_watch()
+    job, stragglers = LateRanksJob(ranks=3, seed=2), make_straggler_watch()
     watch_steps(job, stragglers, 60, straggler=1, lag_ns=20 * MS)
     del job.processes[2]
     assert watch_steps(job, stragglers, 60, straggler=1, lag_ns=20 * MS)[0].rank == 1
 
 
 def test_rank_alone_is_never_late() -> None:
-    assert watch_steps(LateRanksJob(ranks=1, seed=3), make_watch(), 50) == []
+    assert watch_steps(LateRanksJob(ranks=1, seed=3), make_straggler_watch(), 50) == []
 
 
 @pytest.mark.parametrize("shares", [(0.05, 0.05, 0.2), (0.2, 0.2, 0.05), (0.0, 0.0, math.inf)])
 def test_rank_that_may_wait_for_a_core_is_not_late(shares: tuple[float, ...]) -> None:
     """It comes 15 ms of 100 ms after its peers, and waits for cores may explain it."""
-    stragglers = make_watch(*shares)
+    stragglers = make_straggler_watch(*shares)
     job = LateRanksJob(ranks=3, seed=4)
     assert watch_steps(job, stragglers, 300, straggler=2, lag_ns=15 * MS) == []
 
 
 def test_rank_that_is_later_than_waits_explain_is_late() -> None:
     """It comes 60 ms of 100 ms after its peers, and waits for a core for 20 ms."""
-    stragglers = make_watch(0.02, 0.02, 0.2)
+    stragglers = make_straggler_watch(0.02, 0.02, 0.2)
     job = LateRanksJob(ranks=3, seed=5)
     assert [one.rank for one in watch_steps(job, stragglers, 100, straggler=2, lag_ns=60 * MS)] == [
         2

@@ -10,12 +10,12 @@ import numpy as np
 from tracelens.schema.life import Stalled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["WatchedStall", "choose_frame", "find_watched_stall"]
+__all__ = ["WatchedStall", "choose_frame", "find_watched_stall", "list_python_frames"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def find_watched_stall(trace: Trace, ranks: Collection[int], steps: Ints) -> Wat
 
 def choose_frame(frames: Sequence[str]) -> str:
     """Return the innermost frame of the program's Python code, else the innermost one, else nothing."""
-    python_frames = [
-        frame for frame in frames if ".py:" in frame and "(tracelens_instrument/" not in frame
-    ]
-    return next(iter([*python_frames, *frames]), "")
+    return next(iter([*list_python_frames(frames), *frames]), "")
+
+
+def list_python_frames(frames: Iterable[str]) -> list[str]:
+    """Return the frames that are of Python code, but not of the recorder."""
+    return [frame for frame in frames if ".py:" in frame and "(tracelens_instrument/" not in frame]

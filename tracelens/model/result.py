@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Alignment, Note, Trace
     from tracelens.model.verdict import Ledger, Verdict
 
-MAX_ATTEMPTS_LISTED: Final = 3  # attempts: a sentence lists no more of one kind [policy]
 REPORT_FORMAT: Final = "tracelens.report/3"
 
 
@@ -131,22 +130,6 @@ class LifeShares:
     is_kept_known: bool
     failure: str | None
     worlds: tuple[int, ...] = ()
-
-    @property
-    def attempts_text(self) -> str:
-        """How many attempts there were, and which of them had fewer ranks than others."""
-        most_ranks = max(self.worlds, default=0)
-        fewer = [
-            f"attempt {number} with {world} of {most_ranks} ranks"
-            for number, world in enumerate(self.worlds, 1)
-            if 0 < world < most_ranks
-        ]
-        more_count = len(fewer) - MAX_ATTEMPTS_LISTED
-        texts_of_rest = [f"{more_count} more with fewer"] if more_count > 0 else []
-        attempts_text = count(self.attempts, "attempt")
-        if not fewer:
-            return attempts_text
-        return f"{attempts_text} ({join_words([*fewer[:MAX_ATTEMPTS_LISTED], *texts_of_rest])})"
 
 
 @dataclass(frozen=True)

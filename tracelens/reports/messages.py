@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # share of the time: if devices wait longer for launches, what the host did before that is said [policy]
 MIN_LAUNCHING_TO_EXPLAIN: Final = 0.05
+MAX_ATTEMPTS_LISTED: Final = 3  # attempts: a sentence lists no more of one kind [policy]
 _WORTH_NAMING: Final = 0.005  # of ranks x job time
 _MOST_NAMED: Final = 5
 _MOST_REASONS: Final = 3
@@ -80,7 +81,24 @@ def describe_life(life: LifeShares) -> str:
     uses = {use: share for use, share in life.uses.items() if share >= _WORTH_NAMING}
     phrases = name_uses(uses, is_kept_known=life.is_kept_known)
     shares = "; ".join([kept_text, *phrases[:_MOST_NAMED]])
-    return f"{life.attempts_text} in {fmt.duration(life.wall_ns)}: {shares}."
+    return f"{_count_attempts(life)} in {fmt.duration(life.wall_ns)}: {shares}."
+
+
+def _count_attempts(life: LifeShares) -> str:
+    """State how many attempts there were, and which of them had fewer ranks than others."""
+    most_ranks = max(life.worlds, default=0)
+    smaller_attempts = [
+        f"attempt {number} with {world} of {most_ranks} ranks"
+        for number, world in enumerate(life.worlds, 1)
+        if 0 < world < most_ranks
+    ]
+    count_text = fmt.count(life.attempts, "attempt")
+    if not smaller_attempts:
+        return count_text
+    more_count = len(smaller_attempts) - MAX_ATTEMPTS_LISTED
+    phrases = smaller_attempts[:MAX_ATTEMPTS_LISTED]
+    phrases += [f"{more_count} more with fewer"] if more_count > 0 else []
+    return f"{count_text} ({fmt.join_words(phrases)})"
 
 
 def describe_losses(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting.life.orders import describe_exit_code
+from tracelens.accounting.watched_stalls import list_python_frames
 from tracelens.model import fmt
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -61,11 +62,9 @@ def describe_absence(absence: Absence) -> str:
     )
     if absence.idle_ranks:
         have = "has" if len(absence.idle_ranks) == 1 else "have"
-        idle = (
-            "" if absence.idle_ranks == absence.ranks else fmt.listing("rank", absence.idle_ranks)
-        )
-        sentence += f"{f'; {idle}' if idle else ', and'} {have} not computed for "
-        sentence += fmt.duration(absence.idle_ns)
+        are_all_idle = absence.idle_ranks == absence.ranks
+        subject = ", and" if are_all_idle else f"; {fmt.listing('rank', absence.idle_ranks)}"
+        sentence += f"{subject} {have} not computed for {fmt.duration(absence.idle_ns)}"
     if absence.unseen:
         sentence += f"; no process of {fmt.listing('rank', absence.unseen)} is on this host"
     lines = [sentence]
@@ -206,9 +205,7 @@ def describe_stacks(entry: Stalled) -> str:
 def _choose_frames(frames: Sequence[str]) -> list[str]:
     """Return the innermost frame that has a name, and the innermost ones of Python."""
     named_frames = [frame for frame in frames if not frame.startswith("0x")]
-    python_frames = [
-        frame for frame in named_frames if ".py:" in frame and "(tracelens_instrument/" not in frame
-    ]
+    python_frames = list_python_frames(named_frames)
     chosen_frames = [*named_frames[:1], *python_frames[:_PYTHON_FRAMES_SHOWN]]
     return list(dict.fromkeys(chosen_frames))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.schema.host import process_started_ns
 from tracelens.schema.launchers import read_launcher
@@ -43,6 +43,13 @@ class StartedRank:
     world: int
     pid: int
     started_ns: int
+
+
+class _CpuReading(NamedTuple):
+    """The CPU time of a process so far, and when it was read."""
+
+    at_ns: int
+    cpu_ns: int
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class StartWatch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self._next_look_ns = 0
-        self._last_cpu: dict[int, tuple[int, int]] = {}  # time and CPU time by pid, ns
+        self._last_cpu: dict[int, _CpuReading] = {}  # by pid
         self._idle_since_ns: dict[int, int] = {}  # by pid
         self._reported_pids: frozenset[int] = frozenset()
         self._pending: tuple[Absence, StackDumps] | None = None
@@ -131,7 +138,7 @@ class StartWatch:
         idle_ns: Mapping[int, int],
     ) -> None:
         """Describe the missing ranks, and begin to take the stacks of those that computed least."""
-        cpu_ns = {rank: self._last_cpu[process.pid][1] for rank, process in missing.items()}
+        cpu_ns = {rank: self._last_cpu[process.pid].cpu_ns for rank, process in missing.items()}
         world = max(process.world for process in missing.values())
         seen_ranks = started_ranks | set(job.ranks) | set(job.other_hosts)
         chosen_ranks = sorted(missing, key=lambda rank: cpu_ns[rank])[:MAX_STACKS]
@@ -162,12 +169,13 @@ class StartWatch:
         """Note since when each missing rank has not computed."""
         last_cpu, self._last_cpu = self._last_cpu, {}
         for process in missing.values():
-            cpu_ns = read_cpu_ns(process.pid)
-            last_ns, last_cpu_ns = last_cpu.get(process.pid, (now_ns, cpu_ns))
-            is_idle = cpu_ns - last_cpu_ns <= MAX_CPU_SHARE_IF_IDLE * (now_ns - last_ns)
+            reading = _CpuReading(now_ns, read_cpu_ns(process.pid))
+            last = last_cpu.get(process.pid, reading)
+            computed_ns, passed_ns = reading.cpu_ns - last.cpu_ns, reading.at_ns - last.at_ns
+            is_idle = computed_ns <= MAX_CPU_SHARE_IF_IDLE * passed_ns
             if process.pid not in last_cpu or not is_idle:
                 self._idle_since_ns[process.pid] = now_ns
-            self._last_cpu[process.pid] = now_ns, cpu_ns
+            self._last_cpu[process.pid] = reading
 
 
 def find_started_ranks(folder: Path) -> dict[int, StartedRank]:
@@ -178,15 +186,16 @@ def find_started_ranks(folder: Path) -> dict[int, StartedRank]:
     """
     ranks: dict[int, StartedRank] = {}
     for pid in _list_pids():
-        environment = _read_environment(pid, folder)
+        environment = _read_variables(pid, folder)
         launcher = None if environment is None else read_launcher(environment)
         started_ns = None if launcher is None else process_started_ns(pid)
         if launcher is None or started_ns is None:
             continue
-        process = StartedRank(launcher[0], launcher[1], pid, started_ns)
-        known_process = ranks.get(process.rank)
+        rank, world, _ = launcher
+        process = StartedRank(rank, world, pid, started_ns)
+        known_process = ranks.get(rank)
         if known_process is None or _precedence_of(process) < _precedence_of(known_process):
-            ranks[process.rank] = process
+            ranks[rank] = process
     return ranks
 
 
@@ -202,7 +211,7 @@ def _list_pids() -> list[int]:
         return []
 
 
-def _read_environment(pid: int, folder: Path) -> dict[str, str] | None:
+def _read_variables(pid: int, folder: Path) -> dict[str, str] | None:
     """Return the environment with which a process was started; None if it records elsewhere."""
     content = read_environment(pid)
     entries = content.split("\0")

@@ -100,6 +100,7 @@ class Watcher:
         self._suspicion: tuple[Stall, StackDumps] | None = None
         self._labels_without_stack: dict[str, str] = {}
         self._over_since_s: float | None = None
+        self._is_end_of_command_reported = False
         self._begun_ns = time.time_ns()
         self._journal_sizes: tuple[int, ...] = ()
         self._journal: Journal | None = None
@@ -109,7 +110,6 @@ class Watcher:
         self.stall: Stall | None = None
         self.status: JobStatus | None = None
         self.ended_code: int | None = None
-        self._is_end_of_command_reported = False
 
     def look(self) -> list[News]:
         """Look once; return what is new since the last look."""
@@ -162,18 +162,19 @@ class Watcher:
             if sizes == self._journal_sizes:
                 return
             self._journal_sizes = sizes
-        for entry in read_journals(self._folder):
+        entries = read_journals(self._folder)
+        for entry in entries:
             if isinstance(entry, Exited):
                 if entry.at_ns >= self._begun_ns:
                     self.add_ends([entry])
                 else:
                     identity = (entry.host, entry.pid, entry.incarnation)
                     self._codes.setdefault(identity, entry.code)
-        self._report_end_of_command()
+        self._report_end_of_command(entries)
 
-    def _report_end_of_command(self) -> None:
+    def _report_end_of_command(self, entries: Iterable[Entry]) -> None:
         """Report once that the command has ended, if some of its ranks go on."""
-        launched, ended = _find_command(self._folder)
+        launched, ended = _find_command(entries)
         if launched is None or ended is None or ended.at_ns < launched.at_ns:
             self._is_end_of_command_reported = False
             return
@@ -197,7 +198,7 @@ class Watcher:
         if self._over_since_s is None:
             self._over_since_s = time.monotonic()
         begun_ns = max(member.process.incarnation for member in self._job.all_processes)
-        launched, ended = _find_command(self._folder)
+        launched, ended = _find_command(read_journals(self._folder))
         if ended is not None and ended.at_ns >= begun_ns:
             self.ended_code = ended.code
             return True
@@ -227,20 +228,20 @@ class Watcher:
             for rank, member in self._job.ranks.items()
             if member.is_over
         }
-        signals = [one for one in read_journals(self._folder) if not isinstance(one, Ended)]
+        entries = read_journals(self._folder)
         state = "the job has ended" if self._job.is_over else "the job has not ended"
         if self.stall is not None:
             state = "the job stands still"
-        launched, _ = _find_command(self._folder)
+        launched, _ = _find_command(entries)
+        order = describe_order([entry for entry in entries if not isinstance(entry, Ended)])
         phrases = [
             *sentences.list_endings(endings_by_rank),
             *sentences.describe_command(launched, self.ended_code),
-            *([order] if (order := describe_order(signals)) else []),
+            *([order] if order else []),
         ]
+        reasons = f": {', '.join(phrases)}" if phrases else ""
         facts = {"exit_code": self.exit_code, "code": self.ended_code}
-        sentence = (
-            f"{state}{': ' if phrases else ''}{', '.join(phrases)}; exit code {self.exit_code}"
-        )
+        sentence = f"{state}{reasons}; exit code {self.exit_code}"
         return [News("concluded", sentence, facts)]
 
     def close(self) -> list[News]:
@@ -466,15 +467,15 @@ class Watcher:
 
     def _is_journaled(self) -> bool:
         """Return True if a `record` that still runs writes down how processes end."""
-        launched, ended = _find_command(self._folder)
+        launched, ended = _find_command(read_journals(self._folder))
         return launched is not None and (ended is None or ended.at_ns < launched.at_ns)
 
 
-def _find_command(folder: Path) -> tuple[Launched | None, Ended | None]:
-    """Return the journal's last launch of a command, and the last end of one."""
+def _find_command(entries: Iterable[Entry]) -> tuple[Launched | None, Ended | None]:
+    """Return a journal's last launch of a command, and the last end of one."""
     launched: Launched | None = None
     ended: Ended | None = None
-    for entry in read_journals(folder):
+    for entry in entries:
         if isinstance(entry, Launched):
             launched = entry
         elif isinstance(entry, Ended):

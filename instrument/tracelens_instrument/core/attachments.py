@@ -60,9 +60,9 @@ def note_started() -> None:
 
 
 def _report_rank(beginning: str) -> None:
-    rank_and_world = read_launcher(os.environ)
-    if rank_and_world is not None:
-        rank, world, _ = rank_and_world
+    launcher = read_launcher(os.environ)
+    if launcher is not None:
+        rank, world, _ = launcher
         _report(f"{beginning}{rank}/{world}")
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from tracelens.schema.side import Communicator
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.watch.recording import MAX_STEPS_KEPT, Call, CallLog, Step
+from tracelens.watch.stragglers import StragglerWatch
 
 if TYPE_CHECKING:
-    from tracelens.watch.stragglers import Straggler, StragglerWatch
+    from tracelens.watch.core_waits import CoreWaits
+    from tracelens.watch.stragglers import Straggler
 
 MS: Final = 1_000_000
 WORK_NS: Final = 60 * MS
@@ -21,6 +23,11 @@ CALL_NS: Final = 1 * MS  # of the rank that enters last
 STEP_NS: Final = WORK_NS + CALL_NS
 STEPS_PER_LOOK: Final = 10
 _ALLREDUCE: Final = COLLECTIVES.index("allreduce")
+
+
+def make_straggler_watch(*shares: float) -> StragglerWatch:
+    """Return a watch of ranks that wait for cores for shares of the time; none do without any."""
+    return StragglerWatch(cast("CoreWaits", FakeCoreWaits(*shares)))
 
 
 class LateRanksJob:

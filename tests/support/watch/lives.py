@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from support.runs.lives import MS, WALL_BEGIN_NS, S
 from support.runs.traces import span, trace_of
 
 from tracelens.schema.life import Ended, Exited, Launched
@@ -13,9 +14,6 @@ from tracelens.schema.life import Ended, Exited, Launched
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-MS: Final = 1_000_000
-S: Final = 1000 * MS
-WALL_BEGIN_NS: Final = 1_700_000_000 * S  # of the life, when the monotonic clock showed 0
 BEGIN_NS: Final = 1 * S
 USUAL_NS: Final = 100 * MS
 STEPS: Final = 200

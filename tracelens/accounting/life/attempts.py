@@ -9,8 +9,8 @@ that failed. All times are on the common clock.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -187,23 +187,38 @@ class _Contemporaries:
 
 def find_wall_offset_ns(trace: Trace) -> int:
     """Return the offset from wall time to common time, of the first process for which it is known."""
-    offsets_ns = _find_wall_offsets_ns(trace, trace.processes["process"].to_list())
-    return offsets_ns[min(offsets_ns)] if offsets_ns else 0
+    readings = _find_last_readings(trace, trace.processes["process"].to_list())
+    return readings[min(readings)].offset_ns if readings else 0
 
 
 def wall_to_common_ns(trace: Trace, process: int) -> int | None:
     """Return the offset from a wall time of a process's host to common time; None if unknown."""
-    return _find_wall_offsets_ns(trace, [process]).get(process)
+    reading = _find_last_readings(trace, [process]).get(process)
+    return None if reading is None else reading.offset_ns
 
 
-def _find_wall_offsets_ns(trace: Trace, processes: Sequence[int]) -> dict[int, int]:
-    """Return the offsets from wall time to common time by process, where they are known."""
+class _ClockReading(NamedTuple):
+    """When a process read the clocks, common time and wall time."""
+
+    common_ns: int
+    wall_ns: int
+
+    @property
+    def offset_ns(self) -> int:
+        """The offset from wall time to common time."""
+        return self.common_ns - self.wall_ns
+
+
+def _find_last_readings(trace: Trace, processes: Sequence[int]) -> dict[int, _ClockReading]:
+    """Return the last reading of the wall clock by process, of those that have one."""
     readings = trace.clocks.filter(
         pl.col("wall_ns").is_not_null() & pl.col("process").is_in(processes)
     )
     last_readings = readings.group_by("process").last().select("process", "monotonic_ns", "wall_ns")
     return {
-        process: _to_common(trace, process, np.array([monotonic_ns])).item() - int(wall_ns)
+        process: _ClockReading(
+            _to_common(trace, process, np.array([monotonic_ns])).item(), int(wall_ns)
+        )
         for process, monotonic_ns, wall_ns in last_readings.iter_rows()
     }
 
@@ -219,8 +234,7 @@ def _list_lives(trace: Trace) -> list[Life]:
     workers = trace.processes.filter(
         (pl.col("role") == "worker") & ~pl.col("child").fill_null(value=False)
     )
-    offsets_ns = _find_wall_offsets_ns(trace, workers["process"].to_list())
-    last_readings_ns = _find_last_readings_ns(trace)
+    readings = _find_last_readings(trace, workers["process"].to_list())
     deaths = trace.endings.filter(pl.col("thread").is_null())
     fatal_ns: dict[int, list[int]] = {}
     for process, at_ns in deaths.select("process", "at_ns").iter_rows():
@@ -230,21 +244,20 @@ def _list_lives(trace: Trace) -> list[Life]:
         process = row["process"]
         entry = exits.get((row["host"], row["pid"], row["incarnation"]))
         known_ns = [row["first_ns"], row["last_ns"], *fatal_ns.get(process, [])]
-        if process in offsets_ns:
+        reading = readings.get(process)
+        if reading is not None:
             wall_times_ns = [row["started_ns"], row["incarnation"]]
-            known_ns += [wall_ns + offsets_ns[process] for wall_ns in wall_times_ns if wall_ns]
-        if row["complete"]:
-            known_ns.append(last_readings_ns.get(process))
-        times_ns = [ns for ns in known_ns if ns is not None]
-        if times_ns:
-            recorded_until_ns = max(times_ns)
-            if entry and process in offsets_ns:
-                times_ns.append(entry.at_ns + offsets_ns[process])
+            known_ns += [wall_ns + reading.offset_ns for wall_ns in wall_times_ns if wall_ns]
+            known_ns += [reading.common_ns] if row["complete"] else []
+        recorded_ns = [ns for ns in known_ns if ns is not None]
+        if recorded_ns:
+            exit_ns = [entry.at_ns + reading.offset_ns] if entry and reading else []
             is_ended = row["file"] not in running
-            life = _describe_life(
-                row, times_ns, fatal_ns.get(process, []), entry, is_ended=is_ended
+            lives.append(
+                _describe_life(
+                    row, recorded_ns, exit_ns, fatal_ns.get(process, []), entry, is_ended=is_ended
+                )
             )
-            lives.append(replace(life, recorded_until_ns=recorded_until_ns))
     return lives
 
 
@@ -271,19 +284,10 @@ def _list_unrecorded_lives(trace: Trace) -> list[Life]:
     ]
 
 
-def _find_last_readings_ns(trace: Trace) -> dict[int, int]:
-    """Return when each process read the wall clock last, common time."""
-    readings = trace.clocks.filter(pl.col("wall_ns").is_not_null())
-    last_readings = readings.group_by("process").last().select("process", "monotonic_ns")
-    return {
-        process: _to_common(trace, process, np.array([monotonic_ns])).item()
-        for process, monotonic_ns in last_readings.iter_rows()
-    }
-
-
 def _describe_life(
     row: dict[str, Any],
-    times_ns: Sequence[int],
+    recorded_ns: Sequence[int],
+    exit_ns: Sequence[int],
     fatal_ns: Sequence[int],
     entry: Exited | None,
     *,
@@ -293,12 +297,14 @@ def _describe_life(
 
     Args:
         row: Its row in `Trace.processes`.
-        times_ns: When it is known to have lived, common time.
+        recorded_ns: When it lived by its own recording, common time.
+        exit_ns: When its exit was seen, common time; empty if that is not known.
         fatal_ns: When exceptions or signals ended it, common time.
         entry: How it ended, if somebody saw it.
         is_ended: False if it may still run.
     """
     exit_code = entry.code if entry else None
+    times_ns = [*recorded_ns, *exit_ns]
     has_failed = fatal_ns or exit_code or (is_ended and not row["complete"])
     return Life(
         row["process"],
@@ -309,6 +315,7 @@ def _describe_life(
         failed_ns=min([*fatal_ns, max(times_ns)]) if has_failed else None,
         exit_code=exit_code,
         is_out_of_memory=entry.is_out_of_memory if entry else False,
+        recorded_until_ns=max(recorded_ns),
     )
 
 

@@ -17,7 +17,8 @@ from tracelens.model.intervals import Intervals
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens.arrays import Int32s, Ints
+    from tracelens.arrays import Flags, Int32s, Ints
+    from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
 
 # Uses of time that are no steps, and the kind of their spans; of two at a time the first one counts.
@@ -64,22 +65,9 @@ class Course:
         if thread is not None:
             is_on_thread = columns.number_column("thread") == thread
         is_span &= is_on_thread
-        kind, name = columns.word_column("kind"), columns.word_column("name")
-        is_of_user = kind.is_in(["user"])
-        is_pause = {
-            use: kind.is_in([kind_of_use])
-            | (
-                is_of_user
-                & name.is_in([word for word in name.vocabulary if pause_by_name(word) == use])
-            )
-            for use, kind_of_use in _KIND_BY_PAUSE.items()
-        }
-        rows, pauses = np.zeros(len(start_ns), np.bool_), {}
-        for use in PAUSES:
-            rows = rows | (is_span & is_pause[use])
-            pauses[use] = Intervals.merge(start_ns[rows], end_ns[rows])
+        pauses = _find_pauses(columns, is_span)
         has_failed = columns.word_column("status").is_in(["exception"])
-        is_step = kind.is_in(["step"])
+        is_step = columns.word_column("kind").is_in(["step"])
         is_incomplete = is_step & columns.is_span & (has_failed | (end_ns == FOREVER))
         steps = np.flatnonzero(is_span & is_step & ~has_failed)
         steps = steps[np.lexsort((-end_ns[steps], start_ns[steps]))]
@@ -123,3 +111,16 @@ class Course:
             within_ns = intervals.covered_ns_before(end_ns) - intervals.covered_ns_before(begin_ns)
             own_ns_by_use[use], earlier_ns = within_ns - earlier_ns, within_ns
         return own_ns_by_use
+
+
+def _find_pauses(columns: Columns, is_span: Flags) -> dict[str, Intervals]:
+    """Return the pauses of a process by use, each merged with those of the uses before it."""
+    start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
+    kind, name = columns.word_column("kind"), columns.word_column("name")
+    is_of_user = kind.is_in(["user"])
+    is_pause, pauses = np.zeros(len(start_ns), np.bool_), {}
+    for use, kind_of_use in _KIND_BY_PAUSE.items():
+        names_of_use = [word for word in name.vocabulary if pause_by_name(word) == use]
+        is_pause |= is_span & (kind.is_in([kind_of_use]) | (is_of_user & name.is_in(names_of_use)))
+        pauses[use] = Intervals.merge(start_ns[is_pause], end_ns[is_pause])
+    return pauses

@@ -19,6 +19,7 @@ from tracelens_instrument.core.failures import (
     contained,
     reraise_if_handlers,
     short_repr,
+    warn_if_out_of_memory,
     warn_once,
 )
 from tracelens_instrument.core.identity import identify, read_launcher, with_hook_values
@@ -243,7 +244,8 @@ def _open(
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
         reraise_if_handlers(error)
         REGISTRY.stop_listening()
-        warn_once(f"nothing is recorded, the training goes on ({error})", f"open {directory}")
+        if not warn_if_out_of_memory(error):
+            warn_once(f"nothing is recorded, the training goes on ({error})", f"open {directory}")
         return
     STATE.forget()
     STATE.recording = recording

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import itertools
+import os
 import sys
 import warnings
 
@@ -27,10 +29,14 @@ __all__ = [
     "contained",
     "reraise_if_handlers",
     "short_repr",
+    "warn_if_out_of_memory",
     "warn_once",
 ]
 
 _LONGEST: Final = 200
+_OUT_OF_MEMORY: Final = "memory has run out, so events may be missing; the training goes on"
+_OUT_OF_MEMORY_LINE: Final = f"TraceLens: {_OUT_OF_MEMORY}\n".encode()
+_STDERR: Final = 2
 
 _warned: dict[str, object] = {}
 
@@ -59,9 +65,31 @@ def _write(text: str) -> None:
         reraise_if_handlers(error)
 
 
+def warn_if_out_of_memory(error: Exception, sentence: str = _OUT_OF_MEMORY) -> bool:
+    """Return True, and warn once in the life of the process, if `error` says that memory ran out.
+
+    One failed allocation is followed by others at other places, for which one warning is enough.
+    """
+    if not (isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM):
+        return False
+    try:
+        warn_once(sentence, _OUT_OF_MEMORY)
+    except MemoryError:  # not even a warning has room
+        try:  # noqa: SIM105 - nothing may be allocated
+            os.write(_STDERR, _OUT_OF_MEMORY_LINE)
+        except (OSError, MemoryError):
+            pass
+    return True
+
+
 def cannot_write(what: str, folder: Path, error: Exception) -> None:
     """Warn, once for a recording, that it cannot be written any more, in part or at all."""
-    warn_once(f"{what}, the training goes on ({folder}: {error})", f"write {folder}")
+    try:
+        sentence = f"{what}, the training goes on ({folder}: {str(error) or 'out of memory'})"
+    except MemoryError:
+        sentence = _OUT_OF_MEMORY
+    if not warn_if_out_of_memory(error, sentence):
+        warn_once(sentence, f"write {folder}")
 
 
 def contain(error: Exception) -> None:
@@ -74,7 +102,8 @@ def contain(error: Exception) -> None:
     recording = STATE.recording
     if recording is not None:
         recording.failed_events.add()
-    warn_once(f"the recorder failed, the training goes on ({short_repr(error)})", "failed")
+    if not warn_if_out_of_memory(error):
+        warn_once(f"the recorder failed, the training goes on ({short_repr(error)})", "failed")
 
 
 def contained(function: Callable[P, R]) -> Callable[P, R | None]:
@@ -123,12 +152,15 @@ class Tolerated:
 
 
 def _raised_by_handler(error: BaseException) -> bool:
-    ran = set(_codes(error.__traceback__))
-    if len(ran) <= 1:
-        return False
-    import signal  # noqa: PLC0415 - it takes a while, and nothing has failed in most programs
+    try:
+        ran = set(_codes(error.__traceback__))
+        if len(ran) <= 1:
+            return False
+        import signal  # noqa: PLC0415 - it takes a while, and nothing has failed in most programs
 
-    return any(_code(signal.getsignal(number)) in ran for number in signal.valid_signals())
+        return any(_code(signal.getsignal(number)) in ran for number in range(1, signal.NSIG))
+    except MemoryError:  # as `error` then is, most likely
+        return False
 
 
 def short_repr(value: object) -> str:

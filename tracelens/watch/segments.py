@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +20,6 @@ from tracelens.schema.vocabulary import SEGMENT_SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import FileIO
-    from pathlib import Path
 
     from tracelens.arrays import Flags, Ints, UInt32s
     from tracelens.conversion.columns import Records
@@ -131,6 +132,7 @@ class LiveSegments:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._readers: dict[int, _SegmentReader] = {}
+        self._spare: _SegmentReader | None = None  # the next segment, made ahead of its use
         numbers = [segment.number for segment in segment_files(folder) if segment.number >= 0]
         self._current = min(numbers[-MAX_SEGMENTS_AT_FIRST:], default=0) - 1
 
@@ -162,6 +164,7 @@ class LiveSegments:
 
     def close(self) -> None:
         """Close all files."""
+        self._drop_spare()
         for reader in self._readers.values():
             reader.file.close()
         self._readers.clear()
@@ -171,23 +174,36 @@ class LiveSegments:
         current = self._readers.get(self._current)
         if current is not None and current.position == 0:
             return None
-        for segment in self._list_later():
-            try:
-                reader = _SegmentReader.open(segment)
-            except (NotATrace, OSError):
-                continue
-            if _is_in_use(reader):
-                return reader
-            reader.file.close()
+        is_in_use = self._spare is not None and _is_in_use(self._spare)  # also if it was removed
+        if not is_in_use and (self._spare is None or not os.path.exists(self._name_next())):  # noqa: PTH110
+            self._drop_spare()
+            self._spare = self._open_next()
+            is_in_use = self._spare is not None and _is_in_use(self._spare)
+        if not is_in_use:
             return None
+        following, self._spare = self._spare, None
+        return following
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.file.close()
+            self._spare = None
+
+    def _open_next(self) -> _SegmentReader | None:
+        for segment in self._list_later():
+            with suppress(NotATrace, OSError):
+                return _SegmentReader.open(segment)
         return None
+
+    def _name_next(self) -> str:
+        """Return the path that the segment after the current one usually has."""
+        return f"{self._folder}/{self._current + 1:06d}{SEGMENT_SUFFIX}"
 
     def _list_later(self) -> Iterator[SegmentFile]:
         """Yield segments after the current one; the folder is only listed if the next is missing."""
-        number = self._current + 1
-        path = self._folder / f"{number:06d}{SEGMENT_SUFFIX}"
+        path = Path(self._name_next())
         if path.exists():
-            yield SegmentFile(number, path)
+            yield SegmentFile(self._current + 1, path)
         else:
             yield from (one for one in segment_files(self._folder) if one.number > self._current)
 

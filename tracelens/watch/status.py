@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -218,7 +219,8 @@ def _measure_work(
     amounts = recording.work[name]
     if not amounts or seconds <= 0:
         return None
-    return sum(amount for at_ns, amount in amounts if at_ns > begin_ns) / seconds
+    is_in_window = takewhile(lambda one: one[0] > begin_ns, reversed(amounts))
+    return sum(amount for _, amount in is_in_window) / seconds
 
 
 def _measure_delays(ranks: Mapping[int, JobProcess]) -> dict[int, float]:

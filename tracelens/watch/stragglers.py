@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats
     from tracelens.watch.job import JobProcess
-    from tracelens.watch.recording import LiveRecording
+    from tracelens.watch.recording import LiveRecording, Step
 
     Calls: TypeAlias = dict[tuple[str, int], int]  # ns, by communicator and number
 
@@ -83,8 +84,7 @@ class StragglerWatch:
         lengths_ns = [
             {
                 step.number: step.end_ns - step.start_ns
-                for step in recording.steps
-                if step.number >= self._next_step
+                for step in takewhile(self._is_new, reversed(recording.steps))
             }
             for recording in recordings.values()
         ]
@@ -99,6 +99,9 @@ class StragglerWatch:
             changes += self._judge(step, lags_of_step)
             self._next_step = step + 1
         return changes
+
+    def _is_new(self, step: Step) -> bool:
+        return step.number >= self._next_step
 
     def _measure_core_waits(self, members: Sequence[JobProcess], first_step: int) -> Floats:
         """Return for how long each rank has waited for cores since a step began, at most, ns, [rank]."""

@@ -80,7 +80,13 @@ def fit_exits(exits_ns: Floats) -> list[Correction] | None:
         )
         lines = [line.then_corrected_by(more) for line, more in zip(lines, more_lines, strict=True)]
     synchronised = _Synchronised.from_exits(aligned_ns)
-    residuals = [_follow_residual(synchronised, clock) for clock in range(exits_ns.shape[1])]
+    block_exits_ns = np.array(
+        [np.median(synchronised.aligned_ns[block], axis=0) for block in synchronised.rows_by_block]
+    )
+    residuals = [
+        _follow_residual(synchronised, clock, clock_block_exits_ns)
+        for clock, clock_block_exits_ns in enumerate(block_exits_ns.T)
+    ]
     return [_correct_to_first(lines, residuals, clock) for clock in range(exits_ns.shape[1])]
 
 
@@ -158,8 +164,14 @@ def _fit_line(times_ns: Floats, leads_ns: Floats) -> Line:
     return Line(float(np.median(leads_ns - slope * times_ns)), slope)
 
 
-def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
-    """Return the correction for what a clock's line leaves of its lead: nothing, a jump, or wander."""
+def _follow_residual(exits: _Synchronised, clock: int, block_exits_ns: Floats) -> Correction:
+    """Return the correction for what a clock's line leaves of its lead: nothing, a jump, or wander.
+
+    Args:
+        exits: Of all clocks.
+        clock: Column of the clock.
+        block_exits_ns: Its median exit in each block, [block].
+    """
     times_ns = exits.aligned_ns[:, clock]
     leads_ns = times_ns - exits.reference_ns
     block_leads_ns, blocks = exits.block_leads_ns[:, clock], exits.rows_by_block
@@ -175,9 +187,8 @@ def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
     if near:
         correction = _fit_jump(times_ns, leads_ns, np.concatenate(blocks[near]))
     if correction is None:
-        block_times_ns = [np.median(times_ns[block]) for block in blocks]
         correction = Correction(
-            np.concatenate([[-FAR_NS], block_times_ns, [FAR_NS]]),
+            np.concatenate([[-FAR_NS], block_exits_ns, [FAR_NS]]),
             np.concatenate([block_leads_ns[:1], block_leads_ns, block_leads_ns[-1:]]),
         )
     return replace(correction, sigma_ns=sigma_ns, scatter_ns=scatter_ns)

@@ -98,7 +98,8 @@ def _check_row(row: SideRow) -> None:
         field = _FIELD.search(str(error))
         name = field[1] if field else ""
         raise _damaged(f"{type(row).__name__}.{name}", getattr(row, name, None)) from error
-    for name, value in vars(row).items():
+    for name in _TEXT_FIELDS[type(row)]:
+        value = getattr(row, name)
         texts = value if isinstance(value, list) else [value]
         if not all(_can_be_encoded(text) for text in texts if isinstance(text, str)):
             raise _damaged(f"{type(row).__name__}.{name}", value)
@@ -134,13 +135,18 @@ def _damaged(name: str, value: Any) -> NotATrace:
     return NotATrace(f"its TraceLens metadata is damaged ({name} is {value!r:.100})")
 
 
+_ROW_TYPES: Final = (
+    *(Process, Retention, Thread, Kept, Past),
+    *(Communicator, ClockReading, Ending, DetailChange),
+)
+_HINTS: Final[dict[type, dict[str, Any]]] = {row: get_type_hints(row) for row in _ROW_TYPES}
 _BOUNDED: Final[dict[type, type]] = {
     row: msgspec.defstruct(
-        row.__name__,
-        [(n, _bounded(f"{row.__name__}.{n}", hint)) for n, hint in get_type_hints(row).items()],
+        row.__name__, [(n, _bounded(f"{row.__name__}.{n}", hint)) for n, hint in hints.items()]
     )
-    for row in (
-        *(Process, Retention, Thread, Kept, Past),
-        *(Communicator, ClockReading, Ending, DetailChange),
-    )
+    for row, hints in _HINTS.items()
+}
+_TEXT_FIELDS: Final[dict[type, list[str]]] = {
+    row: [name for name, hint in hints.items() if str in {hint, *get_args(hint)}]
+    for row, hints in _HINTS.items()
 }

@@ -33,6 +33,8 @@ class Spans:
 
     def clip(self, first_ns: int, last_ns: int) -> Spans:
         """Cut to a window and sort: outer spans before the inner ones."""
+        if not len(self.start_ns):
+            return self
         start_ns, end_ns = np.maximum(self.start_ns, first_ns), np.minimum(self.end_ns, last_ns)
         clipped = Spans(start_ns, end_ns, self.meaning_code, self.name_code)
         has_length = start_ns < end_ns
@@ -54,7 +56,7 @@ class Spans:
         Codes become 16 bits, names 32, as the sweep expects them.
         """
         codes = self.meaning_code.astype(np.int16)
-        blocked_spans = np.flatnonzero(codes == BLOCKED)
+        blocked_spans = np.flatnonzero(codes == BLOCKED) if len(codes) else codes
         if len(blocked_spans):
             start_ns, end_ns = self.start_ns[blocked_spans], self.end_ns[blocked_spans]
             begun_count = sum(np.searchsorted(part.start_ns, end_ns) for part in communication)

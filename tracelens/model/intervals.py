@@ -58,6 +58,8 @@ class Intervals:
 
     def clip(self, first_ns: int, last_ns: int) -> Intervals:
         """Cut to a window (ns); intervals that are outside or have no length are left out."""
+        if not len(self.start_ns):
+            return self
         start_ns, end_ns = np.maximum(self.start_ns, first_ns), np.minimum(self.end_ns, last_ns)
         is_kept = start_ns < end_ns
         if is_kept.all():
@@ -66,6 +68,8 @@ class Intervals:
 
     def sort_edges(self) -> Intervals:
         """Sort begins and ends each for itself; which of them belong together is lost."""
+        if not len(self.start_ns):
+            return self
         return Intervals(np.sort(self.start_ns, kind="stable"), np.sort(self.end_ns, kind="stable"))
 
     @property

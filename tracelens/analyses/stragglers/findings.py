@@ -130,8 +130,9 @@ def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -
     for episode in episodes:
         for phase in episode.phases:
             explained[phase] |= episode.delay_ns > 0
+    host_of_column = np.array(times.hosts)
     for host in trace.alignment.hosts:
-        columns = np.flatnonzero(np.array(times.hosts) == host.host)
+        columns = np.flatnonzero(host_of_column == host.host) if host.jumps else ()
         for jump_ns in host.jumps:
             last_step = trace.steps.filter(pl.col("start_ns") <= jump_ns)["step"].max()
             step = last_step if isinstance(last_step, int) else times.steps[0]

@@ -65,7 +65,7 @@ MAX_STEPS_LATE: Final = 500
 RECORDING_RANKS: Final = (8, 64)
 STEPS_PER_S: Final = 10
 MAX_S_OF_RECORDING: Final = 3600
-WARM_UP_LOOKS: Final = 10
+WARM_UP_S: Final = 10
 LOOK_EVERY_S: Final = 1.0
 STATS_PER_BATCH: Final = 10_000
 GOAL_OF_COST: Final = 0.001  # of a step, and so of each second
@@ -186,21 +186,21 @@ def _is_any_rank_told(seed: int) -> bool:
     return bool(watch_steps(job, make_straggler_watch(), STEPS_OF_HEALTHY))
 
 
-def measure_cost(looks: int) -> Iterator[Row]:
+def measure_cost(seconds: int) -> Iterator[Row]:
     """Measure the CPU time of looks at jobs that run, and what the training itself pays."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with training("none", folder / "ddp", ranks=3, fault_step=1_000_000):
-            yield _measure_looks("3 ranks of DDP", folder / "ddp", 3, looks)
+            yield _measure_looks("3 ranks of DDP", folder / "ddp", 3, seconds)
         for ranks in RECORDING_RANKS:
             trace = folder / f"{ranks} ranks"
             with _recording_ranks(trace, ranks):
-                yield _measure_looks(f"{ranks} ranks that record", trace, ranks, looks)
+                yield _measure_looks(f"{ranks} ranks that record", trace, ranks, seconds)
         yield _measure_request_look(folder / REQUEST_FILE)
 
 
-def _measure_looks(job: str, trace: Path, ranks: int, looks: int) -> Row:
-    """Look once a second, as a watch does."""
+def _measure_looks(job: str, trace: Path, ranks: int, seconds: int) -> Row:
+    """Watch as `record --watch` does: each second the watcher looks, if it needs to."""
     watcher = Watcher(trace)
 
     def has_begun() -> bool:
@@ -209,20 +209,22 @@ def _measure_looks(job: str, trace: Path, ranks: int, looks: int) -> Row:
         return status is not None and len(status.ranks) == ranks and (status.step or 0) > 10
 
     wait_until(has_begun)
-    cpu_ms = []
-    for number in range(WARM_UP_LOOKS + looks):
+    cpu_ms, full_looks_ms = [], []
+    for second in range(WARM_UP_S + seconds):
         time.sleep(LOOK_EVERY_S)
-        before_ns = time.process_time_ns()
-        watcher.look()
-        if number >= WARM_UP_LOOKS:
+        last_status, before_ns = watcher.status, time.process_time_ns()
+        watcher.look_if_needed()
+        if second >= WARM_UP_S:
             cpu_ms.append((time.process_time_ns() - before_ns) / 1e6)
+            if watcher.status is not last_status:
+                full_looks_ms.append(cpu_ms[-1])
     pace = 0.0 if watcher.status is None else watcher.status.steps_per_s or 0.0
     watcher.close()
-    share = statistics.median(cpu_ms) / 1e3 / LOOK_EVERY_S
+    share = statistics.fmean(cpu_ms) / 1e3 / LOOK_EVERY_S
     return Row(
-        f"CPU time of a look at {job}",
-        f"{looks} looks, {pace:.0f} steps/s",
-        f"least {min(cpu_ms):.1f} ms, median {statistics.median(cpu_ms):.1f} ms: "
+        f"CPU time of a watch of {job}",
+        f"{seconds} s, {pace:.0f} steps/s",
+        f"{len(full_looks_ms)} full looks, median {statistics.median(full_looks_ms):.1f} ms: "
         f"{_percent(share, 2)} of a core",
         _percent(GOAL_OF_COST, 1),
         share <= GOAL_OF_COST,
@@ -282,10 +284,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="of each kind of late rank")
     parser.add_argument("--runs", type=int, default=1000, help="without a late rank")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--looks", type=int, default=60, help="at each job")
+    parser.add_argument("--seconds", type=int, default=60, help="for which each job is watched")
     parser.add_argument("--publish", action="store_true", help=f"write the table into docs/{PAGE}")
     parser.add_argument("--only", choices=("alarms", "lives", "late", "healthy", "cost"))
-    arguments = parse_quick(parser, hours=2, lives=2, seeds=2, runs=6, looks=2)
+    arguments = parse_quick(parser, hours=2, lives=2, seeds=2, runs=6, seconds=6)
     if arguments.publish and arguments.only:
         parser.error("a part of the table is not published")
     is_shared = os.getloadavg()[0] > (os.cpu_count() or 1) / 2
@@ -295,7 +297,7 @@ def main() -> None:
         "lives": lambda: measure_lives(arguments.lives),
         "healthy": lambda: measure_healthy_runs(arguments.runs, pool),
         "late": lambda: measure_late_ranks(arguments.seeds, pool),
-        "cost": lambda: measure_cost(arguments.looks),
+        "cost": lambda: measure_cost(arguments.seconds),
     }
     rows: list[Row] = []
     for name, measure in parts.items():

@@ -5,6 +5,7 @@ from pathlib import Path
 from support.watch.commanded import commanded
 
 from tracelens.watch.job import LiveJob
+from tracelens.watch.watcher import Watcher
 
 
 def test_steps_and_work_are_counted_once(tmp_path: Path) -> None:
@@ -24,6 +25,25 @@ def test_steps_and_work_are_counted_once(tmp_path: Path) -> None:
         assert recording.steps[-1].number == 5999
         assert [amount for _, amount in recording.work["samples"]][-3:] == [4.0] * 3
     job.close()
+
+
+def test_a_job_is_looked_at_in_full_only_if_a_rank_records_nothing(tmp_path: Path) -> None:
+    """Whatever it records, also in the next segment."""
+    watcher = Watcher(tmp_path)
+    with commanded(tmp_path, 0, 2) as rank_0, commanded(tmp_path, 1, 2) as rank_1:
+        watcher.look_if_needed()
+        for count in (1, 1, 5000):  # more than a segment holds
+            status = watcher.status
+            for process in (rank_0, rank_1):
+                process.tell(f"[work.begin().end() for _ in range({count})]")
+            assert watcher.look_if_needed() == []
+            assert watcher.status is status
+            watcher.look()
+        last_status = watcher.status
+        rank_0.tell("work.begin().end()")
+        watcher.look_if_needed()
+        assert watcher.status is not last_status
+    watcher.close()
 
 
 def test_an_open_span_is_innermost_until_it_closes(tmp_path: Path) -> None:

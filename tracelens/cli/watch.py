@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     watcher = Watcher(arguments.folder, command)
     with output_for(sys.stdout, as_json=arguments.json) as show:
         try:
-            _watch(watcher, show, duration_ns, metrics)
+            is_shown_live = arguments.json or sys.stdout.isatty()
+            _watch(watcher, show, duration_ns, metrics, is_shown_live=is_shown_live)
         finally:
             show(watcher, [*watcher.close(), *watcher.conclude()])
             if metrics is not None:
@@ -83,12 +84,23 @@ def _watch(
     show: Callable[[Watcher, list[News]], None],
     duration_ns: int | None,
     metrics: Metrics | None,
+    *,
+    is_shown_live: bool,
 ) -> None:
-    """Look once a second, at moments that do not drift."""
+    """Look once a second, at moments that do not drift.
+
+    Args:
+        watcher: The watch.
+        show: Shows a look.
+        duration_ns: For how long to watch, None for as long as the job runs.
+        metrics: Where each look is counted.
+        is_shown_live: Each look is shown, so none is left out while all ranks go on.
+    """
     look_s = time.monotonic()
     end_s = math.inf if duration_ns is None else look_s + duration_ns / 1e9
     while True:
-        news = watcher.look()
+        is_needed = is_shown_live or look_s >= end_s
+        news = watcher.look() if is_needed else watcher.look_if_needed()
         show(watcher, news)
         if metrics is not None:
             metrics.update(watcher, news)

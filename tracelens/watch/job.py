@@ -106,6 +106,14 @@ class LiveJob:
         for job_process in self._processes.values():
             job_process.look()
 
+    def is_going_on(self) -> bool:
+        """Check whether every process that records has recorded something since the last look."""
+        running = [member for member in self._processes.values() if not member.is_over]
+        return bool(running) and all(
+            member.recording is not None and member.recording.has_new_records()
+            for member in running
+        )
+
     def close(self) -> None:
         """Close all files."""
         for job_process in self._processes.values():

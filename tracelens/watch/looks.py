@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Looks"]
 
-LOOK_EVERY_S: Final = 1.0  # seconds: a job is looked at so often [policy]
+LOOK_EVERY_S: Final = 1.0  # seconds: a job is looked at so often, if need be [policy]
 
 
 class Looks:
@@ -45,7 +45,7 @@ class Looks:
             return
         try:
             self._watcher.add_ends(ended_processes)
-            self._show(self._watcher, self._watcher.look())
+            self._show(self._watcher, self._watcher.look_if_needed())
         except Exception as error:  # noqa: BLE001 - whatever it is, the command goes on
             sys.stderr.write(f"tracelens: the watch has failed and ends ({error!r})\n")
             self._watcher = None

@@ -225,6 +225,12 @@ class LiveRecording:
             self._side.read_on()
             self._apply(self._segments.read_new(self._side.find_spans))
 
+    def has_new_records(self) -> bool:
+        """Check whether it has recorded anything since the last look, without reading it."""
+        with suppress(OSError):
+            return self._segments.has_new_records()
+        return False
+
     def close(self) -> None:
         """Close all files."""
         self._side.close()

@@ -30,7 +30,7 @@ __all__ = ["LiveSegments", "NewRecords"]
 MAX_SEGMENTS_AT_FIRST: Final = 256
 # looks: a slot that stays empty so long was given back, and is not looked at again [chosen]
 MAX_LOOKS_AT_EMPTY_SLOT: Final = 10
-# slots: the first ones of the next segment show whether it is in use [policy]
+# slots: so many show whether a segment is in use from a slot on [policy]
 _SLOTS_TO_PEEK: Final = 64
 
 
@@ -86,6 +86,13 @@ class _SegmentReader:
     def is_full(self) -> bool:
         """Whether every slot was seen in use."""
         return self.position >= self.slot_count
+
+    def has_slots_in_use(self, first_slot: int = 0) -> bool:
+        """Check whether one of some slots from `first_slot` on holds a record."""
+        size = _SLOTS_TO_PEEK * RECORD_BYTES
+        content = os.pread(self.file.fileno(), size, (first_slot + 1) * RECORD_BYTES)
+        slots: Records = np.frombuffer(content, SLOT, count=len(content) // RECORD_BYTES)
+        return bool(slots["definition"].any())
 
     def read(self, find_spans: Callable[[UInt32s], Flags], *, is_closed: bool) -> _Part:
         """Return the records that are new, or that waited and have changed.
@@ -157,6 +164,13 @@ class LiveSegments:
                 self._close_if_done(previous)
         return _split_news(news_parts)
 
+    def has_new_records(self) -> bool:
+        """Check whether anything was recorded since the last reading, without reading it."""
+        current = self._readers.get(self._current)
+        if current is None or current.is_full or not current.has_slots_in_use(current.position):
+            return self._spare is not None and self._spare.has_slots_in_use()
+        return True
+
     def _close_if_done(self, reader: _SegmentReader) -> None:
         if reader.number < self._current and reader.is_full and not len(reader.waiting_slots):
             reader.file.close()
@@ -174,11 +188,13 @@ class LiveSegments:
         current = self._readers.get(self._current)
         if current is not None and current.position == 0:
             return None
-        is_in_use = self._spare is not None and _is_in_use(self._spare)  # also if it was removed
+        is_in_use = (
+            self._spare is not None and self._spare.has_slots_in_use()
+        )  # also if it was removed
         if not is_in_use and (self._spare is None or not os.path.exists(self._name_next())):  # noqa: PTH110
             self._drop_spare()
             self._spare = self._open_next()
-            is_in_use = self._spare is not None and _is_in_use(self._spare)
+            is_in_use = self._spare is not None and self._spare.has_slots_in_use()
         if not is_in_use:
             return None
         following, self._spare = self._spare, None
@@ -206,13 +222,6 @@ class LiveSegments:
             yield SegmentFile(self._current + 1, path)
         else:
             yield from (one for one in segment_files(self._folder) if one.number > self._current)
-
-
-def _is_in_use(reader: _SegmentReader) -> bool:
-    """Return True if one of a segment's first slots holds a record."""
-    content = os.pread(reader.file.fileno(), _SLOTS_TO_PEEK * RECORD_BYTES, RECORD_BYTES)
-    slots: Records = np.frombuffer(content, SLOT, count=len(content) // RECORD_BYTES)
-    return bool(slots["definition"].any())
 
 
 def _split_news(news_parts: list[_Part]) -> NewRecords:

@@ -1,4 +1,4 @@
-"""Watches a job: looks once a second, reports news, and writes stalls into the trace folder."""
+"""Watches a job: looks at its ranks, reports news, and writes stalls into the trace folder."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ MAX_WAIT_FOR_QUICK_STACKS_S: Final = 0.5
 MAX_WAIT_AT_END_S: Final = 3.0
 # processes: the stacks of no more children of a rank are taken [policy]
 MAX_LOADER_WORKERS: Final = 4
+# seconds: a job whose ranks all record goes on, and is looked at no more often [chosen]
+LOOK_EVERY_S_IF_GOING_ON: Final = 5.0
 _ORDINARY_STATES: Final = ("running", "sleeping", "traced")
 
 
@@ -107,6 +109,7 @@ class Watcher:
         self._stragglers = StragglerWatch()
         self._starts = StartWatch(folder)
         self._news: list[News] = []
+        self._look_due_s = 0.0
         self.stall: Stall | None = None
         self.status: JobStatus | None = None
         self.ended_code: int | None = None
@@ -114,6 +117,7 @@ class Watcher:
     def look(self) -> list[News]:
         """Look once; return what is new since the last look."""
         now_ns = time.time_ns()
+        self._look_due_s = time.monotonic() + LOOK_EVERY_S_IF_GOING_ON
         self._job.look()
         self._follow_processes()
         self.wait(0)
@@ -126,6 +130,18 @@ class Watcher:
             self._alert_command.advance()
         news, self._news = self._news, []
         return news
+
+    def look_if_needed(self) -> list[News]:
+        """Look once, unless all ranks go on and the last look was a moment ago.
+
+        To see that a rank has recorded something costs a hundredth of reading what it was.
+        """
+        is_settled = self.stall is None and self._suspicion is None and not self._news
+        if not is_settled or time.monotonic() >= self._look_due_s or not self._job.is_going_on():
+            return self.look()
+        if self._alert_command is not None:
+            self._alert_command.advance()
+        return []
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a process of this host ends, for at most `timeout_s`."""

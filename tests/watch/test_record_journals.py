@@ -12,6 +12,7 @@ from support.launch.record import run_record
 
 from tracelens.schema.life import Ended, Exited, Launched, Signalled, read_journals
 from tracelens.watch.watcher import Watcher
+from tracelens_instrument.core.backend import NATIVE
 
 pytestmark = pytest.mark.end_to_end
 
@@ -75,6 +76,25 @@ def test_a_watch_beside_it_changes_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert "rank 0 of 1 records" in done.stderr
     assert "ended with exit code 3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ('raise ValueError("loss is nan")', "1: ValueError (loss is nan) at end (<string>:"),
+        ("sys.exit(3)", "3 at end (<string>:"),
+        pytest.param(
+            'raise SystemExit("no data")',
+            "1: SystemExit (no data) at end (<string>:",
+            marks=pytest.mark.skipif(not NATIVE, reason="the recorder in Python does not see it"),
+        ),
+    ],
+)
+def test_a_watch_says_why_a_process_ended(end: str, reason: str, tmp_path: Path) -> None:
+    program = PROGRAM.replace("sys.exit(code)", f"def end(): {end}\nend()")
+    command = ("--", sys.executable, "-c", program, "0")
+    done = run_record("--watch", "--no-verdict", "--out", tmp_path / "t", *command)
+    assert f"ended with exit code {reason}" in done.stderr
 
 
 # A launcher that is killed as soon as its ranks record; they go on until they are told to end.

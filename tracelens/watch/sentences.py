@@ -251,8 +251,11 @@ def describe_end(entry: Exited, member: JobProcess | None) -> str:
     if entry.is_out_of_memory:
         ending += ", for want of memory"
     recording = None if member is None else member.recording
-    where = "" if recording is None or entry.code == 0 else _describe_last_span(recording, entry)
-    return f"{name} (pid {entry.pid}) {ending}{where}"
+    if recording is None or entry.code == 0:
+        return f"{name} (pid {entry.pid}) {ending}"
+    reason = _describe_reason(recording, entry)
+    where = _describe_last_span(recording, entry)
+    return f"{name} (pid {entry.pid}) {ending}{reason}{where}"
 
 
 def describe_end_of_command(launched: Launched, ended: Ended, running_ranks: Sequence[int]) -> str:
@@ -290,6 +293,17 @@ def list_endings(ending_by_rank: Mapping[int, str]) -> list[str]:
 
 def _to_plural(predicate: str) -> str:
     return f"were{predicate.removeprefix('was')}" if predicate.startswith("was ") else predicate
+
+
+def _describe_reason(recording: LiveRecording, entry: Exited) -> str:
+    """Describe the exception that ended a process, or the line that chose its exit code."""
+    noted = recording.ending
+    if noted is None or (entry.code is not None and entry.code < 0):
+        return ""
+    is_known = noted.cause == f"exit code {entry.code}"
+    message = f" ({clean(noted.message)})" if noted.message else ""
+    reason = "" if is_known else f": {clean(noted.cause)}{message}"
+    return f"{reason} at {clean(noted.user_frame)}" if noted.user_frame else reason
 
 
 def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.record import run_record
+from support.watch.commanded import commanded
 
 from tracelens.schema.life import Ended, Exited, Launched, Signalled, read_journals
 from tracelens.watch.watcher import Watcher
@@ -95,6 +96,18 @@ def test_a_watch_says_why_a_process_ended(end: str, reason: str, tmp_path: Path)
     command = ("--", sys.executable, "-c", program, "0")
     done = run_record("--watch", "--no-verdict", "--out", tmp_path / "t", *command)
     assert f"ended with exit code {reason}" in done.stderr
+
+
+def test_a_watch_says_after_which_call_a_process_ended(tmp_path: Path) -> None:
+    """If the program marks no steps."""
+    with commanded(tmp_path, world=2) as process:
+        process.tell("[reduce.begin(seq=i, nbytes=8).end() for i in range(99)]")
+        watcher = Watcher(tmp_path)
+        watcher.look()
+        process.process.kill()
+        process.process.wait()
+    text = "".join(news.sentence for news in [*watcher.look(), *watcher.close()])
+    assert "after 99 calls in 'world', the last one allreduce" in text
 
 
 # A launcher that is killed as soon as its ranks record; they go on until they are told to end.

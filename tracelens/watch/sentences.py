@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tracelens.accounting.life.failed_attempts import describe_last_call
 from tracelens.accounting.life.orders import describe_exit_code
 from tracelens.accounting.watched_stalls import list_python_frames
 from tracelens.model import fmt
@@ -315,7 +316,17 @@ def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:
     span = recording.innermost
     if span is not None:
         return f"; it was in {_describe_span(span)}"
-    return f" after step {recording.steps[-1].number}" if recording.steps else ""
+    if recording.steps:
+        return f" after step {recording.steps[-1].number}"
+    calls = [
+        (log.last_completed, log.group.name)
+        for log in recording.call_logs.values()
+        if log.last_completed is not None
+    ]
+    if not calls:
+        return ""
+    call, communicator = max(calls, key=lambda item: item[0].seq)
+    return describe_last_call(call.seq, COLLECTIVES[call.op], communicator)
 
 
 def _describe_span(span: OpenSpan) -> str:

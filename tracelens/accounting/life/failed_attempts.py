@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+import polars as pl
+
 from tracelens.accounting.life.attempts import UNRECORDED
 from tracelens.accounting.life.courses import Course
 from tracelens.accounting.life.failures import (
@@ -13,6 +16,10 @@ from tracelens.accounting.life.failures import (
     find_failures,
 )
 from tracelens.distil.outline import list_outlines
+from tracelens.model import fmt
+from tracelens.model.columns import FOREVER
+from tracelens.model.inert import clean
+from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +67,10 @@ def is_common_failure(failures: Sequence[Failure], attempt: Attempt) -> bool:
 
 
 class FailedStep(NamedTuple):
-    """The step in which a process failed, or after which; `text` says that as the end of a sentence."""
+    """The step in which a process failed, or after which; `text` says that as the end of a sentence.
+
+    If nothing marked its steps, `step` is null, and the text names its last call.
+    """
 
     step: int | None
     text: str
@@ -73,9 +83,42 @@ def find_failed_step(trace: Trace, process: int) -> FailedStep:
     course = Course.read(trace, process)
     if course.begun_step is not None:
         return FailedStep(course.begun_step, f" in step {course.begun_step}")
-    last_step = int(course.step[-1]) if len(course.step) else 0
     if course.has_recorded_steps and len(course.step):
+        last_step = int(course.step[-1])
         return FailedStep(last_step, f" after step {last_step}")
-    if last_step:  # counted by calls: those before the first step may be of a step, too
-        return FailedStep(last_step + 1, f" in about step {last_step + 1}")
-    return FailedStep(None, "")
+    last_call = _find_last_call(trace, process)
+    return FailedStep(None, "" if last_call is None else describe_last_call(*last_call))
+
+
+class LastCall(NamedTuple):
+    """The collective with the highest number that a process completed, and its communicator's name."""
+
+    seq: int
+    op: str
+    communicator: str
+
+
+def describe_last_call(seq: int, op: str, communicator: str) -> str:
+    """Describe after which call a process failed, as the end of a sentence."""
+    count = fmt.count(seq + 1, "call")
+    last = "" if seq == 0 else "the last one "
+    return f" after {count} in '{clean(communicator)}', {last}{op}"
+
+
+def _find_last_call(trace: Trace, process: int) -> LastCall | None:
+    """Return the last completed call of a process, in the communicator of most calls; None without."""
+    names = ("end_ns", "type", "op", "status", "communicator", "seq")
+    columns = trace.source.read_columns(process, names)
+    index, seq = columns.number_column("communicator"), columns.number_column("seq")
+    operation = columns.word_column("op")
+    is_completed = columns.is_span & (columns.number_column("end_ns") != FOREVER)
+    is_completed &= ~columns.word_column("status").is_in(["exception"])
+    is_call = is_completed & operation.is_in(COLLECTIVES) & (index >= 0) & (seq >= 0)
+    rows = np.flatnonzero(is_call)
+    if not len(rows):
+        return None
+    row = rows[np.argmax(seq[rows])]
+    uid = columns.communicator_uids[index[row]]
+    groups = trace.communicators.filter(pl.col("communicator").cast(pl.String) == uid)
+    name = groups["name"][0] if groups.height else uid
+    return LastCall(int(seq[row]), operation.vocabulary[operation.codes[row]], name)

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracelens.accounting.life.attempts import wall_to_common_ns
-from tracelens.accounting.life.failed_attempts import find_failed_step, is_common_failure
+from tracelens.accounting.life.failed_attempts import (
+    FailedStep,
+    find_failed_step,
+    is_common_failure,
+)
 from tracelens.accounting.life.failures import MAX_APART_OF_ECHO_NS
 from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.standstill import find_standstill
@@ -15,7 +19,6 @@ from tracelens.accounting.watched_stalls import choose_frame
 from tracelens.analyses.integrity.hangs import find_circle
 from tracelens.analyses.integrity.wording import (
     describe_blocked,
-    describe_last_step,
     describe_location,
     identify,
     list_some,
@@ -188,12 +191,12 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
     if not early_lives or not all(failure.is_echo for failure in failures):
         return None
     first_life = min(early_lives, key=lambda life: (life.end_ns, life.rank))
-    step = _find_last_step(facts.trace, first_life.process)
+    step, where = _find_last_step(facts.trace, first_life.process)
     return Finding.of(
         "crash",
         {
             "who": f"Rank {first_life.rank}",
-            "where": describe_last_step(step),
+            "where": where,
             "others": fmt.listing("rank", [failure.rank for failure in failures]),
             "causes": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
         },
@@ -275,9 +278,8 @@ def _find_outer_end(facts: Facts) -> Finding | None:
     failures, lives = facts.failures, facts.life_ledger.lives[-1].lives
     if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):
         return None
-    step = _find_last_step(facts.trace, failures[0].process)
+    _, where = _find_last_step(facts.trace, failures[0].process)
     causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
-    where = describe_last_step(step)
     return Finding.of(
         "ended_from_outside",
         {"cause": causes, "where": where},
@@ -292,7 +294,7 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
     step, step_text = find_failed_step(facts.trace, failure.process)
-    where = step_text + describe_location(span, None)
+    where = step_text + describe_location(span)
     assert facts.life_ledger
     is_common = is_common_failure(facts.failures, facts.life_ledger.lives[-1])
     calls = standstill.find_calls_awaiting(failure.rank)
@@ -343,7 +345,7 @@ def _report_cut_off(
     first_process = _find_first_process(standstill, candidates, open_spans)
     process = cut_off.filter(pl.col("process") == first_process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == first_process).iter_rows(named=True), None)
-    step = _find_last_step(trace, first_process, span)
+    step, where = _find_step_of_end(trace, first_process, span)
     calls = standstill.find_calls_awaiting(process["rank"]) if process["role"] == "worker" else []
     waiting_ranks = {rank for call in calls for rank in call.ranks_inside}
     is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting_ranks))
@@ -361,7 +363,7 @@ def _report_cut_off(
             "truncated_trace",
             {
                 "who": fmt.capital(name_process(process)),
-                "where": describe_location(span, step),
+                "where": where + describe_location(span),
                 "elsewhere": ", or still running on its host" if may_run_on else "",
                 "after": "".join(f"; {text}" for text in consequences),
             },
@@ -396,11 +398,18 @@ def _find_first_process(
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
 
 
-def _find_last_step(
-    trace: Trace, process: int, open_span: dict[str, Any] | None = None
-) -> int | None:
-    """Return the step of a process's innermost open span, else its last step; None without steps."""
+def _find_step_of_end(trace: Trace, process: int, open_span: dict[str, Any] | None) -> FailedStep:
+    """Return the step of a process's innermost open span, else the last one that is known."""
     if open_span and open_span["step"] >= 0:
-        return int(open_span["step"])
+        step = int(open_span["step"])
+        return FailedStep(step, f" in step {step}")
+    return _find_last_step(trace, process)
+
+
+def _find_last_step(trace: Trace, process: int) -> FailedStep:
+    """Return the last complete step of a process; without a number if its steps are counted by calls."""
+    failed_step = find_failed_step(trace, process)
     last_step = trace.steps.filter(pl.col("process") == process)["step"].max()
-    return last_step if isinstance(last_step, int) else None
+    if failed_step.step is None or not isinstance(last_step, int):
+        return failed_step
+    return FailedStep(last_step, f" after step {last_step}")

@@ -9,6 +9,10 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.life.attempts import UNRECORDED
+from tracelens.accounting.life.connections import (
+    describe_connection_failures,
+    is_connection_failure,
+)
 from tracelens.accounting.life.courses import Course
 from tracelens.accounting.life.failures import (
     MAX_APART_OF_ECHO_NS,
@@ -40,11 +44,35 @@ def describe_failure(trace: Trace, attempt: Attempt) -> str | None:
         return None
     if all(failure.is_ordered for failure in failures):
         return f"its ranks were {describe_end(failures)}"
+    if could_not_connect(trace, failures):
+        seen_ranks = {life.rank for life in attempt.lives}
+        absent_ranks = [rank for rank in range(attempt.world) if rank not in seen_ranks]
+        obstacles = filter(is_connection_failure, failures)
+        return describe_connection_failures(obstacles, absent_ranks)
     first_failure = failures[0]
     where = find_failed_step(trace, first_failure.process).text
     if is_common_failure(failures, attempt):
         return f"all {len(failures)} ranks failed{where}: {first_failure.text}"
     return f"rank {first_failure.rank} failed first{where}: {first_failure.text}"
+
+
+def could_not_connect(trace: Trace, failures: Sequence[Failure]) -> bool:
+    """Return True if an attempt failed at its start because its ranks could not connect."""
+    own_failures = [failure for failure in failures if not failure.is_ordered]
+    return (
+        bool(own_failures)
+        and all(is_connection_failure(failure) for failure in own_failures)
+        and not any(_has_progressed(trace, failure.process) for failure in failures)
+    )
+
+
+def _has_progressed(trace: Trace, process: int) -> bool:
+    """Return True if a process completed a step or a collective."""
+    if process == UNRECORDED or process not in list_outlines(trace):
+        return False
+    course = Course.read(trace, process)
+    has_steps = bool(len(course.step)) or course.begun_ns is not None
+    return has_steps or _find_last_call(trace, process) is not None
 
 
 def is_common_failure(failures: Sequence[Failure], attempt: Attempt) -> bool:

@@ -1,7 +1,11 @@
-"""How the last attempt of a job ended, if not by itself: in a hang, by a failure, or cut off."""
+"""How the reported attempt of a job ended, if not by itself: in a hang, by a failure, or cut off.
+
+It is the last one with steps. Later attempts may have failed before their first step.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -38,7 +42,41 @@ if TYPE_CHECKING:
 
 
 def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
-    """Report how the last attempt ended, if not by itself: in a hang, by a failure, or cut off."""
+    """Report how the reported attempt ended, if not by itself, and how later ones failed."""
+    findings = _report_end_of_attempt(facts, open_spans, standstill)
+    later_failures = _find_later_failures(facts)
+    if not later_failures:
+        return findings
+    if not findings:
+        return [_report_failed_start(later_failures)]
+    finding, *others = findings
+    number, failure = next(reversed(later_failures.items()))
+    sentence = f"{finding.sentence.removesuffix('.')}; in attempt {number} {failure}."
+    return [replace(finding, sentence=sentence), *others]
+
+
+def _find_later_failures(facts: Facts) -> dict[int, str]:
+    """Return how attempts after the reported one failed, by number."""
+    if facts.life_ledger is None or facts.reported_attempt is None:
+        return {}
+    return facts.life_ledger.find_later_failures(facts.reported_attempt)
+
+
+def _report_failed_start(failures: dict[int, str]) -> Finding:
+    """Report that the last attempt failed before its first step, after one that ended well."""
+    number, failure = next(reversed(failures.items()))
+    return Finding.of(
+        "crash",
+        {"attempt": str(number), "failure": failure},
+        case="start",
+        evidence={"attempt": number, "failure": failure},
+    )
+
+
+def _report_end_of_attempt(
+    facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
+) -> list[Finding]:
+    """Report how the reported attempt ended: in a hang, by a failure, or cut off."""
     failures = facts.failures
     if failures and not standstill.calls and all(failure.is_echo for failure in failures):
         # An exception closes calls: ranks whose last call failed waited in it.
@@ -178,12 +216,12 @@ def _report_silent_root(
 
 def _find_rank_that_left(facts: Facts) -> Finding | None:
     """Report a rank that ended by itself, before the others were ended for want of it."""
-    assert facts.life_ledger
+    assert facts.reported_attempt
     failures = facts.failures
     failed_ns = min(failure.at_ns for failure in failures)
     early_lives = [
         life
-        for life in facts.life_ledger.lives[-1].lives
+        for life in facts.reported_attempt.lives
         if life.is_ended
         and life.failed_ns is None
         and life.end_ns <= failed_ns + MAX_APART_OF_ECHO_NS
@@ -274,8 +312,8 @@ def _find_unrecorded(
 
 def _find_outer_end(facts: Facts) -> Finding | None:
     """Report that the job was ended from outside: all its ranks got such an order."""
-    assert facts.life_ledger
-    failures, lives = facts.failures, facts.life_ledger.lives[-1].lives
+    assert facts.reported_attempt
+    failures, lives = facts.failures, facts.reported_attempt.lives
     if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):
         return None
     _, where = _find_last_step(facts.trace, failures[0].process)
@@ -296,7 +334,8 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     step, step_text = find_failed_step(facts.trace, failure.process)
     where = step_text + describe_location(span)
     assert facts.life_ledger
-    is_common = is_common_failure(facts.failures, facts.life_ledger.lives[-1])
+    assert facts.reported_attempt
+    is_common = is_common_failure(facts.failures, facts.reported_attempt)
     calls = standstill.find_calls_awaiting(failure.rank)
     all_ranks = tuple(sorted(failure.rank for failure in facts.failures))
     consequences = [describe_blocked(call) for call in calls[:1]]

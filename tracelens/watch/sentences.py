@@ -252,6 +252,8 @@ def describe_end(entry: Exited, member: JobProcess | None) -> str:
     if entry.is_out_of_memory:
         ending += ", for want of memory"
     recording = None if member is None else member.recording
+    if not entry.has_recorded:
+        return f"{name} (pid {entry.pid}) {ending} before it recorded anything"
     if recording is None or entry.code == 0:
         return f"{name} (pid {entry.pid}) {ending}"
     reason = _describe_reason(recording, entry)

@@ -78,11 +78,12 @@ def _has_progressed(trace: Trace, process: int) -> bool:
 def is_common_failure(failures: Sequence[Failure], attempt: Attempt) -> bool:
     """Return True if all ranks of an attempt raised the same exception at about the same time.
 
-    Numbers in the message may differ, such as that of the rank.
+    Numbers in the message may differ, such as that of the rank. The same exit code of ranks that left
+    no recording counts, too.
     """
     failed_ranks = {failure.rank for failure in failures}
     if len(failed_ranks) < max(attempt.world, 2) or any(
-        not failure.user_frame for failure in failures
+        not failure.user_frame and failure.process != UNRECORDED for failure in failures
     ):
         return False
     times_ns = [failure.at_ns for failure in failures]
@@ -106,7 +107,9 @@ class FailedStep(NamedTuple):
 
 def find_failed_step(trace: Trace, process: int) -> FailedStep:
     """Return in or after which step a process failed; without a number and a text if unknown."""
-    if process == UNRECORDED or process not in list_outlines(trace):
+    if process == UNRECORDED:
+        return FailedStep(None, " before anything was recorded")
+    if process not in list_outlines(trace):
         return FailedStep(None, "")
     course = Course.read(trace, process)
     if course.begun_step is not None:

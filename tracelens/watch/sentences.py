@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens.schema.life import Ended, Exited, Launched, Stalled
+    from tracelens.watch.beginnings import Nothing
     from tracelens.watch.job import JobProcess
     from tracelens.watch.recording import LiveRecording, OpenSpan
     from tracelens.watch.stalls import Stall
@@ -29,6 +30,7 @@ __all__ = [
     "describe_end",
     "describe_end_of_command",
     "describe_ending",
+    "describe_nothing",
     "describe_resumption",
     "describe_stacks",
     "describe_stall",
@@ -77,6 +79,25 @@ def describe_absence(absence: Absence) -> str:
     if absence.stacks.reasons:
         lines.append(f"no stacks of {join_reasons(absence.stacks.reasons)}")
     return "\n".join(lines)
+
+
+def describe_nothing(nothing: Nothing) -> str:
+    """Report that nothing was recorded for long, and what is left of the job on this host."""
+    waited = fmt.duration(nothing.waited_ns)
+    if nothing.has_ended:
+        return (
+            "no process of this host names the trace folder any more, and none of them has recorded "
+            "anything: does the program use a framework that is recorded? See tracelens doctor"
+        )
+    if nothing.pids:
+        count = fmt.count(len(nothing.pids), "process", "processes")
+        verb = "runs" if len(nothing.pids) == 1 else "run"
+        return f"nothing was recorded for {waited}; {count} of the job {verb} on this host"
+    folder = "" if nothing.has_folder else "the folder does not exist yet, and "
+    return (
+        f"nothing was recorded for {waited}: {folder}no process of this host was started to record "
+        "there (TRACELENS_DIR); the watch goes on waiting"
+    )
 
 
 def describe_status(status: JobStatus) -> str:

@@ -20,7 +20,6 @@
 #include "native/span.h"
 #include "native/lookup.h"
 #include "native/step.h"
-#include "native/exits.h"
 
 static PyObject *install(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -76,8 +75,6 @@ static PyMethodDef functions[] = {
      "redirect(slots, memory)\n--\n\nSend whatever is still written through `slots` to `memory`."},
     {"use_counter", use_counter_in_python, METH_O,
      "use_counter(usable)\n--\n\nSay whether times may come from the processor's counter."},
-    {"watch_exits", watch_exits, METH_O,
-     "watch_exits(callback)\n--\n\nCall `callback` with each new SystemExit, not for None; return whether it can."},
     {"now", now_in_python, METH_NOARGS, "now()\n--\n\nThe monotonic clock, in nanoseconds."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,9 +1,9 @@
 """Finds the line and the status of the SystemExit that ends a program.
 
-Such an exception calls no hook, is no event of audit hooks, and is forgotten before atexit runs. So the
-last one that the main thread made is remembered: `sys.exit` is wrapped, and the native recorder calls
-back for each new `SystemExit`. At exit it counts only if an exception has left the program's outermost
-frame: then it was not caught. Without the native recorder, only calls of `sys.exit` are seen.
+Such an exception calls no hook, is no event of audit hooks, and is forgotten before atexit runs. So
+`sys.exit` is wrapped, and its last call in the main thread is remembered. At exit this call counts only
+if an exception has left the program's outermost frame: then the SystemExit was not caught. A SystemExit
+that the program raises itself is not seen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import threading
 
 from tracelens.schema.endings import MAX_FRAMES, MAX_MESSAGE, Ending, is_library_file
-from tracelens_instrument.core.backend import NATIVE
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.failures import contained
 
@@ -23,27 +22,18 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
     from typing import Any, Final
 
-if NATIVE:
-    from tracelens_instrument._native import watch_exits
-
 __all__ = ["EXIT_CALLS", "describe_exception", "describe_exit", "is_failure"]
-
-_NO_STATUS: Final = object()
-_RECORDER: Final = __file__.rpartition("/")[0] + "/"
 
 
 class ExitCalls:
-    """Remembers the last SystemExit of the main thread, from `begin` to `end`."""
+    """Remembers the last `sys.exit` of the main thread, from `begin` to `end`."""
 
     def __init__(self) -> None:
         self._last_call: _ExitCall | None = None
-        self._raised_status: object = (
-            _NO_STATUS  # of `sys.exit`, whose exception may not be made yet
-        )
         self._put_back: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Wrap `sys.exit`, and have each new SystemExit reported."""
+        """Wrap `sys.exit`."""
         if self._put_back is not None:
             return
         program_exit = sys.exit
@@ -55,8 +45,6 @@ class ExitCalls:
                 sys.exit = program_exit
 
         self._put_back = put_back
-        if NATIVE:
-            watch_exits(contained(self._note_exception))
 
     def end(self) -> None:
         """Forget the last call, and put everything back."""
@@ -64,8 +52,6 @@ class ExitCalls:
         if self._put_back is not None:
             self._put_back()
             self._put_back = None
-            if NATIVE:
-                watch_exits(None)
 
     def forget(self) -> None:
         """Forget the last call: another exception ends the program, so that one was caught."""
@@ -88,23 +74,7 @@ class ExitCalls:
         """Remember a call of `sys.exit`."""
         if threading.current_thread() is threading.main_thread():
             status = arguments[0] if arguments else None
-            self._raised_status = status
-            self._note(status, frame)
-
-    def _note_exception(self, error: SystemExit) -> None:
-        """Remember a new SystemExit; that of `sys.exit` is made where it is caught, maybe."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        raised_status, self._raised_status = self._raised_status, _NO_STATUS
-        if error.code is not raised_status:
-            frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - who makes it
-            while frame is not None and frame.f_code.co_filename.startswith(_RECORDER):
-                frame = frame.f_back
-            if frame is not None:
-                self._note(error.code, frame)
-
-    def _note(self, status: object, frame: FrameType) -> None:
-        self._last_call = _ExitCall(status, frame) if is_failure(status) else None
+            self._last_call = _ExitCall(status, frame) if is_failure(status) else None
 
 
 class _ExitCall:

@@ -17,7 +17,7 @@ __all__ = ["FREE_THREADED", "NATIVE", "backend"]
 FREE_THREADED: Final = "t" in getattr(sys, "abiflags", "")  # sysconfig takes long
 
 _SWITCH: Final = "TRACELENS_NATIVE"
-_REVISION: Final = 9  # of what both parts expect of each other, as in native/base.h
+_REVISION: Final = 8  # of what both parts expect of each other, as in native/base.h
 
 
 def _choose() -> tuple[bool, str]:

@@ -17,7 +17,7 @@
 #endif
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
 
-#define REVISION 9 /* of what both parts expect of each other, as in core/backend.py */
+#define REVISION 8 /* of what both parts expect of each other, as in core/backend.py */
 
 typedef PyObject *(*Call)(PyObject *, PyObject *const *, size_t, PyObject *);
 

@@ -27,6 +27,7 @@ from tracelens.replay.windows import WindowedReplay
 if TYPE_CHECKING:
     from tracelens.accounting.communication.call_costs import CallCosts
     from tracelens.accounting.early_ends import EarlyEnd
+    from tracelens.accounting.life.attempts import Attempt
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
 
@@ -58,8 +59,20 @@ class Facts:
 
     @cached_property
     def failures(self) -> list[Failure]:
-        """How ranks of the last attempt failed, the one that explains the others first."""
-        return find_failures(self.trace, self.life_ledger.lives[-1]) if self.life_ledger else []
+        """How ranks of the reported attempt failed, the one that explains the others first."""
+        return find_failures(self.trace, self.reported_attempt) if self.reported_attempt else []
+
+    @cached_property
+    def reported_attempt(self) -> Attempt | None:
+        """The attempt whose ranks are analyzed; later ones may have failed before their first step."""
+        if self.life_ledger is None:
+            return None
+        workers = {*self.trace.workers["process"]}
+        attempts = self.life_ledger.lives
+        analyzed = [
+            attempt for attempt in attempts if workers & {life.process for life in attempt.lives}
+        ]
+        return analyzed[-1] if analyzed else attempts[-1]
 
     @cached_property
     def spent_time(self) -> SpentTime:

@@ -4,15 +4,12 @@ An exception is a line of the side file. Signals are left to `faulthandler`, whi
 stack into a file in the folder of the segments, even if the process is blocked in C. Then the signal has
 its former effect. The hooks and handlers of the program are called as well.
 
-``sys.exit("text")`` calls no hook, is no event of audit hooks, and is forgotten before atexit runs. So
-the function itself is wrapped. At exit its text is noted only if an exception has left the program's
-outermost frame: then it was not caught. ``raise SystemExit("text")`` is not seen.
+A SystemExit calls no hook; `exit_calls` remembers where the program made it.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import functools
 import os
 import sys
 import threading
@@ -20,31 +17,28 @@ import weakref
 
 from tracelens.schema.endings import (
     FATAL_DUMP,
-    MAX_FRAMES,
-    MAX_MESSAGE,
     TERMINATED_DUMP,
-    Ending,
-    is_library_file,
 )
 from tracelens.schema.side import format_line
-from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.ancestors import is_helper_of_rank
 from tracelens_instrument.core.failures import Tolerated, contain, contained
 from tracelens_instrument.core.state import STATE
+from tracelens_instrument.exit_calls import EXIT_CALLS, describe_exception, is_failure
 from tracelens_instrument.storage.descriptors import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
-    from types import CodeType, FrameType, TracebackType
-    from typing import Any, Final
+    from types import TracebackType
+    from typing import Any
+
+    from tracelens.schema.endings import Ending
 else:
     import _signal as signal  # of which `signal` makes enumerations, which takes a while
 
 __all__ = ["EndNotes", "open_on_failure"]
-
-_ORDERLY: Final = (SystemExit, GeneratorExit)
 
 
 class EndNotes:
@@ -54,7 +48,6 @@ class EndNotes:
         self._folder = folder
         self._append_line = append
         self._noted_error: BaseException | None = None
-        self._exit_call: _ExitCall | None = None
         self._fatal_dump: _Dump | None = None
         self._sigterm_dump: _Dump | None = None
         self._is_on = False
@@ -65,7 +58,7 @@ class EndNotes:
         self._is_on = True
         self._replace(sys, "excepthook", self._wrap_hook(sys.excepthook))
         self._replace(threading, "excepthook", self._wrap_thread_hook(threading.excepthook))
-        self._replace(sys, "exit", self._wrap_exit(sys.exit))
+        EXIT_CALLS.begin()
         with Tolerated(OSError, ValueError, RuntimeError):
             if not faulthandler.is_enabled():  # else the program has its own use for it
                 self._fatal_dump = _Dump(self._folder / FATAL_DUMP)
@@ -97,59 +90,34 @@ class EndNotes:
     def finish(self) -> None:
         """Note what ends the process just now, if anything does, and leave hooks and signals alone."""
         error = sys.exc_info()[1]  # multiprocessing ends its processes while it is on its way
-        if isinstance(error, SystemExit) and error.code not in (None, 0):
-            if error.__context__ is None and isinstance(error.code, str):
-                self._note_ending(_describe_exit(error.code, *_frames(error.__traceback__)))
-            error = error.__context__  # which a wrapper has turned into an exit code
+        if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
+            error = error.__context__ or error  # which a wrapper has turned into an exit code
+        exit_ending = EXIT_CALLS.find_ending()
         if error is not None:
             self.note(error)
-        elif self._exit_call is not None and self._exit_call.ends_program():
-            self._note_ending(self._exit_call.ending)
+        elif exit_ending is not None:
+            self._note_ending(exit_ending)
         self.abandon()
 
     def abandon(self) -> None:
         """Leave hooks and signals alone; in a forked child the notes are the parent's."""
         self._is_on = False
-        self._exit_call = None
+        EXIT_CALLS.end()
         while self._put_back:
             self._put_back.pop()()
         self._leave_signals()
 
     def note(self, error: BaseException, thread: str | None = None) -> None:
         """Write down an uncaught exception, once; `thread` is its thread's name, None = the main one."""
-        if not self._is_on or error is self._noted_error or isinstance(error, _ORDERLY):
+        if not self._is_on or error is self._noted_error or not _is_failure(error):
             return
         self._noted_error = error
         if thread is None:
-            self._exit_call = None  # it was caught
-        frames, user_frame = _frames(error.__traceback__)
-        self._note_ending(
-            Ending(
-                at_ns=now(),
-                cause=type(error).__qualname__,
-                message=_describe_error(error),
-                thread=thread,
-                user_frame=user_frame,
-                frames=frames,
-            )
-        )
+            EXIT_CALLS.forget()
+        self._note_ending(describe_exception(error, thread))
 
     def _note_ending(self, ending: Ending) -> None:
         self._append_line(format_line("endings", ending))
-
-    def _wrap_exit(self, program_exit: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(program_exit)
-        def exit_program(*status: Any, **unknown: Any) -> Any:
-            if len(status) == 1 and isinstance(status[0], str) and self._is_on:
-                contained(self._note_exit)(status[0], sys._getframe(1))  # noqa: SLF001 - its caller
-            return program_exit(*status, **unknown)
-
-        return exit_program
-
-    def _note_exit(self, text: str, frame: FrameType) -> None:
-        """Keep the text of a call of `sys.exit` in the main thread; the program may still catch it."""
-        if threading.current_thread() is threading.main_thread():
-            self._exit_call = _ExitCall(text, frame)
 
     def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_pass_on(
@@ -191,32 +159,6 @@ class EndNotes:
             contain(error)
 
 
-class _ExitCall:
-    """A call of `sys.exit` with a text; it ends the program unless the SystemExit is caught."""
-
-    def __init__(self, text: str, frame: FrameType) -> None:
-        outer_frames = [frame]
-        while (outer_frame := outer_frames[-1].f_back) is not None:
-            outer_frames.append(outer_frame)
-        self.ending = _describe_exit(
-            text, *_describe_frames((frame.f_code, frame.f_lineno) for frame in outer_frames)
-        )
-        # Its variables are those of the main module, so that nothing lives longer.
-        self._outermost_frame = outer_frames[-1]
-
-    def ends_program(self) -> bool:
-        """Return True if an exception has left the outermost frame: it did not run to its end."""
-        frame: FrameType | None = sys._getframe()  # noqa: SLF001 - whether that one still runs
-        while frame is not None:
-            if frame is self._outermost_frame:
-                return False
-            frame = frame.f_back
-        from opcode import opname  # noqa: PLC0415 - few need it
-
-        code = self._outermost_frame.f_code.co_code
-        return not opname[code[self._outermost_frame.f_lasti]].startswith("RETURN_")
-
-
 class _Dump:
     """A file for faulthandler, which uses it until the program gives it another one."""
 
@@ -251,7 +193,10 @@ class _DumpFile:
 
 
 def open_on_failure(open_recording: Callable[[], object]) -> None:
-    """Begin a recording when an uncaught exception ends this process before its first event."""
+    """Begin a recording when an uncaught exception ends this process before its first event.
+
+    `open_on_exit` does so at its exit, for a SystemExit.
+    """
     program_hook = sys.excepthook
 
     def note_and_pass_on(
@@ -259,7 +204,7 @@ def open_on_failure(open_recording: Callable[[], object]) -> None:
     ) -> None:
         try:
             if STATE.waiting is not None and isinstance(error, Exception):
-                contained(open_recording)()
+                contained(_open_for_failure)(open_recording)
                 recording: Any = STATE.recording
                 if recording is not None:
                     contained(recording.end_notes.note)(error)
@@ -267,56 +212,23 @@ def open_on_failure(open_recording: Callable[[], object]) -> None:
             program_hook(kind, error, traceback)
 
     sys.excepthook = note_and_pass_on
+    EXIT_CALLS.begin()
 
 
-def _describe_error(error: BaseException) -> str:
-    """Return the first line of an exception's text, and the last one of a traceback that it quotes.
-
-    So do exceptions that came from another process, as from a worker of a DataLoader.
-    """
-    try:
-        return _shorten_text(str(error))
-    except Exception:  # noqa: BLE001 - exceptions may fail to describe themselves
-        return ""
+def open_on_exit(open_recording: Callable[[], object]) -> None:
+    """Begin a recording at the exit of a process that a SystemExit ended before its first event."""
+    if STATE.waiting is not None and EXIT_CALLS.find_ending() is not None:
+        _open_for_failure(open_recording)
 
 
-def _shorten_text(text: str) -> str:
-    """Return the first line of a text, and the last one of a traceback that it quotes."""
-    lines = text.strip().splitlines()
-    quoted = lines[-1:] if any("Traceback (" in line for line in lines[1:]) else []
-    return " ".join([*lines[:1], *quoted])[:MAX_MESSAGE]
+def _open_for_failure(open_recording: Callable[[], object]) -> None:
+    """Begin a recording, unless a rank started this process, as a helper."""
+    if not is_helper_of_rank():
+        open_recording()
 
 
-def _describe_exit(text: str, frames: list[str], user_frame: str | None) -> Ending:
-    return Ending(
-        at_ns=now(),
-        cause="SystemExit",
-        message=_shorten_text(text),
-        user_frame=user_frame,
-        frames=frames,
-    )
-
-
-def _frames(traceback: TracebackType | None) -> tuple[list[str], str | None]:
-    """Return an exception's frames as texts, innermost first, and the innermost of the user's code."""
-    codes_and_lines = []
-    while traceback is not None:
-        codes_and_lines.append((traceback.tb_frame.f_code, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    return _describe_frames(reversed(codes_and_lines))
-
-
-def _describe_frames(
-    codes_and_lines: Iterable[tuple[CodeType, int]],
-) -> tuple[list[str], str | None]:
-    """Return frames, innermost first, as texts, and the innermost of the user's code."""
-    from tracelens_instrument.stacks.frame_paths import make_path_shortener  # noqa: PLC0415 - few fail
-
-    shorten = make_path_shortener()
-    frames: list[str] = []
-    user_frame = None
-    for code, line in codes_and_lines:
-        frames.append(f"{code.co_name} ({shorten(code.co_filename)}:{line})")
-        if user_frame is None and not is_library_file(code.co_filename):
-            user_frame = frames[-1]
-    return frames[:MAX_FRAMES], user_frame
+def _is_failure(error: BaseException) -> bool:
+    """Return True if an exception is a failure, and no orderly end."""
+    if isinstance(error, SystemExit):
+        return is_failure(error.code)
+    return not isinstance(error, GeneratorExit)

@@ -25,7 +25,7 @@ from tracelens_instrument.core.failures import (
 from tracelens_instrument.core.identity import identify, read_launcher, with_hook_values
 from tracelens_instrument.core.registry import REGISTRY
 from tracelens_instrument.core.state import NO_STEP, STATE, Waiting
-from tracelens_instrument.endings import open_on_failure
+from tracelens_instrument.endings import open_on_exit, open_on_failure
 from tracelens_instrument.recording import Recording
 from tracelens_instrument.retention.detail_switch import DetailSwitch
 from tracelens_instrument.retention.policy import (
@@ -197,6 +197,7 @@ def end(*, wait: bool = False) -> None:
     With `wait` the file exists afterwards, unless one warning says otherwise.
     """
     with _GUARD.lock:
+        contained(open_on_exit)(open_at_first_use)
         STATE.waiting = None
         recording = current_recording()
         _run_callbacks(_callbacks, "stopped")

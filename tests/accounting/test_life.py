@@ -118,7 +118,7 @@ def test_attempts_that_recorded_nothing_are_counted_by_their_launches_and_exits(
     assert life.attempts["ranks"].to_list() == [1, 0, 2, 1]
     assert life.attempts["failure"].to_list()[1:] == [
         "the command failed before anything was recorded",
-        "rank 0 failed first: exit code 3",
+        "all 2 ranks failed before anything was recorded: exit code 3",
         None,
     ]
     assert life.uses["ns"].sum() == life.wall_ns
@@ -133,6 +133,51 @@ def test_launches_of_several_hosts_at_a_time_are_one_attempt() -> None:
     trace = job.trace()
     journal = (*trace.journal[:-1], Ended(at_ns=WALL_BEGIN_NS + job.now_ns, code=1))
     assert len(find_attempts(trace.with_(journal=journal))) == 1
+
+
+def find_unrecorded(ranks: dict[int, int | None], at_ns: int) -> tuple[Exited, ...]:
+    """Return the exits of processes that started and left no recording, by rank the code."""
+    begin_ns = WALL_BEGIN_NS + at_ns
+    return tuple(
+        Exited(begin_ns + S, "worker", rank, "host", 900 + rank, begin_ns, code, has_recorded=False)
+        for rank, code in ranks.items()
+    )
+
+
+def test_attempts_that_recorded_nothing_count_if_their_starts_were_seen() -> None:
+    """The processes died before their first event: between two attempts, and after the last one."""
+    trace = write_restarted(("ValueError", "bad"), ("ValueError", "bad"), worlds=(2, 2))
+    between, after = (find_unrecorded({0: 5, 1: 5}, ns) for ns in (15 * S, 40 * S))
+    life = measure_life(trace.with_(journal=(*between, *after)))
+    assert life is not None
+    failures = life.attempts["failure"].to_list()
+    assert failures[1] == "all 2 ranks failed before anything was recorded: exit code 5"
+    assert failures[3] == failures[1]
+    assert life.uses["ns"].sum() == life.wall_ns
+    assert (len(failures), len(life.lives), life.numbers) == (4, 2, (1, 3))
+
+
+def test_rank_that_recorded_nothing_belongs_to_the_attempt_of_the_others() -> None:
+    """It died at its start, and the others noticed that they could not reach it."""
+    refused = ("ConnectionRefusedError", "Connection refused")
+    trace = write_restarted(("ValueError", "bad"), refused, worlds=(2, 1), failed_starts=[1])
+    exits = find_unrecorded({1: 5}, 20 * S + 500 * MS)
+    life = measure_life(trace.with_(journal=exits))
+    assert life is not None
+    assert life.attempts["failure"][1] == (
+        "rank 1 failed first before anything was recorded: exit code 5"
+    )
+
+
+def test_process_that_recorded_later_is_not_counted_twice() -> None:
+    """Its start was seen before its recording was."""
+    trace = write_restarted(("ValueError", "bad"), None, worlds=(2, 2))
+    begin_ns = WALL_BEGIN_NS + S
+    exited = Exited(
+        begin_ns + 12 * S, "worker", 0, "host", 100, begin_ns - S, 1, has_recorded=False
+    )
+    attempts = find_attempts(trace.with_(journal=(exited,)))
+    assert [len(attempt.lives) for attempt in attempts] == [2, 2]
 
 
 def test_failure_of_each_attempt_is_told_with_rank_step_message_and_line() -> None:

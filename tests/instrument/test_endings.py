@@ -14,6 +14,7 @@ from tracelens.schema.side import SideTables
 
 pytestmark = pytest.mark.end_to_end
 
+
 PROGRAM = """
 import faulthandler, multiprocessing, os, signal, sys, threading, time
 import tracelens as tl
@@ -72,6 +73,7 @@ def test_exception_is_noted_with_its_message_and_frame(tmp_path: Path) -> None:
         'sys.exit("no learning rate")',
         'try: sys.exit("no learning rate")\n    finally: work = None',
         'import argparse; argparse._sys.exit("no learning rate")',
+        'sys.exit(ValueError("no learning rate"))',
     ],
 )
 def test_text_of_an_exit_is_noted(end: str, tmp_path: Path) -> None:
@@ -85,20 +87,65 @@ def test_text_of_an_exit_is_noted(end: str, tmp_path: Path) -> None:
     assert [frame.split()[0] for frame in ending.frames] == ["work", "<module>"]
 
 
+def test_code_of_an_exit_is_noted(tmp_path: Path) -> None:
+    code, text, side = run(tmp_path, "sys.exit(3)")
+    ending = only(side)
+    assert (code, text) == (3, "")
+    assert (ending.cause, ending.message) == ("exit code 3", "")
+    assert ending.user_frame is not None
+    assert ending.user_frame.startswith("work (")
+
+
+def test_exception_that_becomes_an_exit_code_is_noted(tmp_path: Path) -> None:
+    code, _, side = run(tmp_path, "try: 1 / 0\n    except ZeroDivisionError: sys.exit(1)")
+    assert (code, only(side).cause) == (1, "ZeroDivisionError")
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", 'raise SystemExit("no data")'])
+def test_exit_of_a_process_of_multiprocessing_is_noted(end: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED.replace("1 / 0", end), tmp_path],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    (recording,) = list_recordings(tmp_path)
+    assert done.stdout.strip() == ("3" if "3" in end else "1")
+    ending = only(read(recording).side)
+    expected = ("exit code 3", "") if "3" in end else ("SystemExit", "no data")
+    assert (ending.cause, ending.message) == expected
+    assert (ending.user_frame or "").startswith("rank (")
+
+
+def test_exit_of_a_thread_is_noted_with_its_name(tmp_path: Path) -> None:
+    """Python ends the thread without a word."""
+    end = """
+    def load(): raise SystemExit("no data")
+    thread = threading.Thread(target=load, name="loader"); thread.start(); thread.join()"""
+    code, text, side = run(tmp_path, end)
+    ending = only(side)
+    assert (code, text, ending.thread) == (0, "", "loader")
+    assert (ending.cause, ending.message) == ("SystemExit", "no data")
+    assert (ending.user_frame or "").startswith("load (")
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [
         ('try: sys.exit("text")\n    except SystemExit: pass', 0),
+        ('try: sys.exit("text")\n    except SystemExit: pass\n    sys.exit(0)', 0),
+        ('try: raise SystemExit("text")\n    except SystemExit: pass', 0),
+        ('SystemExit("text")', 0),
+        ("raise SystemExit", 0),
+        ("raise SystemExit(256)", 0),
         ('try: sys.exit("text")\n    except SystemExit: pass\n    tl.stop()', 0),
-        ("sys.exit(3)", 3),
         ("sys.exit()", 0),
-        (
-            'thread = threading.Thread(target=sys.exit, args=["text"]); thread.start(); thread.join()',
-            0,
-        ),
+        ("thread = threading.Thread(target=sys.exit); thread.start(); thread.join()", 0),
     ],
 )
-def test_exit_that_is_caught_or_has_no_text_is_not_noted(
+def test_exit_that_is_caught_or_no_failure_is_not_noted(
     end: str, code: int, tmp_path: Path
 ) -> None:
     returned, text, side = run(tmp_path, end)
@@ -140,7 +187,7 @@ def test_exception_of_a_thread_is_noted_with_its_name(tmp_path: Path) -> None:
     assert (code, only(side).cause, only(side).thread) == (0, "ZeroDivisionError", "loader")
 
 
-@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize("end", ["pass", "os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_nothing_is_noted_where_nothing_can_be(tmp_path: Path, end: str) -> None:
     _, _, side = run(tmp_path, end)
     assert side.endings == ()
@@ -203,6 +250,41 @@ def test_rank_that_fails_before_its_first_event_leaves_a_recording(tmp_path: Pat
     (recording,) = list_recordings(tmp_path)
     side = read(recording).side
     assert (side.process.rank, only(side).cause, only(side).message) == (1, "ImportError", "flash")
+
+
+def start_rank(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as rank 1, which records from its first event on."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import tracelens_instrument.recorder\n{program}"],
+        env=clean_environment(TRACELENS_DIR=str(folder), RANK="1", WORLD_SIZE="2"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_rank_that_exits_before_its_first_event_leaves_a_recording(tmp_path: Path) -> None:
+    assert start_rank(tmp_path, "import sys; sys.exit(4)").returncode == 4
+    (recording,) = list_recordings(tmp_path)
+    side = read(recording).side
+    assert (side.process.rank, only(side).cause, only(side).message) == (1, "exit code 4", "")
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(4)", "1 / 0"])
+@pytest.mark.parametrize("shell", [False, True])
+def test_helper_of_a_rank_is_no_rank(end: str, shell: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """A rank asks another Python what it can do, before its first event."""
+    helper = f"import tracelens_instrument.recorder\n{end}"
+    words = '["sh", "-c", f"{shlex.join(words)}; exit $?"]' if shell else "words"
+    program = f"""
+import shlex, subprocess, sys
+words = [sys.executable, "-c", {helper!r}]
+print(subprocess.run({words}, stderr=subprocess.DEVNULL).returncode)
+"""
+    done = start_rank(tmp_path, program)
+    assert done.stdout.strip() in {"4", "1"}, done.stderr
+    assert not list_recordings(tmp_path) if tmp_path.exists() else True
 
 
 def test_message_of_another_process_keeps_its_reason(tmp_path: Path) -> None:

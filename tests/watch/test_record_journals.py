@@ -9,7 +9,10 @@ from typing import Final
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.record import run_record
+from support.watch.commanded import commanded
 
+from tracelens import load
+from tracelens.accounting.life.ledger import measure_life
 from tracelens.schema.life import Ended, Exited, Launched, Signalled, read_journals
 from tracelens.watch.watcher import Watcher
 
@@ -75,6 +78,76 @@ def test_a_watch_beside_it_changes_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert "rank 0 of 1 records" in done.stderr
     assert "ended with exit code 3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ('raise ValueError("loss is nan")', "1: ValueError (loss is nan) at end (<string>:"),
+        ("sys.exit(3)", "3 at end (<string>:"),
+        ('sys.exit("no data")', "1: SystemExit (no data) at end (<string>:"),
+    ],
+)
+def test_a_watch_says_why_a_process_ended(end: str, reason: str, tmp_path: Path) -> None:
+    program = PROGRAM.replace("sys.exit(code)", f"def end(): {end}\nend()")
+    command = ("--", sys.executable, "-c", program, "0")
+    done = run_record("--watch", "--no-verdict", "--out", tmp_path / "t", *command)
+    assert f"ended with exit code {reason}" in done.stderr
+
+
+def test_a_watch_says_after_which_call_a_process_ended(tmp_path: Path) -> None:
+    """If the program marks no steps."""
+    with commanded(tmp_path, world=2) as process:
+        process.tell("[reduce.begin(seq=i, nbytes=8).end() for i in range(99)]")
+        watcher = Watcher(tmp_path)
+        watcher.look()
+        process.process.kill()
+        process.process.wait()
+    text = "".join(news.sentence for news in [*watcher.look(), *watcher.close()])
+    assert "after 99 calls in 'world', the last one allreduce" in text
+
+
+# A launcher that starts its ranks again; the second time they end before their first event.
+RESTARTER: Final = """
+import os, subprocess, sys
+for attempt in range(2):
+    ranks = []
+    for rank in range(int(sys.argv[2])):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": sys.argv[2]}
+        command = [sys.executable, "-c", sys.argv[1], str(attempt)]
+        ranks.append(subprocess.Popen(command, env=environment))
+    codes = [rank.wait() for rank in ranks]
+sys.exit(max(codes))
+"""
+RESTARTED: Final = """
+import os, subprocess, sys, time
+import tracelens as tl
+subprocess.run([sys.executable, "-c", "raise SystemExit(1)"])  # a helper, which is no rank
+time.sleep(2)
+if sys.argv[1] == "1":
+    os._exit(5)
+with tl.step(0):
+    time.sleep(2)
+os._exit(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_that_end_before_their_first_event_are_journaled(world: int, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    command = (sys.executable, "-c", RESTARTER, RESTARTED, world)
+    done = run_record("--watch", "--no-verdict", "--out", folder, "--", *command)
+    exits = [entry for entry in read_journals(folder) if isinstance(entry, Exited)]
+    recorded = sorted((entry.rank, entry.code) for entry in exits if entry.has_recorded)
+    unrecorded = sorted((entry.rank, entry.code) for entry in exits if not entry.has_recorded)
+    assert recorded == [(rank, 3) for rank in range(world)]
+    assert unrecorded == [(rank, 5) for rank in range(world)]
+    assert "ended with exit code 5 before it recorded anything" in done.stderr
+    life = measure_life(load.open(folder))
+    assert life is not None
+    assert life.attempts["world"].to_list() == [world, world]
+    assert "before anything was recorded: exit code 5" in life.attempts["failure"][1]
 
 
 # A launcher that is killed as soon as its ranks record; they go on until they are told to end.

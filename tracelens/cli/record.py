@@ -110,12 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write(_describe_left_behind(command, child_code, live_ranks, folder))
     elif rank is None:
         files = _find_recordings(folder) - files_before
-        summary = (
-            _summarize(folder, files, attachments)
-            if files
-            else _explain_nothing(attachments, exit_code)
-        )
-        _write_result(summary, exit_code)
+        _write_result(_summarize(folder, files, attachments, exit_code), exit_code)
         _write_unrecorded(attachments if files else ())
         if files and not arguments.no_verdict:
             _write_verdict(folder)
@@ -205,8 +200,12 @@ def _run_recorded(
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as listing:
         variables = variables | {ATTACHED_VARIABLE: listing.name}
         child_code = run_child(
-            command, variables, lambda pid: journal.wait_for(pid, looks), journal.note_signal
+            command,
+            variables,
+            lambda pid: journal.wait_for(pid, looks, Path(listing.name)),
+            journal.note_signal,
         )
+        journal.note_starts()
         return child_code, list(dict.fromkeys(listing.read().splitlines()))
 
 
@@ -401,24 +400,32 @@ def _describe_left_behind(
     return f"{name} {ending}; {ranks_text} on recording: tracelens watch {_quote_path(folder)}"
 
 
-def _summarize(folder: Path, files: Collection[Path], attachments: Sequence[str]) -> str:
-    """Return a sentence on what was recorded, by which hooks, and where."""
+def _summarize(
+    folder: Path, files: Collection[Path], attachments: Sequence[str], exit_code: int
+) -> str:
+    """Return a sentence on what was recorded, by which hooks, and where; or why nothing was."""
     from tracelens_instrument.core.attachments import (
         LOADED_BY,
         RECORDED_TO,
         STARTED_BY,
+        STARTED_PROCESS,
         USED,
     )
 
+    if not files:
+        return _explain_nothing(attachments, exit_code)
     event_count = sum(map(_count_events, files))
+    folder_text = _quote_path(folder)
+    if exit_code and not event_count:
+        explanation = _explain_nothing(attachments, exit_code)
+        return f"{explanation} How it failed: tracelens analyze {folder_text}"
     amount = f"{_count(files, 'process', 'processes')} with {event_count:,} events"
     attachments = [
         entry
         for entry in attachments
-        if not entry.startswith((USED, LOADED_BY, STARTED_BY, RECORDED_TO))
+        if not entry.startswith((USED, LOADED_BY, STARTED_BY, STARTED_PROCESS, RECORDED_TO))
     ]
     hooks = f" ({', '.join(attachments)})" if attachments else ""
-    folder_text = _quote_path(folder)
     return f"recorded {amount}{hooks} to {folder_text}; next: tracelens analyze {folder_text}"
 
 

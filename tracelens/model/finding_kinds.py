@@ -397,6 +397,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
                 "{who} ended by itself{where} and noted no error; {others} ended after it ({causes})."
             ),
             "all": "All {count} ranks failed alike{where}: {cause}.",
+            "start": "Attempt {attempt} failed before its first step: {failure}.",
         },
     ),
     FindingKind(

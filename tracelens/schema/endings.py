@@ -43,10 +43,10 @@ _SIGNALS: Final = {
 class Ending:
     """What ended a process, or a thread of it.
 
-    `at_ns` is a time of this process's monotonic clock. `cause` is the type of an exception, or the name
-    of a signal, such as ``SIGTERM``. `frames` are ``function (file:line)``, innermost first, and
-    `user_frame` is the innermost one outside of libraries. `thread` is null for the main thread, whose
-    exception ends the process.
+    `at_ns` is a time of this process's monotonic clock. `cause` is the type of an exception, the name of
+    a signal, such as ``SIGTERM``, or ``exit code N`` of a SystemExit without a text. `frames` are
+    ``function (file:line)``, innermost first, and `user_frame` is the innermost one outside of
+    libraries. `thread` is null for the main thread, whose exception ends the process.
     """
 
     at_ns: int

@@ -1,6 +1,11 @@
-"""Which rank a launcher has made of a process, by the variables that it sets."""
+"""Which rank a launcher has made of a process, by the variables that it sets.
+
+The Python of each rank reports its start to the `record` that runs the launcher, in a line of a file.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +31,34 @@ def read_launcher(environment: Mapping[str, str]) -> tuple[int, int, int] | None
             world = _read_number(environment, world_variable) or 1
             return rank, world, _read_number(environment, local_rank_variable) or 0
     return None
+
+
+STARTED_PROCESS: Final = "process of rank: "  # how a line begins that reports the start of a rank
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """A process of a rank whose Python has started; `started_ns` is wall time."""
+
+    rank: int
+    world: int
+    pid: int
+    started_ns: int
+
+    def to_line(self) -> str:
+        """Return it as a line, without its end."""
+        return f"{STARTED_PROCESS}{self.rank}/{self.world}/{self.pid}/{self.started_ns}"
+
+    @classmethod
+    def parse(cls, line: str) -> StartedProcess | None:
+        """Read it from a line; None if the line is of another kind."""
+        if not line.startswith(STARTED_PROCESS):
+            return None
+        try:
+            rank, world, pid, started_ns = map(int, line.removeprefix(STARTED_PROCESS).split("/"))
+        except ValueError:
+            return None
+        return cls(rank, world, pid, started_ns)
 
 
 def _read_number(environment: Mapping[str, str], name: str) -> int | None:

@@ -62,7 +62,8 @@ class Exited:
 
     `code` is its exit code, negative for the number of a signal; null if nobody could read it.
     `incarnation` is that of its recording. `is_out_of_memory` is True if its control group or the kernel
-    counted a kill for want of memory meanwhile.
+    counted a kill for want of memory meanwhile. `has_recorded` is False for the process of a rank that
+    started and left no recording; its `incarnation` is when its Python started.
     """
 
     at_ns: int
@@ -73,6 +74,7 @@ class Exited:
     incarnation: int = 0
     code: int | None = None
     is_out_of_memory: bool = False
+    has_recorded: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,27 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import UnusableInput
 from tracelens.schema.gate import open_regular
 from tracelens.schema.host import find_segments, host_name
+from tracelens.schema.launchers import StartedProcess
 from tracelens.schema.life import Ended, Journal, Launched, Signalled
 from tracelens.schema.ownership import belongs_to
-from tracelens.schema.side import parse_lines
+from tracelens.schema.side import Process, parse_lines
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, SIDE_FILE
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.processes import is_descendant, is_on_this_host, read_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from io import FileIO
     from pathlib import Path
     from typing import Self
 
     from tracelens.schema.life import Entry, Exited
-    from tracelens.schema.side import Process
 
 __all__ = ["CommandJournal", "JobExits"]
 
@@ -49,7 +51,8 @@ _PROCESS_LINE: Final = b'{"table":"process"'
 class JobExits:
     """Finds the recorded processes of a trace folder on this host, and notices their ends.
 
-    `has_found` says that there was one.
+    `has_found` says that there was one. Processes of ranks that started and do not record are watched,
+    too, if they report their start.
     """
 
     def __init__(self, folder: Path, is_ours: Callable[[Process], bool]) -> None:
@@ -58,6 +61,65 @@ class JobExits:
         self._begun_ns: dict[str, int] = {}
         self.has_found = False
         self.exits = ExitWatch()
+        self._starts: FileIO | None = None
+        self._started: set[tuple[int, int]] = set()  # pid and incarnation
+
+    def follow_starts(self, path: Path) -> None:
+        """Read the starts of ranks from this file from now on."""
+        with suppress(OSError, UnusableInput):
+            self._starts = open_regular(path)
+
+    def find_started(self) -> None:
+        """Watch the processes of ranks that reported their start since."""
+        for line in () if self._starts is None else self._starts.readlines():
+            start = StartedProcess.parse(line.decode(errors="replace").rstrip("\n"))
+            if start is not None:
+                self._started.add((start.pid, start.started_ns))
+                self.exits.add(
+                    Process(
+                        rank=start.rank,
+                        world=start.world,
+                        host=host_name(),
+                        pid=start.pid,
+                        incarnation=start.started_ns,
+                    )
+                )
+
+    def wait(self, timeout_s: float) -> tuple[list[Exited], bool]:
+        """Wait until a process ends, for at most `timeout_s`.
+
+        Returns the processes that have ended, and whether the command has. A process that left no
+        recording counts only if it failed.
+        """
+        entries, has_ended = self.exits.wait(timeout_s)
+        recorded_entries = [entry for entry in entries if not self._is_start(entry)]
+        failed_starts = [
+            replace(entry, has_recorded=False)
+            for entry in entries
+            if self._is_start(entry) and entry.code != 0 and not self._has_recorded(entry)
+        ]
+        return recorded_entries + failed_starts, has_ended
+
+    @property
+    def watched(self) -> list[Process]:
+        """The recorded processes that have not ended."""
+        return [process for process in self.exits.watched if not self._is_start(process)]
+
+    def close(self) -> None:
+        """Close all files."""
+        self.exits.close()
+        if self._starts is not None:
+            self._starts.close()
+
+    def _is_start(self, process: Process | Exited) -> bool:
+        return (process.pid, process.incarnation) in self._started
+
+    def _has_recorded(self, entry: Exited) -> bool:
+        """Return True if a process left a recording, by the names in the folder."""
+        mark = f"-{entry.pid}."
+        with suppress(OSError), os.scandir(self._folder) as names:
+            return any(mark in name.name for name in names)
+        return False
 
     def find_new(self) -> None:
         """Watch the processes whose recordings appeared since."""
@@ -102,15 +164,21 @@ class CommandJournal:
         self._launched_ns = time.time_ns()
         self._pid = 0
         self._journal: Journal | None = None
+        self._pending: list[Entry] = []  # until there is a journal
         self._jobs = JobExits(folder, self._is_ours)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._jobs.exits.close()
+        self._jobs.close()
 
-    def wait_for(self, pid: int, on_look: Callable[[list[Exited]], None] | None = None) -> None:
+    def wait_for(
+        self,
+        pid: int,
+        on_look: Callable[[list[Exited]], None] | None = None,
+        starts: Path | None = None,
+    ) -> None:
         """Wait until the command has ended, and journal how its processes end meanwhile.
 
         Return before if the system cannot tell, or if the journal fails.
@@ -118,13 +186,17 @@ class CommandJournal:
         Args:
             pid: That of the command.
             on_look: Called at each look, with the processes that have ended since the last one.
+            starts: The file to which ranks report their start.
         """
         self._pid = pid
+        if starts is not None:
+            self._jobs.follow_starts(starts)
         try:
             has_ended = not self._jobs.exits.add_other(pid)
             while not has_ended:
+                self._jobs.find_started()
                 self._jobs.find_new()
-                ended_processes, has_ended = self._jobs.exits.wait(LOOK_EVERY_S)
+                ended_processes, has_ended = self._jobs.wait(LOOK_EVERY_S)
                 self._append(ended_processes)
                 if on_look is not None:
                     on_look(ended_processes)
@@ -138,7 +210,14 @@ class CommandJournal:
 
     def list_left_behind(self) -> list[Process]:
         """Return the recorded processes of this host that have not ended."""
-        return self._jobs.exits.watched
+        return self._jobs.watched
+
+    def note_starts(self) -> None:
+        """Journal the last ranks that started and failed without a recording."""
+        self._jobs.find_started()
+        self._jobs.find_new()
+        ended_processes, _ = self._jobs.wait(0)
+        self._append(ended_processes)
 
     def end(self, code: int) -> None:
         """Journal the end of the command, and of processes that end just after it."""
@@ -146,13 +225,14 @@ class CommandJournal:
         self._jobs.find_new()
         self._append([])
         end_s = time.monotonic() + GRACE_S
-        while self._jobs.exits.watched and time.monotonic() < end_s:
-            ended_processes, _ = self._jobs.exits.wait(LOOK_EVERY_S)
+        while self._jobs.watched and time.monotonic() < end_s:
+            ended_processes, _ = self._jobs.wait(LOOK_EVERY_S)
             self._append(ended_processes)
         if self._journal is not None:
             self._append([Ended(ended_ns, code)])
 
     def _append(self, entries: Sequence[Entry]) -> None:
+        self._pending += entries
         with suppress(OSError):
             if self._journal is None and self._jobs.has_found:
                 self._journal = Journal(self._folder)
@@ -161,8 +241,8 @@ class CommandJournal:
             if self._journal is not None:
                 while self._signals:
                     self._journal.append(self._signals.pop(0))
-                for entry in entries:
-                    self._journal.append(entry)
+                while self._pending:
+                    self._journal.append(self._pending.pop(0))
 
     def _is_ours(self, process: Process) -> bool:
         if process.parent_rank_pid is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Int8s, Int32s, Ints
     from tracelens.conversion.columns import Records
+    from tracelens.schema.endings import Ending
     from tracelens.schema.side import Communicator, DetailChange, Process
     from tracelens.watch.segments import NewRecords
 
@@ -166,6 +167,11 @@ class LiveRecording:
     def is_complete(self) -> bool:
         """Whether the process ended its recording itself."""
         return self._side.is_complete
+
+    @property
+    def ending(self) -> Ending | None:
+        """What ended the process by its own note: an exception, or its exit; None without one."""
+        return self._side.ending
 
     @property
     def detail_changes(self) -> list[DetailChange]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tracelens.accounting.life.failed_attempts import describe_last_call
 from tracelens.accounting.life.orders import describe_exit_code
 from tracelens.accounting.watched_stalls import list_python_frames
 from tracelens.model import fmt
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracelens.schema.life import Ended, Exited, Launched, Stalled
+    from tracelens.watch.beginnings import Nothing
     from tracelens.watch.job import JobProcess
     from tracelens.watch.recording import LiveRecording, OpenSpan
     from tracelens.watch.stalls import Stall
@@ -28,6 +30,7 @@ __all__ = [
     "describe_end",
     "describe_end_of_command",
     "describe_ending",
+    "describe_nothing",
     "describe_resumption",
     "describe_stacks",
     "describe_stall",
@@ -76,6 +79,25 @@ def describe_absence(absence: Absence) -> str:
     if absence.stacks.reasons:
         lines.append(f"no stacks of {join_reasons(absence.stacks.reasons)}")
     return "\n".join(lines)
+
+
+def describe_nothing(nothing: Nothing) -> str:
+    """Report that nothing was recorded for long, and what is left of the job on this host."""
+    waited = fmt.duration(nothing.waited_ns)
+    if nothing.has_ended:
+        return (
+            "no process of this host names the trace folder any more, and none of them has recorded "
+            "anything: does the program use a framework that is recorded? See tracelens doctor"
+        )
+    if nothing.pids:
+        count = fmt.count(len(nothing.pids), "process", "processes")
+        verb = "runs" if len(nothing.pids) == 1 else "run"
+        return f"nothing was recorded for {waited}; {count} of the job {verb} on this host"
+    folder = "" if nothing.has_folder else "the folder does not exist yet, and "
+    return (
+        f"nothing was recorded for {waited}: {folder}no process of this host was started to record "
+        "there (TRACELENS_DIR); the watch goes on waiting"
+    )
 
 
 def describe_status(status: JobStatus) -> str:
@@ -251,8 +273,13 @@ def describe_end(entry: Exited, member: JobProcess | None) -> str:
     if entry.is_out_of_memory:
         ending += ", for want of memory"
     recording = None if member is None else member.recording
-    where = "" if recording is None or entry.code == 0 else _describe_last_span(recording, entry)
-    return f"{name} (pid {entry.pid}) {ending}{where}"
+    if not entry.has_recorded:
+        return f"{name} (pid {entry.pid}) {ending} before it recorded anything"
+    if recording is None or entry.code == 0:
+        return f"{name} (pid {entry.pid}) {ending}"
+    reason = _describe_reason(recording, entry)
+    where = _describe_last_span(recording, entry)
+    return f"{name} (pid {entry.pid}) {ending}{reason}{where}"
 
 
 def describe_end_of_command(launched: Launched, ended: Ended, running_ranks: Sequence[int]) -> str:
@@ -292,6 +319,17 @@ def _to_plural(predicate: str) -> str:
     return f"were{predicate.removeprefix('was')}" if predicate.startswith("was ") else predicate
 
 
+def _describe_reason(recording: LiveRecording, entry: Exited) -> str:
+    """Describe the exception that ended a process, or the line that chose its exit code."""
+    noted = recording.ending
+    if noted is None or (entry.code is not None and entry.code < 0):
+        return ""
+    is_known = noted.cause == f"exit code {entry.code}"
+    message = f" ({clean(noted.message)})" if noted.message else ""
+    reason = "" if is_known else f": {clean(noted.cause)}{message}"
+    return f"{reason} at {clean(noted.user_frame)}" if noted.user_frame else reason
+
+
 def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:
     """Name the span that an exception left, or in which one a process was killed."""
     failed = recording.exception
@@ -301,7 +339,17 @@ def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:
     span = recording.innermost
     if span is not None:
         return f"; it was in {_describe_span(span)}"
-    return f" after step {recording.steps[-1].number}" if recording.steps else ""
+    if recording.steps:
+        return f" after step {recording.steps[-1].number}"
+    calls = [
+        (log.last_completed, log.group.name)
+        for log in recording.call_logs.values()
+        if log.last_completed is not None
+    ]
+    if not calls:
+        return ""
+    call, communicator = max(calls, key=lambda item: item[0].seq)
+    return describe_last_call(call.seq, COLLECTIVES[call.op], communicator)
 
 
 def _describe_span(span: OpenSpan) -> str:

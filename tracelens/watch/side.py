@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Int8s, Int32s, UInt32s
     from tracelens.conversion.definitions import DefinitionTable
+    from tracelens.schema.endings import Ending
     from tracelens.schema.side import ClockReading, Communicator, Definition, DetailChange, Process
 
 __all__ = ["LiveSide"]
@@ -29,7 +30,8 @@ class LiveSide:
     """What a process has said of itself so far.
 
     `clock` is its last reading of both clocks, null before the first; `is_complete` says that it ended
-    its recording itself. `communicators` are by the process' own numbers, `detail_changes` by time.
+    its recording itself. `ending` is what ended it by its own note: an exception, or its exit.
+    `communicators` are by the process' own numbers, `detail_changes` by time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,6 +53,7 @@ class LiveSide:
         self.clock: ClockReading | None = None
         self.detail_changes: list[DetailChange] = []
         self.is_complete = False
+        self.ending: Ending | None = None
         self.process: Process
         self.read_on()
         if not self._process_line:
@@ -70,6 +73,7 @@ class LiveSide:
         tables = parse_lines([*lines, self._process_line])
         self.process = tables.process
         self.is_complete |= tables.complete
+        self.ending = next((row for row in tables.endings if _ends_process(row)), self.ending)
         self.communicators |= {
             group.index: group for group in tables.communicators if _is_sound(group)
         }
@@ -115,6 +119,12 @@ class LiveSide:
         while chunk := self._file.read(io.DEFAULT_BUFFER_SIZE):
             chunks.append(chunk)
         return b"".join(chunks)
+
+
+def _ends_process(ending: Ending) -> bool:
+    """Return True for what ended the process, and not a thread, if it has the types it should have."""
+    texts = (ending.cause, ending.message, ending.user_frame or "")
+    return ending.thread is None and all(isinstance(text, str) for text in texts)
 
 
 def _is_sound(group: Communicator) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tracelens.watch.job import LiveJob
 
-__all__ = ["Absence", "StartWatch", "StartedRank", "find_started_ranks"]
+__all__ = ["Absence", "StartWatch", "StartedRank", "find_pids", "find_started_ranks"]
 
 # ns: the processes of this host are looked through so often, as long as ranks are missing [policy]
 LOOK_EVERY_NS: Final = 5 * 10**9
@@ -197,6 +197,15 @@ def find_started_ranks(folder: Path) -> dict[int, StartedRank]:
         if known_process is None or _precedence_of(process) < _precedence_of(known_process):
             ranks[rank] = process
     return ranks
+
+
+def find_pids(folder: Path) -> list[int]:
+    """Return the processes of this host that were started to record into a folder, with a rank or not.
+
+    Args:
+        folder: The trace folder, an absolute path.
+    """
+    return [pid for pid in _list_pids() if _read_variables(pid, folder) is not None]
 
 
 def _precedence_of(process: StartedRank) -> tuple[bool, int, int]:

@@ -20,6 +20,7 @@ from tracelens.schema.life import (
     read_journals,
 )
 from tracelens.watch import sentences
+from tracelens.watch.beginnings import BeginningWatch
 from tracelens.watch.exits import ExitWatch
 from tracelens.watch.job import LiveJob
 from tracelens.watch.pauses import BETWEEN_STEPS, STEP, pause_of_stack
@@ -108,6 +109,7 @@ class Watcher:
         self._journal: Journal | None = None
         self._stragglers = StragglerWatch()
         self._starts = StartWatch(folder)
+        self._beginning = None if is_parent else BeginningWatch(folder, self._begun_ns)
         self._news: list[News] = []
         self._look_due_s = 0.0
         self.stall: Stall | None = None
@@ -125,6 +127,7 @@ class Watcher:
         self.status = measure_status(self._job, self._history, now_ns)
         self._judge(now_ns)
         self._report_absence(now_ns)
+        self._report_nothing(now_ns)
         self._report_stragglers()
         if self._alert_command is not None:
             self._alert_command.advance()
@@ -208,6 +211,8 @@ class Watcher:
     @property
     def is_over(self) -> bool:
         """Whether the job has ended, and is not about to be started again."""
+        if self._has_never_recorded:
+            return True
         if not self._job.is_over:
             self._over_since_s = None
             return False
@@ -228,13 +233,16 @@ class Watcher:
 
     @property
     def exit_code(self) -> int:
-        """1 if a rank failed or the job stands still, else 0."""
-        if self.stall is not None or self.ended_code:
+        """1 if a rank failed, the job stands still, or it ended without recording, else 0."""
+        if self.stall is not None or self.ended_code or self._has_never_recorded:
             return 1
         return int(any(self._has_failed(member) for member in self._job.ranks.values()))
 
     def conclude(self) -> list[News]:
         """Report how the job ended, and why the exit code is so; nothing before there is a rank."""
+        if self._has_never_recorded:
+            sentence = f"the job has ended and recorded nothing; exit code {self.exit_code}"
+            return [News("concluded", sentence, {"exit_code": self.exit_code, "code": None})]
         if not self._job.ranks or not (self._job.is_over or self.exit_code):
             return []
         endings_by_rank = {
@@ -305,6 +313,23 @@ class Watcher:
         absence = self._starts.look(self._job, now_ns)
         if absence is not None:
             self._report(News("absent", sentences.describe_absence(absence), absence.to_facts()))
+
+    def _report_nothing(self, now_ns: int) -> None:
+        """Report that nothing was recorded for long, or that the job has ended without recording."""
+        if self._beginning is None or self._job.all_processes or self._job.other_hosts:
+            return
+        nothing = self._beginning.look(now_ns)
+        if nothing is not None:
+            self._report(News("nothing", sentences.describe_nothing(nothing), nothing.to_facts()))
+
+    @property
+    def _has_never_recorded(self) -> bool:
+        """Whether all processes of the job are gone, and none of them has recorded."""
+        return (
+            self._beginning is not None
+            and self._beginning.has_ended
+            and not self._job.all_processes
+        )
 
     def _report_stragglers(self) -> None:
         """Report ranks that have become late, or are on time again."""

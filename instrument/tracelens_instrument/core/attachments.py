@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import TYPE_CHECKING
 
-from tracelens.schema.launchers import read_launcher
+from tracelens.schema.launchers import STARTED_PROCESS, StartedProcess, read_launcher
+from tracelens_instrument.core.ancestors import is_helper_of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +19,7 @@ __all__ = [
     "LOADED_BY",
     "RECORDED_TO",
     "STARTED_BY",
+    "STARTED_PROCESS",
     "USED",
     "attached",
     "list_ranks",
@@ -55,8 +58,12 @@ def note_used(framework: str) -> None:
 
 
 def note_started() -> None:
-    """Report to `tracelens record` that the Python of a rank has started."""
+    """Report to `tracelens record` that the Python of a rank has started, and its process."""
     _report_rank(STARTED_BY)
+    launcher = read_launcher(os.environ)
+    if launcher is not None and os.environ.get(ATTACHED_VARIABLE) and not is_helper_of_rank():
+        rank, world, _ = launcher
+        _report(StartedProcess(rank, world, os.getpid(), time.time_ns()).to_line())
 
 
 def _report_rank(beginning: str) -> None:

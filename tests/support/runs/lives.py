@@ -10,6 +10,8 @@ from support.runs.traces import span, trace_of
 from tracelens.model.trace import ENDING_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tracelens.model.trace import Trace
 
 MS: Final = 1_000_000
@@ -17,8 +19,16 @@ S: Final = 1000 * MS
 WALL_BEGIN_NS: Final = 1_700_000_000 * S  # when the monotonic clock showed 0
 
 
-def write_restarted(*exceptions: tuple[str, str] | None, worlds: tuple[int, ...]) -> Trace:
-    """Return attempts of 10 steps each, numbered on, which failed in the step after (None: none)."""
+def write_restarted(
+    *exceptions: tuple[str, str] | None,
+    worlds: tuple[int, ...],
+    failed_starts: Collection[int] = (),
+) -> Trace:
+    """Return attempts of 10 steps each, numbered on, which failed in the step after (None: none).
+
+    Those of `failed_starts`, from 0, recorded no events; all of their ranks note the exception.
+    """
+    last_attempt = max({*range(len(worlds))} - {*failed_starts})
     rows: list[dict[str, Any]] = []
     columns: dict[str, Any] = {}
     clocks: list[dict[str, Any]] = []
@@ -27,15 +37,18 @@ def write_restarted(*exceptions: tuple[str, str] | None, worlds: tuple[int, ...]
         begin_ns = (1 + 20 * attempt) * S
         for rank in range(world):
             process, failed_ns = len(clocks), begin_ns + 10 * S + (world - rank) * MS
-            steps = range(10 * attempt, 10 * attempt + 10)
+            has_steps = attempt not in failed_starts
+            steps = range(10 * attempt, 10 * attempt + 10 * has_steps)
             rows += [
                 span(process, "step", begin_ns + i * S, begin_ns + (i + 1) * S, step=step)
                 for i, step in enumerate(steps)
             ]
             if exception:
-                rows.append(span(process, "step", begin_ns + 10 * S, None, step=steps[-1] + 1))
+                if has_steps:
+                    rows.append(span(process, "step", begin_ns + 10 * S, None, step=steps[-1] + 1))
                 cause, message = exception
-                if cause == "SIGTERM" or rank == world - 1 or message == "all":
+                is_noted_by_all = cause == "SIGTERM" or message == "all" or not has_steps
+                if is_noted_by_all or rank == world - 1:
                     endings.append(
                         {
                             "process": process,
@@ -57,7 +70,7 @@ def write_restarted(*exceptions: tuple[str, str] | None, worlds: tuple[int, ...]
             values = {
                 "rank": rank,
                 "world": world,
-                "main": attempt == len(worlds) - 1,
+                "main": attempt == last_attempt,
                 "complete": exception is None,
                 "child": False,
                 "first_ns": begin_ns,

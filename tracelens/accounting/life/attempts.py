@@ -96,12 +96,20 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     attempts = [_describe_attempt(trace, lives) for lives in _group_lives(_list_lives(trace))]
     if all(attempt.process is None for attempt in attempts):
         return []
-    unrecorded_lives = [
-        life
-        for life in _list_unrecorded_lives(trace)
-        if not any(_overlaps(attempt, life.begin_ns, life.end_ns) for attempt in attempts)
-    ]
-    attempts += [_describe_attempt(trace, lives) for lives in _group_lives(unrecorded_lives)]
+    other_lives: list[Life] = []
+    for life in _list_unrecorded_lives(trace):
+        overlapping = [
+            index
+            for index, attempt in enumerate(attempts)
+            if _overlaps(attempt, life.begin_ns, life.end_ns)
+        ]
+        if not overlapping:
+            other_lives.append(life)
+        for index in overlapping[-1:]:
+            lives = attempts[index].lives
+            if life.rank not in {member.rank for member in lives}:
+                attempts[index] = _describe_attempt(trace, [*lives, life])
+    attempts += [_describe_attempt(trace, lives) for lives in _group_lives(other_lives)]
     attempts += _list_failed_launches(trace, attempts)
     return sorted(attempts, key=lambda attempt: attempt.begin_ns)
 
@@ -265,6 +273,9 @@ def _list_unrecorded_lives(trace: Trace) -> list[Life]:
     """Return the workers whose exit was seen, and whose recording is not there."""
     identity = ("host", "pid", "incarnation")
     recorded = {*trace.processes.select(identity).iter_rows()}
+    incarnations: dict[tuple[str, int], list[int]] = {}
+    for host, pid, incarnation in recorded:
+        incarnations.setdefault((host, pid), []).append(incarnation or 0)
     offset_ns = find_wall_offset_ns(trace)
     return [
         Life(
@@ -281,7 +292,15 @@ def _list_unrecorded_lives(trace: Trace) -> list[Life]:
         if isinstance(entry, Exited)
         and entry.role == "worker"
         and (entry.host, entry.pid, entry.incarnation) not in recorded
+        and not _has_recorded_later(entry, incarnations.get((entry.host, entry.pid), ()))
     ]
+
+
+def _has_recorded_later(entry: Exited, incarnations: Sequence[int]) -> bool:
+    """Return True if a process that did not record at its start began to record before its exit."""
+    return not entry.has_recorded and any(
+        entry.incarnation <= incarnation <= entry.at_ns for incarnation in incarnations
+    )
 
 
 def _describe_life(

@@ -29,12 +29,14 @@ MAX_APART_OF_ECHO_NS: Final = 2_000_000_000
 _ORDERED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL", "KeyboardInterrupt")
 # Types of exceptions, and words of messages, that a rank has when its peer has ended.
 _ECHO_CAUSES: Final = (
-    *("DistBackendError", "DistNetworkError", "ConnectionError", "ConnectionResetError"),
+    *("DistBackendError", "DistNetworkError", "DistStoreError"),
+    *("ConnectionError", "ConnectionResetError"),
     *("ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError"),
 )
 _ECHO_WORDS: Final = (
     *("connection closed by peer", "connection reset", "broken pipe", "remote process exited"),
     *("socket timeout", "connection refused", "nccl watchdog", "peer closed", "timed out waiting"),
+    *("connectfullmesh failed", "waiting for clients", "wait timeout after"),
 )
 # What gloo and PyTorch put around the reason: the line of their source, and advice.
 _SOURCE_LINE: Final = re.compile(r"\[[^\[\]]*\.(?:cc|cpp|cu|h):\d+\] *")

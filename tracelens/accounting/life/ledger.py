@@ -78,7 +78,7 @@ class LifeLedger:
 
     `uses` holds whole nanoseconds that add up to `wall_ns` exactly. `is_kept_known` is False if each
     attempt numbers its steps from 0, so that it is not known which were done again. `lives` are the
-    attempts that left a recording.
+    attempts that left a recording, `numbers` say which those are, from 1.
     """
 
     wall_ns: int
@@ -86,11 +86,18 @@ class LifeLedger:
     uses: pl.DataFrame
     is_kept_known: bool
     lives: tuple[Attempt, ...] = field(repr=False)
+    numbers: tuple[int, ...] = field(repr=False, default=())
 
     @property
     def goodput(self) -> float:
         """The time of kept steps as a share of the wall time."""
         return self.share("kept")
+
+    def find_later_failures(self, attempt: Attempt) -> dict[int, str]:
+        """Return how the attempts after one that left a recording failed, by number."""
+        number = self.numbers[self.lives.index(attempt)]
+        later = self.attempts.filter((pl.col("attempt") > number) & pl.col("failure").is_not_null())
+        return dict(later.select("attempt", "failure").iter_rows())
 
     def share(self, use: str) -> float:
         """Return the share of the wall time that a use took."""
@@ -148,6 +155,7 @@ def measure_life(trace: Trace) -> LifeLedger | None:
         _to_table(rows, wall_ns),
         is_kept_known,
         tuple(attempt for attempt in attempts if attempt.process is not None),
+        tuple(number for number, attempt in enumerate(attempts, 1) if attempt.process is not None),
     )
 
 

@@ -1,13 +1,21 @@
-"""How the last attempt of a job ended, if not by itself: in a hang, by a failure, or cut off."""
+"""How the reported attempt of a job ended, if not by itself: in a hang, by a failure, or cut off.
+
+It is the last one with steps. Later attempts may have failed before their first step.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracelens.accounting.life.attempts import wall_to_common_ns
-from tracelens.accounting.life.failed_attempts import find_failed_step, is_common_failure
+from tracelens.accounting.life.failed_attempts import (
+    FailedStep,
+    find_failed_step,
+    is_common_failure,
+)
 from tracelens.accounting.life.failures import MAX_APART_OF_ECHO_NS
 from tracelens.accounting.life.ledger import min_hang_ns
 from tracelens.accounting.standstill import find_standstill
@@ -15,7 +23,6 @@ from tracelens.accounting.watched_stalls import choose_frame
 from tracelens.analyses.integrity.hangs import find_circle
 from tracelens.analyses.integrity.wording import (
     describe_blocked,
-    describe_last_step,
     describe_location,
     identify,
     list_some,
@@ -35,7 +42,41 @@ if TYPE_CHECKING:
 
 
 def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
-    """Report how the last attempt ended, if not by itself: in a hang, by a failure, or cut off."""
+    """Report how the reported attempt ended, if not by itself, and how later ones failed."""
+    findings = _report_end_of_attempt(facts, open_spans, standstill)
+    later_failures = _find_later_failures(facts)
+    if not later_failures:
+        return findings
+    if not findings:
+        return [_report_failed_start(later_failures)]
+    finding, *others = findings
+    number, failure = next(reversed(later_failures.items()))
+    sentence = f"{finding.sentence.removesuffix('.')}; in attempt {number} {failure}."
+    return [replace(finding, sentence=sentence), *others]
+
+
+def _find_later_failures(facts: Facts) -> dict[int, str]:
+    """Return how attempts after the reported one failed, by number."""
+    if facts.life_ledger is None or facts.reported_attempt is None:
+        return {}
+    return facts.life_ledger.find_later_failures(facts.reported_attempt)
+
+
+def _report_failed_start(failures: dict[int, str]) -> Finding:
+    """Report that the last attempt failed before its first step, after one that ended well."""
+    number, failure = next(reversed(failures.items()))
+    return Finding.of(
+        "crash",
+        {"attempt": str(number), "failure": failure},
+        case="start",
+        evidence={"attempt": number, "failure": failure},
+    )
+
+
+def _report_end_of_attempt(
+    facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
+) -> list[Finding]:
+    """Report how the reported attempt ended: in a hang, by a failure, or cut off."""
     failures = facts.failures
     if failures and not standstill.calls and all(failure.is_echo for failure in failures):
         # An exception closes calls: ranks whose last call failed waited in it.
@@ -175,12 +216,12 @@ def _report_silent_root(
 
 def _find_rank_that_left(facts: Facts) -> Finding | None:
     """Report a rank that ended by itself, before the others were ended for want of it."""
-    assert facts.life_ledger
+    assert facts.reported_attempt
     failures = facts.failures
     failed_ns = min(failure.at_ns for failure in failures)
     early_lives = [
         life
-        for life in facts.life_ledger.lives[-1].lives
+        for life in facts.reported_attempt.lives
         if life.is_ended
         and life.failed_ns is None
         and life.end_ns <= failed_ns + MAX_APART_OF_ECHO_NS
@@ -188,12 +229,12 @@ def _find_rank_that_left(facts: Facts) -> Finding | None:
     if not early_lives or not all(failure.is_echo for failure in failures):
         return None
     first_life = min(early_lives, key=lambda life: (life.end_ns, life.rank))
-    step = _find_last_step(facts.trace, first_life.process)
+    step, where = _find_last_step(facts.trace, first_life.process)
     return Finding.of(
         "crash",
         {
             "who": f"Rank {first_life.rank}",
-            "where": describe_last_step(step),
+            "where": where,
             "others": fmt.listing("rank", [failure.rank for failure in failures]),
             "causes": fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures))),
         },
@@ -271,13 +312,12 @@ def _find_unrecorded(
 
 def _find_outer_end(facts: Facts) -> Finding | None:
     """Report that the job was ended from outside: all its ranks got such an order."""
-    assert facts.life_ledger
-    failures, lives = facts.failures, facts.life_ledger.lives[-1].lives
+    assert facts.reported_attempt
+    failures, lives = facts.failures, facts.reported_attempt.lives
     if len(failures) < len(lives) or not all(failure.is_ordered for failure in failures):
         return None
-    step = _find_last_step(facts.trace, failures[0].process)
+    _, where = _find_last_step(facts.trace, failures[0].process)
     causes = fmt.join_words(list(dict.fromkeys(failure.cause for failure in failures)))
-    where = describe_last_step(step)
     return Finding.of(
         "ended_from_outside",
         {"cause": causes, "where": where},
@@ -292,9 +332,10 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
     step, step_text = find_failed_step(facts.trace, failure.process)
-    where = step_text + describe_location(span, None)
+    where = step_text + describe_location(span)
     assert facts.life_ledger
-    is_common = is_common_failure(facts.failures, facts.life_ledger.lives[-1])
+    assert facts.reported_attempt
+    is_common = is_common_failure(facts.failures, facts.reported_attempt)
     calls = standstill.find_calls_awaiting(failure.rank)
     all_ranks = tuple(sorted(failure.rank for failure in facts.failures))
     consequences = [describe_blocked(call) for call in calls[:1]]
@@ -343,7 +384,7 @@ def _report_cut_off(
     first_process = _find_first_process(standstill, candidates, open_spans)
     process = cut_off.filter(pl.col("process") == first_process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == first_process).iter_rows(named=True), None)
-    step = _find_last_step(trace, first_process, span)
+    step, where = _find_step_of_end(trace, first_process, span)
     calls = standstill.find_calls_awaiting(process["rank"]) if process["role"] == "worker" else []
     waiting_ranks = {rank for call in calls for rank in call.ranks_inside}
     is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting_ranks))
@@ -361,7 +402,7 @@ def _report_cut_off(
             "truncated_trace",
             {
                 "who": fmt.capital(name_process(process)),
-                "where": describe_location(span, step),
+                "where": where + describe_location(span),
                 "elsewhere": ", or still running on its host" if may_run_on else "",
                 "after": "".join(f"; {text}" for text in consequences),
             },
@@ -396,11 +437,18 @@ def _find_first_process(
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
 
 
-def _find_last_step(
-    trace: Trace, process: int, open_span: dict[str, Any] | None = None
-) -> int | None:
-    """Return the step of a process's innermost open span, else its last step; None without steps."""
+def _find_step_of_end(trace: Trace, process: int, open_span: dict[str, Any] | None) -> FailedStep:
+    """Return the step of a process's innermost open span, else the last one that is known."""
     if open_span and open_span["step"] >= 0:
-        return int(open_span["step"])
+        step = int(open_span["step"])
+        return FailedStep(step, f" in step {step}")
+    return _find_last_step(trace, process)
+
+
+def _find_last_step(trace: Trace, process: int) -> FailedStep:
+    """Return the last complete step of a process; without a number if its steps are counted by calls."""
+    failed_step = find_failed_step(trace, process)
     last_step = trace.steps.filter(pl.col("process") == process)["step"].max()
-    return last_step if isinstance(last_step, int) else None
+    if failed_step.step is None or not isinstance(last_step, int):
+        return failed_step
+    return FailedStep(last_step, f" after step {last_step}")

@@ -33,18 +33,12 @@ def name_process(process: dict[str, Any]) -> str:
     return f"PS shard {process['rank'] if process['shard'] is None else process['shard']}"
 
 
-def describe_location(span: dict[str, Any] | None, step: int | None) -> str:
-    """Describe in which step and span a process broke off, as the end of a sentence."""
-    in_step = "" if step is None else f" in step {step}"
+def describe_location(span: dict[str, Any] | None) -> str:
+    """Describe in which span a process broke off, as the end of a sentence."""
     if span is None:
-        return in_step
+        return ""
     name = "" if span["name"] == span["kind"] else f" ({span['name']})"
-    return f"{in_step}, inside {span['kind']}{name}"
-
-
-def describe_last_step(step: int | None) -> str:
-    """Describe after which step a process ended, as the end of a sentence."""
-    return "" if step is None else f" after step {step}"
+    return f", inside {span['kind']}{name}"
 
 
 def list_some(names: list[str]) -> str:

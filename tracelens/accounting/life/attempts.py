@@ -195,11 +195,12 @@ class _Contemporaries:
 
 def find_wall_offset_ns(trace: Trace) -> int:
     """Return the offset from wall time to common time, of the first process for which it is known."""
-    readings = _find_last_readings(trace, trace.processes["process"].to_list())
-    return readings[min(readings)].offset_ns if readings else 0
+    readings = trace.clocks.filter(pl.col("wall_ns").is_not_null()).select("process")
+    processes = readings.join(trace.processes, on="process", how="semi")["process"].to_list()
+    return find_process_offset_ns(trace, min(processes)) or 0 if processes else 0
 
 
-def wall_to_common_ns(trace: Trace, process: int) -> int | None:
+def find_process_offset_ns(trace: Trace, process: int) -> int | None:
     """Return the offset from a wall time of a process's host to common time; None if unknown."""
     reading = _find_last_readings(trace, [process]).get(process)
     return None if reading is None else reading.offset_ns

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracelens.accounting.life.attempts import wall_to_common_ns
+from tracelens.accounting.life.attempts import find_process_offset_ns
 from tracelens.accounting.life.failed_attempts import (
     FailedStep,
     find_failed_step,
@@ -126,7 +126,7 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     trace, root = facts.trace, _find_silent_root(standstill)
     if trace.read_at_ns is None:
         return None
-    offset_ns = wall_to_common_ns(trace, int(trace.workers["process"][0]))
+    offset_ns = find_process_offset_ns(trace, int(trace.workers["process"][0]))
     if offset_ns is None:
         return None
     last_ns = trace.workers["last_ns"].max()

@@ -34,7 +34,7 @@ LOCKED: Final = "This run is shown with its token only: open the address that th
 class Access:
     """Names in `Host` that are answered, and the token to be shown first; None: none is asked for."""
 
-    hosts: tuple[str, ...] = TRUSTED_HOSTS
+    answered_hosts: tuple[str, ...] = TRUSTED_HOSTS
     token: str | None = None
 
     @classmethod
@@ -54,9 +54,9 @@ class Access:
         names = _own_names() if host in EVERYWHERE else (host,)
         return cls((*TRUSTED_HOSTS, *names), _make_token())
 
-    def address(self, host: str, port: int) -> str:
+    def make_address(self, host: str, port: int) -> str:
         """Return the address to open; it is a key if it has a token in it."""
-        shown_host = self.hosts[len(TRUSTED_HOSTS)] if host in EVERYWHERE else host
+        shown_host = self.answered_hosts[len(TRUSTED_HOSTS)] if host in EVERYWHERE else host
         url_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         return f"http://{url_host}:{port}/" + (f"?token={self.token}" if self.token else "")
 
@@ -98,7 +98,7 @@ def protect(app: Dash, access: Access | None = None) -> None:
 
     @app.server.before_request
     def check() -> Response | None:
-        _check_host(allowed.hosts)
+        _check_host(allowed.answered_hosts)
         _check_size()
         _check_origin()
         refused = _check_token(allowed.token) if allowed.token else None

@@ -76,8 +76,8 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
         entry = _find_pending(page, runs, view, patience_s=0)
         entry = current.stop_unless(entry if clicks else None)
-        runs.retry(entry)
-        runs.open(entry)
+        runs.retry_opening(entry)
+        runs.open_store(entry)
         return _waiting(entry)
 
 
@@ -112,9 +112,9 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     if entry is None:
         return _message_not_served()
     pending_entry = _find_pending(page, runs, view, patience_s=PATIENCE_S)
-    store = runs.open(entry, PATIENCE_S)
+    store = runs.open_store(entry, PATIENCE_S)
     if pending_entry is None and store:
-        return _show_page(page, entry.id, store, view)
+        return _show_page(page, entry.run_key, store, view)
     unopened = pending_entry or entry
     return _failed(unopened) if unopened.stage.kind == "failed" else _waiting(unopened)
 
@@ -123,7 +123,7 @@ def _find_pending(page: Page, runs: Runs, view: ViewState, *, patience_s: float)
     """Return the run that is not open yet: the page's own, or one it is compared with; or None."""
     run_keys = [view.run_key, *view.baseline_keys] if page.PATH == links.COMPARE else [view.run_key]
     entries = [entry for entry in map(runs.find_entry, run_keys) if entry]
-    return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
+    return next((entry for entry in entries if not runs.open_store(entry, patience_s)), None)
 
 
 def _show_page(page: Page, run_key: str, store: Any, view: ViewState) -> Component:
@@ -147,22 +147,22 @@ def _waiting(entry: Entry) -> Component:
 def _progress(entry: Entry) -> list[Component]:
     """Describe what is being done to a run, with a bar of how much of it is done."""
     stage = entry.stage
-    percent = 100 * stage.done_count / stage.total_count if stage.total_count else 0
+    percent = 100 * stage.done_part_count / stage.total_part_count if stage.total_part_count else 0
     bar = dmc.Progress(value=percent or 100, animated=True, mt="xs", **aria("progress"))
     return [html.P(_stage_text(stage)), bar]
 
 
 def _stage_text(stage: Stage) -> str:
     sentence = STAGES.get(stage.activity or stage.kind, "Queued for reading.")
-    if not stage.total_count:
+    if not stage.total_part_count:
         return sentence
-    return f"{sentence} {stage.done_count:,} of {stage.total_count:,}."
+    return f"{sentence} {stage.done_part_count:,} of {stage.total_part_count:,}."
 
 
 def _failed(entry: Entry) -> Component:
     return _message(
         f"{entry.name} cannot be shown",
-        html.P(entry.stage.failure, role="alert"),
+        html.P(entry.stage.failure_sentence, role="alert"),
         dmc.Button("Try again", id=AGAIN, variant="default", size="xs", mt="xs"),
     )
 

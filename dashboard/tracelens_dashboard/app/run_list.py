@@ -65,16 +65,16 @@ NONE_YET: Final = (
 class Query(NamedTuple):
     """Which runs are listed, and how; all of it comes from the browser."""
 
-    search: str = ""
-    sort: str = NEWEST
-    group: str = UNGROUPED
-    tags: frozenset[str] = frozenset()
+    searched_text: str = ""
+    sort_name: str = NEWEST
+    group_name: str = UNGROUPED
+    required_tags: frozenset[str] = frozenset()
     chosen_ids: frozenset[str] = frozenset()
 
     @property
     def list_options(self) -> tuple[object, ...]:
         """Its values that change the list."""
-        return self.search, self.sort, self.group, sorted(self.tags)
+        return self.searched_text, self.sort_name, self.group_name, sorted(self.required_tags)
 
 
 def layout(runs: Runs, _view: ViewState) -> Component:
@@ -203,14 +203,14 @@ def _register_choice(app: Dash) -> None:
     def compare(clicks: Any, choice: Any) -> str:
         readable_runs = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
         current.stop_unless(bool(clicks) and len(readable_runs) >= FEWEST)
-        newest, *others = sorted(readable_runs, key=lambda entry: -entry.changed_ns)
-        return links.to_comparison(newest.id, *(entry.id for entry in others))
+        newest, *others = sorted(readable_runs, key=lambda entry: -entry.modified_ns)
+        return links.to_comparison(newest.run_key, *(entry.run_key for entry in others))
 
 
 def _find_chosen(choice: Any) -> list[Entry]:
     """Return the runs that are chosen, also where the list does not show them at the moment."""
     run_ids = _read_texts(choice)
-    return [entry for entry in current.runs().list_entries() if entry.id in run_ids]
+    return [entry for entry in current.runs().list_entries() if entry.run_key in run_ids]
 
 
 def _read_texts(value: Any) -> frozenset[str]:
@@ -228,7 +228,12 @@ def _list_rows(runs: Runs) -> list[Row]:
     entries = runs.list_entries()
     folder_by_id = runs.name_folders(entries)
     return [
-        Row(entry, runs.find_glance(entry), runs.tags.tags_of(entry.path), folder_by_id[entry.id])
+        Row(
+            entry,
+            runs.find_glance(entry),
+            runs.tags.tags_of(entry.path),
+            folder_by_id[entry.run_key],
+        )
         for entry in entries
     ]
 
@@ -305,9 +310,11 @@ def _list_table(rows: list[Row], query: Query) -> Component:
     if not rows:
         return html.P(NONE_YET, className="summary")
     matching_rows = [
-        row for row in rows if query.search in row.searchable_text and query.tags <= set(row.tags)
+        row
+        for row in rows
+        if query.searched_text in row.searchable_text and query.required_tags <= set(row.tags)
     ]
     if not matching_rows:
-        search_text = f" “{query.search}”" if query.search else ""
+        search_text = f" “{query.searched_text}”" if query.searched_text else ""
         return html.P(f"No run matches{search_text}.", className="summary")
-    return table(matching_rows, query.sort, query.group, query.chosen_ids)
+    return table(matching_rows, query.sort_name, query.group_name, query.chosen_ids)

@@ -152,7 +152,7 @@ def serve(
     access = Access.from_host(host, token=token)
     runs = source if isinstance(source, Runs) else Runs.from_store(_open_store(source))
     server = listen(create_app(runs, access).server, host, port)
-    url = access.address(host, server.effective_port)
+    url = access.make_address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
     with closing(server), closing(runs), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
         runs.survey(enabled=not runs.only_store)

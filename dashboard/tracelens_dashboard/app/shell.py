@@ -148,7 +148,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         is_other = run_selection is None or run_id != run_selection.run_id
         current.stop_unless(is_other and current.runs().find_entry(run_id))
         page_paths = {page.PATH for page in pages}
-        return ViewState(run_key=run_id, baseline_ids=view.baseline_ids).link(
+        return ViewState(run_key=run_id, baseline_ids=view.baseline_ids).make_link(
             path if path in page_paths else "/"
         )
 
@@ -161,7 +161,7 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
     entry = runs.find_entry(view.run_key)
     if entry is None:
         return [html.B(text.count(len(runs.list_entries()), "run"))]
-    store = runs.open(entry, PATIENCE_S)
+    store = runs.open_store(entry, PATIENCE_S)
     size = current.describe_size(store) if store else "is being opened"
     return [html.Span(size, className="chip-facts")]
 
@@ -169,7 +169,7 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
 def list_choices(runs: Runs) -> list[dict[str, str]]:
     """List the runs to choose from, by name."""
     entries = sorted(runs.list_entries(), key=lambda entry: entry.name.casefold())
-    return [{"value": entry.id, "label": text.clean_name(entry.name)} for entry in entries]
+    return [{"value": entry.run_key, "label": text.clean_name(entry.name)} for entry in entries]
 
 
 def _header(runs: Runs) -> Component:
@@ -236,12 +236,15 @@ def _link_pages(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Comp
     """Return links to the pages of the run that is shown, and to the list of runs."""
     if runs.only_store:
         run_view = ViewState(run_key=view.run_key)
-        return [_entry(page.TITLE, run_view.link(page.PATH)) for page in pages]
+        return [_entry(page.TITLE, run_view.make_link(page.PATH)) for page in pages]
     list_link = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
     if runs.find_entry(view.run_key) is None:
         return [list_link]
     comparison_view = ViewState(run_key=view.run_key, baseline_ids=view.baseline_ids)
-    return [list_link, *(_entry(page.TITLE, comparison_view.link(page.PATH)) for page in pages)]
+    return [
+        list_link,
+        *(_entry(page.TITLE, comparison_view.make_link(page.PATH)) for page in pages),
+    ]
 
 
 def _entry(title: str, href: str) -> Component:

@@ -59,23 +59,23 @@ def _draw_comparison(draw: Callable[[Comparison, Theme], Drawing]) -> Callable[.
 
 
 CHANGES: Final = ChartCard(
-    name="compare-changes",
+    card_id="compare-changes",
     title="Ratio to the baselines",
     explanation="What a usual step has of each, over the mean of the baselines, with its 95 % interval. "
     "Coloured: equal runs would rarely differ so far.",
     draw=_draw_comparison(compare.changes),
     height_px=420,
     inputs=(Input(BASELINES, "data"),),
-    span={"base": 12, "lg": 7},
+    grid_columns={"base": 12, "lg": 7},
 )
 LEVELS: Final = ChartCard(
-    name="compare-levels",
+    card_id="compare-levels",
     title="Step time of each run",
     explanation="The median step (dot) and the middle 80 % of the steps (line) of the new run and each "
     "baseline.",
     draw=_draw_comparison(compare.levels),
     inputs=(Input(BASELINES, "data"),),
-    span={"base": 12, "lg": 5},
+    grid_columns={"base": 12, "lg": 5},
 )
 CARDS: Final = (CHANGES, LEVELS)
 
@@ -140,7 +140,9 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
 
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
     """Return a link to the comparison with each baseline alone, step by step."""
-    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
+    name_by_id = {
+        entry.run_key: text.clean_name(entry.name) for entry in current.runs().list_entries()
+    }
     baseline_selections = (selection.read(key) for key in baselines)
     run_ids = [chosen.run_id for chosen in baseline_selections if chosen and chosen.run_id]
     baseline_links = [

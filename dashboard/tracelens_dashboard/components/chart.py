@@ -46,31 +46,31 @@ class ChartCard:
     which the report draws it. `link_from_mark(store, point, *values)`, with the values of
     `link_states`, and `link_from_row(store, row_index)` return an address or None. `lay_out_choice`
     returns a field next to the title. In a narrow window a plot may be wider than its card
-    (`scrolls`): the keyboard reaches it.
+    (`is_scrollable`): the keyboard reaches it.
     """
 
-    name: str
+    card_id: str
     title: str
     explanation: str
     draw: Callable[..., Drawing]
     height_px: int | Callable[[Store], int] = PLOT_PX
-    span: int | Mapping[str, int] = 12
+    grid_columns: int | Mapping[str, int] = 12
     inputs: tuple[Input, ...] = ()
     link_from_mark: Callable[..., str | None] | None = None
     link_states: tuple[State, ...] = ()
     link_from_row: Callable[[Store, int], str | None] | None = None
     lay_out_choice: Callable[[Store, ViewState], Component] | None = None
-    scrolls: bool = False
+    is_scrollable: bool = False
     title_suffix: str = ""  # which run it is about
 
-    def height_in(self, store: Store) -> int:
+    def height_px_of(self, store: Store) -> int:
         """Return the height of the plot in pixels; it fills a higher card."""
         return self.height_px if isinstance(self.height_px, int) else self.height_px(store)
 
     def lay_out(self, store: Store, view: ViewState) -> Component:
         """Return the card, in its column of the page's grid."""
-        height_css = f"{self.height_in(store)}px"
-        switch_id = ids.part(self.name, "switch")
+        height_css = f"{self.height_px_of(store)}px"
+        switch_id = ids.part(self.card_id, "switch")
         switch = dmc.Switch(id=switch_id, label="Table", size="xs", className="table-switch")
         save_button = png_button(self.title + self.title_suffix)
         tools = html.Div([save_button, switch], className="card-tools")
@@ -81,22 +81,24 @@ class ChartCard:
         card = dmc.Card(
             [
                 html.Div(heading, className="card-heading"),
-                dcc.Store(id=ids.part(self.name, "lead")),
-                html.P(id=ids.part(self.name, "summary"), className="summary"),
+                dcc.Store(id=ids.part(self.card_id, "lead")),
+                html.P(id=ids.part(self.card_id, "summary"), className="summary"),
                 html.Div(
-                    graph(ids.part(self.name, "graph")),
-                    id=ids.part(self.name, "plot"),
+                    graph(ids.part(self.card_id, "graph")),
+                    id=ids.part(self.card_id, "plot"),
                     role="img",
                     **aria(self.title),  # until it is drawn: then the sentence about what it shows
                     className=DRAWN_CLASS,
                     style={"minHeight": height_css},
-                    tabIndex=0 if self.scrolls else None,
+                    tabIndex=0 if self.is_scrollable else None,
                 ),
-                html.Div(id=ids.part(self.name, "grid"), hidden=True, style={"height": height_css}),
+                html.Div(
+                    id=ids.part(self.card_id, "grid"), hidden=True, style={"height": height_css}
+                ),
             ],
             className="card chart-card",
         )
-        return dmc.GridCol(card, span=self.span)
+        return dmc.GridCol(card, span=self.grid_columns)
 
     def register(self, app: Dash) -> None:
         """Draw the chart whenever the colour scheme, the run or an input changes; follow clicks."""
@@ -109,8 +111,8 @@ class ChartCard:
     def _register_drawing(self, app: Dash) -> None:
         """Draw the chart; its table is made when it is asked for, so that charts come first."""
         # `checked`: the table is shown; `values`: the colour scheme, the run, the inputs.
-        table_switch = Input(ids.part(self.name, "switch"), "checked")
-        table_id = ids.part(self.name, "grid")
+        table_switch = Input(ids.part(self.card_id, "switch"), "checked")
+        table_id = ids.part(self.card_id, "grid")
         scheme_input = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
@@ -118,10 +120,10 @@ class ChartCard:
             return self.draw(current.store(run), scheme_theme, *values)
 
         @app.callback(
-            Output(ids.part(self.name, "graph"), "figure"),
-            Output(ids.part(self.name, "summary"), "children"),
-            Output(ids.part(self.name, "plot"), "aria-label"),
-            Output(ids.part(self.name, "plot"), "className"),
+            Output(ids.part(self.card_id, "graph"), "figure"),
+            Output(ids.part(self.card_id, "summary"), "children"),
+            Output(ids.part(self.card_id, "plot"), "aria-label"),
+            Output(ids.part(self.card_id, "plot"), "className"),
             Output(table_id, "children"),
             _as_state(table_switch),
             scheme_input,
@@ -131,7 +133,7 @@ class ChartCard:
         def redraw(checked: Any, *values: Any) -> tuple[Any, ...]:
             drawing = draw(*values)
             class_name = DRAWN_CLASS if drawing.figure.data else NOTHING_DRAWN_CLASS
-            rows = table(ids.part(self.name, "rows"), drawing.rows) if checked else None
+            rows = table(ids.part(self.card_id, "rows"), drawing.rows) if checked else None
             return drawing.figure, drawing.summary, drawing.summary, class_name, rows
 
         @app.callback(
@@ -142,14 +144,14 @@ class ChartCard:
         )
         def tabulate(checked: Any, *values: Any) -> Component:
             current.stop_unless(bool(checked))
-            return table(ids.part(self.name, "rows"), draw(*values).rows)
+            return table(ids.part(self.card_id, "rows"), draw(*values).rows)
 
     def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
         """Go to where `link` leads from the mark that is clicked."""
 
         @app.callback(
-            Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
-            Input(ids.part(self.name, "graph"), "clickData"),
+            Output(ids.part(self.card_id, "lead"), "data", allow_duplicate=True),
+            Input(ids.part(self.card_id, "graph"), "clickData"),
             current.RUN,
             *self.link_states,
             prevent_initial_call=True,
@@ -162,8 +164,8 @@ class ChartCard:
         """Go to where `link` leads from the row of the table that is clicked."""
 
         @app.callback(
-            Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
-            Input(ids.part(self.name, "rows"), "cellClicked"),
+            Output(ids.part(self.card_id, "lead"), "data", allow_duplicate=True),
+            Input(ids.part(self.card_id, "rows"), "cellClicked"),
             current.RUN,
             prevent_initial_call=True,
         )
@@ -197,7 +199,7 @@ def from_tables(draw: Callable[..., Drawing], *table_names: str) -> Callable[...
     """Return a card's `draw` that hands tables of the run, then the theme, to a function of figures."""
 
     def draw_tables(store: Store, card_theme: theme.Theme) -> Drawing:
-        return draw(*map(store.table, table_names), card_theme)
+        return draw(*map(store.analysis_table, table_names), card_theme)
 
     return draw_tables
 

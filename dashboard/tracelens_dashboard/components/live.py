@@ -58,8 +58,8 @@ def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Compone
 
 def digest_shape(store: Store) -> str:
     """Return a digest of the facts that decide a page's cards; a new digest means a new layout."""
-    filled_tables = [name for name in store.run.tables if not store.table(name).is_empty()]
-    has_steps = bool(store.times.steps)
+    filled_tables = [name for name in store.run.tables if not store.analysis_table(name).is_empty()]
+    has_steps = bool(store.category_times.steps)
     facts = [filled_tables, store.ranks, store.shard_count, store.sampled_ranks, has_steps]
     return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
@@ -95,9 +95,9 @@ def register(app: Dash) -> None:
         # hidden, and how often to look (ms); a run that is not recorded any more has no age.
         run_key = current.run_key_of(run)
         freshness = current.runs().check_freshness(run_key, paused=bool(paused))
-        is_newer = freshness.edition > current.edition(run) and not paused
+        is_newer = freshness.reread_count > current.edition(run) and not paused
         return (
-            current.with_edition(run_key, freshness.edition) if is_newer else no_update,
+            current.with_edition(run_key, freshness.reread_count) if is_newer else no_update,
             _status(freshness, run, paused=bool(paused)),
             freshness.age_s is None,
             IDLE_MS if freshness.age_s is None else POLL_MS,

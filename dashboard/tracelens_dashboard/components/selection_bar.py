@@ -181,12 +181,12 @@ def _address(choice: Choice, searched_name: str, address_query: Any, path: Any, 
     run_selection = current.stop_unless(selection.read(view.run_key))
     current.stop_unless((run_selection.choice, view.searched_name) != (choice, searched_name))
     if run_selection.choice == choice:
-        return replace(view, searched_name=searched_name).link(str(path))
+        return replace(view, searched_name=searched_name).make_link(str(path))
     kept_notes: tuple[Note, ...] = ()
     if run_selection.choice.steps == choice.steps:
         kept_notes = view.notes if notes is None else address_notes.from_browser(notes)
-    new_key = run_selection._replace(choice=choice).key
-    cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened_keys=None)
-    return replace(cleared, run_key=new_key, searched_name=searched_name, notes=kept_notes).link(
-        str(path)
-    )
+    new_key = run_selection._replace(choice=choice).address_key
+    cleared = replace(view, start_ns=None, end_ns=None, selected_point=None, opened_row_keys=None)
+    return replace(
+        cleared, run_key=new_key, searched_name=searched_name, notes=kept_notes
+    ).make_link(str(path))

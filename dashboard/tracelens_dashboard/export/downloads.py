@@ -93,7 +93,7 @@ def selection_of(store: Store, view: ViewState) -> Selection:
         end_ns=window.end_ns,
         origin_ns=store.run_window.start_ns,
         threads=store.run.threads,
-        events_of=store.spans_of,
+        events_of=store.spans_of_process,
     )
 
 

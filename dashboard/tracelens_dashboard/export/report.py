@@ -90,11 +90,11 @@ def _draw_charts(store: Store, room_bytes: int) -> tuple[list[str], list[str], l
     figures: list[str] = []
     omitted_titles: list[str] = []
     for chart in select_charts(store):
-        drawings = {theme.name: chart.card.draw(store, theme) for theme in THEMES}
-        drawing = drawings[LIGHT.name]
+        drawings = {theme.scheme: chart.card.draw(store, theme) for theme in THEMES}
+        drawing = drawings[LIGHT.scheme]
         if not drawing.figure.data and chart.card is not WATERFALL:
             continue
-        section = chart_section(len(sections), chart.card, chart.card.height_in(store), drawing)
+        section = chart_section(len(sections), chart.card, chart.card.height_px_of(store), drawing)
         members = [f'"{name}":{drawn.figure.to_json()}' for name, drawn in drawings.items()]
         figure_json = "{" + ",".join(members).replace("<", "\\u003c") + "}"
         size_bytes = len(section.encode()) + len(figure_json)

@@ -162,7 +162,7 @@ def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
     """Return a colour scale without transitions: of each category all `STRENGTHS`, in turn."""
     colours = [
-        "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface, strength))
+        "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface_colour, strength))
         for name in categories
         for _, strength in STRENGTHS
     ]
@@ -201,7 +201,7 @@ def composition(
         if share_by_category.get(category, 0.0) >= LEAST_SHARE:
             category_shares = group_shares.filter(pl.col("category") == category)
             name, groups = part_name(category), category_shares["group"].to_list()
-            colour = theme.colour_by_category.get(category, theme.quiet)
+            colour = theme.colour_by_category.get(category, theme.quiet_colour)
             links = [[grouping, group, category] for group in groups]
             hover = f"%{{y}}, {name}: %{{x:.1f}} % of the path"
             percents = 100 * category_shares["share"]
@@ -355,7 +355,7 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     rings = dots(
         drawn_ranks["least_slack_ns"].to_numpy(),
         labels,
-        {"size": 9, "symbol": "circle-open", "color": theme.secondary},
+        {"size": 9, "symbol": "circle-open", "color": theme.secondary_colour},
         "%{y}slack at least %{customdata[3]}",
         name="least",
         **shared_options,
@@ -363,7 +363,7 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     medians = dots(
         medians_ns,
         labels,
-        {"size": 11, "color": np.where(is_critical, theme.loss, theme.accent)},
+        {"size": 11, "color": np.where(is_critical, theme.loss_colour, theme.accent_colour)},
         "%{y}slack %{customdata[2]} in the median step, none in %{customdata[1]} of steps",
         name="median step",
         **shared_options,

@@ -48,17 +48,19 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     if efficiency is None:
         return empty(theme, "No steps recorded: time cannot be attributed.")
     waterfall_bars = [
-        WaterfallBar("total rank time", base_share=0.0, share=1.0, colour=theme.quiet)
+        WaterfallBar("total rank time", base_share=0.0, share=1.0, colour=theme.quiet_colour)
     ]
     remaining_share = 1.0
     for loss in efficiency.waterfall:
         remaining_share -= loss.share
         if loss.share >= LEAST_SHARE:
             name, base_share = text.escape_name(name_cause(loss.cause)), max(remaining_share, 0.0)
-            bar = WaterfallBar(name, base_share, loss.share, theme.loss, loss.cause)
+            bar = WaterfallBar(name, base_share, loss.share, theme.loss_colour, loss.cause)
             waterfall_bars.append(bar)
     achieved = efficiency.achieved
-    waterfall_bars.append(WaterfallBar("efficiency", 0.0, share=achieved, colour=theme.accent))
+    waterfall_bars.append(
+        WaterfallBar("efficiency", 0.0, share=achieved, colour=theme.accent_colour)
+    )
     labels = [bar.label for bar in waterfall_bars]
     trace = bars(
         labels,

@@ -129,11 +129,11 @@ def _draw_slowest(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
     return drawing.lines(
         [times.steps[step_index] for step_index in step_indexes],
         longest_ns,
-        {"color": theme.quiet, "width": 1},
+        {"color": theme.quiet_colour, "width": 1},
         "step %{x}, slowest: rank %{customdata[1]}: %{customdata[2]}",
         name="slowest rank",
         mode="lines+markers" if len(step_indexes) <= MOST_POINTS / 4 else "lines",
-        marker={"size": 4, "color": theme.quiet},
+        marker={"size": 4, "color": theme.quiet_colour},
         customdata=[
             [times.steps[step_index], times.longest_rank[step_index], text.duration(ns)]
             for step_index, ns in zip(step_indexes, longest_ns, strict=True)
@@ -151,7 +151,7 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
     return drawing.lines(
         first_steps,
         medians_ns,
-        {"color": theme.accent, "width": 1.6},
+        {"color": theme.accent_colour, "width": 1.6},
         "step %{x}, median rank: %{customdata[2]}",
         name="median rank",
         customdata=[
@@ -168,7 +168,7 @@ def _draw_regimes(times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> 
     for regime in regimes if len(regimes) > 1 else ():
         steps += [times.steps[regime.first_index] - 0.5, times.steps[regime.last_index] + 0.5, None]
         levels_ns += [regime.median, regime.median, None]
-    line = {"color": theme.text, "width": 2.2, "dash": "dash"}
+    line = {"color": theme.text_colour, "width": 2.2, "dash": "dash"}
     return drawing.lines(steps, levels_ns, line, name="regime level")
 
 
@@ -176,7 +176,7 @@ def _add_mark(
     plot: go.Figure, mark: Mark, label_row: int, steps: Sequence[int], theme: Theme
 ) -> None:
     """Shade the steps of a finding, and name it `label_row` lines below the top."""
-    colour = theme.loss if mark.is_fault else theme.secondary
+    colour = theme.loss_colour if mark.is_fault else theme.secondary_colour
     middle_step = (mark.first_step + mark.last_step) / 2
     position_share = (middle_step - steps[0]) / max(steps[-1] - steps[0], 1)
     # A label grows to the side on which there is more room: never out of the plot.
@@ -268,7 +268,7 @@ def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
     edges_ns = histogram.choose_edges(sample_ns)
     counts = np.histogram(sample_ns, edges_ns)[0].astype(float)
     examples = _choose_examples(times, is_known, edges_ns)
-    series = [histogram.Series(measure_name, edges_ns, counts, theme.accent, examples)]
+    series = [histogram.Series(measure_name, edges_ns, counts, theme.accent_colour, examples)]
     quantiles_ns = np.quantile(sample_ns, list(QUANTILES.values())).tolist()
     plot = histogram.draw(series, measure_name, COUNTED, theme)
     histogram.mark(plot, list(zip(QUANTILES, quantiles_ns, strict=True)), theme)

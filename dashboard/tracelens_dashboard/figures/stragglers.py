@@ -110,7 +110,7 @@ def _draw_map(
         hoverongaps=False,
         colorbar={
             "ticksuffix": " ms",
-            "title": {"text": "residual", "font": {"color": theme.secondary, "size": 12}},
+            "title": {"text": "residual", "font": {"color": theme.secondary_colour, "size": 12}},
             "nticks": 5,
         },
         hovertemplate="%{y}, step %{x}: %{z:.2f} ms above peers<extra></extra>",

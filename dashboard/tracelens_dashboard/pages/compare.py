@@ -71,35 +71,39 @@ def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
 
 def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
     difference = subtract_compute_time(store.residuals, baseline.residuals)
-    return compare.by_rank(difference, theme, step_ns=store.times.median_step_ns)
+    return compare.by_rank(difference, theme, step_ns=store.category_times.median_step_ns)
 
 
 THIS_RUN: Final = replace(
-    WATERFALL, name="compare-here", height_px=280, span=HALF_FROM_MEDIUM, link_from_mark=None
+    WATERFALL,
+    card_id="compare-here",
+    height_px=280,
+    grid_columns=HALF_FROM_MEDIUM,
+    link_from_mark=None,
 )
 BASELINE: Final = replace(
     THIS_RUN,
-    name="compare-there",
+    card_id="compare-there",
     draw=_draw_with_baseline(lambda _, baseline, theme: WATERFALL.draw(baseline, theme)),
     inputs=(Input(OTHER, "data"),),
 )
 CATEGORIES: Final = ChartCard(
-    name="compare-moved",
+    card_id="compare-moved",
     title="Step time by category",
     explanation="Time of the mean rank per step, by the category it belongs to.",
     draw=_draw_with_baseline(_draw_categories),
     height_px=320,
     inputs=(Input(OTHER, "data"),),
-    span={"base": 12, "md": 5},
+    grid_columns={"base": 12, "md": 5},
 )
 MAP: Final = ChartCard(
-    name="compare-map",
+    card_id="compare-map",
     title="Compute time difference by rank and step",
     explanation="Compute time of this run minus the other's; teal: faster, orange: slower, pale: "
     "within noise.",
     draw=_draw_with_baseline(_draw_map),
     inputs=(Input(OTHER, "data"),),
-    span={"base": 12, "md": 7},
+    grid_columns={"base": 12, "md": 7},
 )
 CARDS: Final[tuple[ChartCard, ...]] = (THIS_RUN, BASELINE, CATEGORIES, MAP, *baselines.CARDS)
 
@@ -140,7 +144,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 def register(app: Dash) -> None:
     """Compare other runs when they are chosen; a click on a cell aligns both timelines there."""
-    side_by_side.register(app, OTHER, ids.part(MAP.name, "graph"))
+    side_by_side.register(app, OTHER, ids.part(MAP.card_id, "graph"))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -177,7 +181,9 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     """Return the fields for the baselines and, with several of them, for the new run."""
     run_selection = selection.read(store.run_key)
     run_id = run_selection.run_id if run_selection else None
-    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
+    name_by_id = {
+        entry.run_key: text.clean_name(entry.name) for entry in current.runs().list_entries()
+    }
     other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
     baseline_ids = [other_id for other_id in view.baseline_ids if other_id in other_names]
     baseline_field = fields.multi_select(

@@ -62,7 +62,7 @@ def register(app: Dash) -> None:
 
 def _draw_run(run_key: str) -> list[Component]:
     """Look at the job of a run, and draw what is seen."""
-    folder = current.runs().folder_of(run_key)
+    folder = current.runs().trace_folder_of(run_key)
     if folder is None or not folder.is_dir():
         return [dmc.Card(html.P(NOT_A_FOLDER), className="card prose")]
     return draw(current.runs().watched_jobs.look(folder))
@@ -81,8 +81,8 @@ def draw(view: JobView) -> list[Component]:
         html.P(headline, className="summary prose alarm" if stall else "summary prose"),
         dmc.Card(_draw_ranks(status, culprits), className="card"),
     ]
-    if view.news:
-        sections.append(dmc.Card(_draw_news(view.news), className="card"))
+    if view.timed_news:
+        sections.append(dmc.Card(_draw_news(view.timed_news), className="card"))
     return sections
 
 

@@ -68,23 +68,23 @@ def _draw_scaling(draw: Callable[[Scaling, Theme], Drawing]) -> Callable[..., Dr
 
 
 FACTORS: Final = ChartCard(
-    name="scaling-factors",
+    card_id="scaling-factors",
     title="Efficiency and its factors",
     explanation="Efficiency against the smallest run: the product of POP's factors, each as a "
     "share of the smallest run's.",
     draw=_draw_scaling(scaling.factors),
     height_px=360,
     inputs=CONTROLS,
-    span=HALF,
+    grid_columns=HALF,
 )
 STEPS: Final = ChartCard(
-    name="scaling-steps",
+    card_id="scaling-steps",
     title="Step time by size",
     explanation="The length of a step; a forecast is hollow, with its 95 % interval.",
     draw=_draw_scaling(scaling.steps),
     height_px=320,
     inputs=CONTROLS,
-    span=HALF,
+    grid_columns=HALF,
 )
 CARDS: Final[tuple[ChartCard, ...]] = (FACTORS, STEPS)
 
@@ -130,8 +130,8 @@ def register(app: Dash) -> None:
 
 def _lay_out_controls(entries: list[Entry]) -> Component:
     """Return the fields for the runs, what they differ in, the kind of scaling, and forecasts."""
-    run_choices = [(entry.id, text.clean_name(entry.name)) for entry in entries]
-    run_ids = [entry.id for entry in entries[:MOST_RUNS]]
+    run_choices = [(entry.run_key, text.clean_name(entry.name)) for entry in entries]
+    run_ids = [entry.run_key for entry in entries[:MOST_RUNS]]
     options = {"searchable": True, "clearable": True, "limit": 100, "maw": 640}
     runs_field = fields.multi_select(
         CHOSEN, run_choices, "runs to compare", value=run_ids, **options
@@ -161,7 +161,7 @@ def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any
     points = [
         point
         for entry in _find_entries(chosen_ids)
-        if (point := _measure(entry.path, text.clean_name(entry.name), entry.changed_ns))
+        if (point := _measure(entry.path, text.clean_name(entry.name), entry.modified_ns))
     ]
     sizes = re.findall(r"\b\d{1,7}\b", forecast_text) if isinstance(forecast_text, str) else []
     return curves(

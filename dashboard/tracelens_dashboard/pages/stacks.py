@@ -69,10 +69,10 @@ def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
     if not isinstance(frame_name, str):
         frames = stacks.list_frames(*peer_stacks.measure_stacks(store, comparison))
         frame_name = "" if frames.is_empty() else str(frames["frame"][0])
-    window, ranks = comparison.window, (comparison.rank, *comparison.peers)
+    window, ranks = comparison.window, (comparison.rank, *comparison.peer_ranks)
     shares_by_rank = {
         rank: stacks.measure_share_over_time(
-            store.samples(rank), frame_name, window, sampled_stacks.BINS
+            store.samples_of_rank(rank), frame_name, window, sampled_stacks.BINS
         )
         for rank in ranks
         if frame_name
@@ -90,7 +90,7 @@ def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
 
 
 CALLS: Final = ChartCard(
-    name="stack-calls",
+    card_id="stack-calls",
     title="Calls (red: longer than on peers)",
     explanation="Who called whom; width: time on the stack.",
     draw=_draw_calls,
@@ -98,7 +98,7 @@ CALLS: Final = ChartCard(
     inputs=CHOICES,
 )
 FUNCTIONS: Final = ChartCard(
-    name="stack-frames",
+    card_id="stack-frames",
     title="Functions by residual against peers",
     explanation="Self time of functions here minus the median peer's.",
     draw=_draw_functions,
@@ -106,7 +106,7 @@ FUNCTIONS: Final = ChartCard(
     inputs=CHOICES,
 )
 TIMES: Final = ChartCard(
-    name="stack-times",
+    card_id="stack-times",
     title="Time on the stack",
     explanation="When the chosen function was on the stack of which rank.",
     draw=_draw_times,
@@ -144,7 +144,7 @@ def layout(store: Store, view: ViewState) -> Component:
 def register(app: Dash) -> None:
     """Let a click on a frame choose it; follow a run that grows."""
     for card in (CALLS, FUNCTIONS):
-        _register_choice(app, card.name)
+        _register_choice(app, card.card_id)
 
     @app.callback(
         Output(VIEW, "data"),
@@ -192,7 +192,7 @@ def _lay_out_controls(store: Store, view: ViewState) -> Component:
     rank_choices = [
         (str(sampled_rank), f"rank {sampled_rank}") for sampled_rank in store.sampled_ranks
     ]
-    names = (peer_stacks.ALL_TIME, *store.times.categories)
+    names = (peer_stacks.ALL_TIME, *store.category_times.categories)
     phase_choices = [(name, name_of(name)) for name in names]
     phase = peer_stacks.choose_phase(store, rank)
     return dmc.Group(

@@ -109,7 +109,7 @@ def _link_to_edit(store: Store, point: dict[str, Any]) -> str | None:
 
 
 BOTH: Final = ChartCard(
-    name="what-if-both",
+    card_id="what-if-both",
     title="One step, before and after",
     explanation="What ranks do in a step: replayed as it was, and below with the edits. The step "
     "is over on all ranks at the dotted line.",
@@ -124,7 +124,7 @@ BOTH: Final = ChartCard(
     lay_out_choice=_choose_step,
 )
 EVERY: Final = ChartCard(
-    name="what-if-every",
+    card_id="what-if-every",
     title="What every single edit would save",
     explanation="The mean step's saving by each edit alone, with its 95 % interval; they do not "
     "add up.",
@@ -146,7 +146,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if span_count > MOST_SPANS:
         refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.clean_name(store.name))
         return heading.page_in_words([title], refusal, identity="no-replay")
-    edits = view.edits or _suggest_edits(store)
+    edits = view.replay_edits or _suggest_edits(store)
     controls = _lay_out_controls(store, edits)
     answer_box = html.Div(id=ANSWER, className="verdict", role="status")
     grid_columns = [dmc.GridCol(part, span=12) for part in (controls, answer_box)]
@@ -260,9 +260,11 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
 
 def _select_phases(store: Store) -> list[str]:
     """Return the phases of ranks' own work that take enough time for a slider."""
-    total_ns = float(np.nansum(store.times.sum_time_ns(store.times.categories)))
+    total_ns = float(np.nansum(store.category_times.sum_time_ns(store.category_times.categories)))
     least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
-    time_by_phase = {phase: np.nansum(store.times.sum_time_ns([phase])) for phase in OWN_CATEGORIES}
+    time_by_phase = {
+        phase: np.nansum(store.category_times.sum_time_ns([phase])) for phase in OWN_CATEGORIES
+    }
     return [phase for phase, ns in time_by_phase.items() if float(ns) > least_ns]
 
 

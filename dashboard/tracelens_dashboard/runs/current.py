@@ -64,7 +64,7 @@ def store(run: Any) -> Store:
     entry = served_runs.find_entry(run_key)
     if entry is None:
         raise InvalidArgument("This run is not served any more: choose another one from the list.")
-    open_store = served_runs.open(entry, PATIENCE_S)
+    open_store = served_runs.open_store(entry, PATIENCE_S)
     if open_store is None:
         raise InvalidArgument("This run has to be read again: reload the page to see the progress.")
     return open_store
@@ -73,7 +73,7 @@ def store(run: Any) -> Store:
 def find_store(run: Any) -> Store | None:
     """Return the run that a page compares with; None where there is no such run."""
     entry = runs().find_entry(run)
-    return runs().open(entry, PATIENCE_S) if entry else None
+    return runs().open_store(entry, PATIENCE_S) if entry else None
 
 
 def name(store: Store) -> str:

@@ -86,9 +86,9 @@ def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
     assert access.token
     assert len(access.token) >= 40
     assert access.token != other_access.token
-    address = access.address(host, 8050)
+    address = access.make_address(host, 8050)
     assert address.endswith(f":8050/?token={access.token}")
-    assert urlsplit(address).hostname in set(access.hosts) - {*EVERYWHERE}
+    assert urlsplit(address).hostname in set(access.answered_hosts) - {*EVERYWHERE}
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_this_machine_has_other_users(host: str, shown: str) -> None:
     """So there is a token, too, unless none is wanted; names of other machines are not answered."""
     access = Access.from_host(host)
     assert access.token
-    assert access.hosts == Access().hosts
-    assert access.address(host, 1) == f"http://{shown}:1/?token={access.token}"
-    assert Access.from_host(host, token=False).address(host, 1) == f"http://{shown}:1/"
+    assert access.answered_hosts == Access().answered_hosts
+    assert access.make_address(host, 1) == f"http://{shown}:1/?token={access.token}"
+    assert Access.from_host(host, token=False).make_address(host, 1) == f"http://{shown}:1/"
 
 
 @pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3"])

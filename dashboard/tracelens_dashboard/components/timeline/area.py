@@ -50,17 +50,17 @@ class Area:
     Of a row, some tracks of its process are marked, or all (None).
     """
 
-    window: Window
-    tracks_by_row: Mapping[int, frozenset[int] | None]
-    left_out_count: int
+    marked_window: Window
+    marked_tracks_by_row: Mapping[int, frozenset[int] | None]
+    left_out_row_count: int
 
 
 class Tables(NamedTuple):
-    """The rows of both tables; `has_more`: there are spans beyond the `MOST_SPANS` longest."""
+    """The rows of both tables; `has_more_spans`: there are spans beyond the `MOST_SPANS` longest."""
 
     sums_by_name: Rows
     single_spans: Rows
-    has_more: bool
+    has_more_spans: bool
 
 
 def register(app: Dash) -> None:
@@ -143,11 +143,11 @@ def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -
     """Return, by row between two heights (px), the marked tracks of its process; None for all."""
     # All are marked if the process's own row is; bands are the strips of pixels of rows or tracks.
     tracks_by_row: TracksByRow = {}
-    for band in _bands_between(frame.plan, top_px, bottom_px):
+    for band in _bands_between(frame.row_plan, top_px, bottom_px):
         tracks_by_row |= dict.fromkeys(band.lanes)
     for process in frame.opened_processes:
-        row = store.row_by_key[process.key]
-        bands = _bands_between(process.plan, top_px, bottom_px)
+        row = store.scene_row_by_key[process.process_key]
+        bands = _bands_between(process.row_plan, top_px, bottom_px)
         if bands and row not in tracks_by_row:
             tracks_by_row[row] = frozenset(lane for band in bands for lane in band.lanes)
     return tracks_by_row
@@ -193,14 +193,14 @@ def _fit_rows(count: int) -> dict[str, str]:
 
 def describe_area(store: Store, marked_area: Area, row_count: int) -> str:
     """Return the marked stretch of time, the meaning of the columns, and what was left out."""
-    begin_text = _since_start(store, marked_area.window)
+    begin_text = _since_start(store, marked_area.marked_window)
     clauses = [
-        f"{text.duration(marked_area.window.width_ns)} from {begin_text} on",
+        f"{text.duration(marked_area.marked_window.width_ns)} from {begin_text} on",
         "total and share: time within; mean and p95: whole spans",
     ]
-    if marked_area.left_out_count:
+    if marked_area.left_out_row_count:
         clauses.append(
-            f"of {marked_area.left_out_count + MOST_ROWS:,} marked rows the first {MOST_ROWS}"
+            f"of {marked_area.left_out_row_count + MOST_ROWS:,} marked rows the first {MOST_ROWS}"
         )
     if row_count > MOST_NAMES:
         clauses.append(f"of {row_count:,} names those with the most time")
@@ -212,16 +212,16 @@ def tables(store: Store, marked_area: Area) -> Tables:
     # `at` and `until` of a span are its begin and end in ns since the run's start.
     sum_rows: Rows = []
     span_rows: Rows = []
-    for row, tracks in marked_area.tracks_by_row.items():
+    for row, tracks in marked_area.marked_tracks_by_row.items():
         owner = subject_of(store.scene.lanes.lanes[row])
-        spans = store.spans_in_rows(row, tracks)
-        sums_by_name = span_sums.sum_by_name(spans, marked_area.window)
+        spans = store.spans_of_scene_row(row, tracks)
+        sums_by_name = span_sums.sum_by_name(spans, marked_area.marked_window)
         sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]
-        longest = span_sums.list_longest(spans, marked_area.window, MOST_SPANS + 1)
+        longest = span_sums.list_longest(spans, marked_area.marked_window, MOST_SPANS + 1)
         span_rows += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
     sum_rows.sort(key=lambda totals: -totals["total"])
     span_rows.sort(key=lambda span: span["at"] - span["until"])
-    return Tables(sum_rows, span_rows[:MOST_SPANS], has_more=len(span_rows) > MOST_SPANS)
+    return Tables(sum_rows, span_rows[:MOST_SPANS], has_more_spans=len(span_rows) > MOST_SPANS)
 
 
 def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:

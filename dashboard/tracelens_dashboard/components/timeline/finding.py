@@ -85,7 +85,7 @@ def register(app: Dash) -> None:
         search = read_search(press.get("text") or value)
         current.stop_unless(press.get("key") in DIRECTIONS and bool(search))
         store, controls = names.read_arguments(values)
-        position = viewport.read_position(store, controls.selected)
+        position = viewport.read_position(store, controls.selected_point)
         hit = find_next_hit(store, search, position, DIRECTIONS[press["key"]])
         if hit is None:
             return (*(no_update,) * len(SPAN_OUTPUTS), _no_match(search))
@@ -143,25 +143,25 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
     )
     if begin_position is None or end_position is None:
         return None
-    end_ns = max(end_position.at_ns, begin_position.at_ns + 1)
+    end_ns = max(end_position.moment_ns, begin_position.moment_ns + 1)
     track = _find_track(store, begin_position, end_ns, span.get("seq")) if inside else None
-    return Hit(begin_position._replace(track=track), end_ns)
+    return Hit(begin_position._replace(track_index=track), end_ns)
 
 
 def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = None) -> int | None:
     """Return the track that draws a span; None on a device's stream, or if none begins then."""
     # Of several spans with its times, the first one of collective `call_seq` is meant.
-    if position.row not in store.row_by_key.values():
+    if position.scene_row not in store.scene_row_by_key.values():
         return None
-    tracks = store.open_process(position.row)
+    tracks = store.open_process_tracks(position.scene_row)
     lanes = tracks.scene.lanes
-    begins_then = lanes.starts_ns == position.at_ns
+    begins_then = lanes.starts_ns == position.moment_ns
     items_of_time = np.flatnonzero(begins_then & (lanes.ends_ns == end_ns))
     if not len(items_of_time):
         items_of_time = np.flatnonzero(begins_then)
     if not len(items_of_time):
         return None
-    event_seqs = store.events_of(_process(store, position.row))["seq"]
+    event_seqs = store.events_of_process(_process(store, position.scene_row))["seq"]
     event_rows = tracks.event_rows[items_of_time].tolist()  # -1: the item is no event
     matching_indexes = [
         index
@@ -187,12 +187,14 @@ def _no_match(search: str) -> str:
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
     hit = current.stop_unless(hit)
-    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.row])
+    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.scene_row])
     opened_keys = viewport.choose_opened(store, controls)
-    if position.track is not None and key not in opened_keys:
+    if position.track_index is not None and key not in opened_keys:
         opened_keys = [*opened_keys, key][-MOST_OPENED:]
     selection = inspector.selection_of(store, position)
-    frame = viewport.frame(store, controls._replace(selected=selection, opened_keys=opened_keys))
+    frame = viewport.frame(
+        store, controls._replace(selected_point=selection, opened_row_keys=opened_keys)
+    )
     tops_px = [span.band.top_px for span in frame.selected_spans]
     window = _window_around(store, frame.visible_window, hit)  # since the run's start
     return (
@@ -211,11 +213,13 @@ def find_next_hit(
     # Matches are ordered by the rows of their processes in the scene, and within a process by time.
     count_rows = store.span_names.find(search).group_by("process").agg(pl.col("count").sum())
     count_by_process = dict(count_rows.iter_rows())
-    rows = [row for row in store.row_by_key.values() if count_by_process.get(_process(store, row))]
+    rows = [
+        row for row in store.scene_row_by_key.values() if count_by_process.get(_process(store, row))
+    ]
     if not rows:
         return None
     counts = [count_by_process[_process(store, row)] for row in rows]  # of matches, by row
-    process = _process(store, position.row) if position else None
+    process = _process(store, position.scene_row) if position else None
     own_indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
     if own_indexes and position:
         row_index = own_indexes[0]
@@ -237,23 +241,27 @@ def _process(store: Store, row: int) -> int:
 def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
     """Return the index, among the matching spans of a process, of the one next to a position."""
     # It is -1, or their number, if the match is in another process; `matches` are spans by time.
-    matches = span_names.find_hits(store.events_of(_process(store, row)), search)
+    matches = span_names.find_hits(store.events_of_process(_process(store, row)), search)
     event_row = -1  # of the selected span
-    if position.track is not None:
-        event_row = store.event_row(position.row, position.track, position.at_ns)
+    if position.track_index is not None:
+        event_row = store.find_event_row(
+            position.scene_row, position.track_index, position.moment_ns
+        )
     selected_indexes = np.flatnonzero(matches["row"].to_numpy() == event_row)
     if len(selected_indexes):
         return int(selected_indexes[0]) + direction
-    next_index = int(np.searchsorted(matches["start_ns"].to_numpy(), position.at_ns, side="right"))
+    next_index = int(
+        np.searchsorted(matches["start_ns"].to_numpy(), position.moment_ns, side="right")
+    )
     return next_index if direction > 0 else next_index - 1
 
 
 def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Position, int]:
     """Return the position and the end (ns) of a process's matching span, by its index."""
     # One for which there was no track is at its begin in the process's row, 1 ns long.
-    events = store.events_of(_process(store, row))
+    events = store.events_of_process(_process(store, row))
     event_row, start_ns = span_names.find_hits(events, search).row(match_index)
-    tracks = store.open_process(row)
+    tracks = store.open_process_tracks(row)
     drawn_items = np.flatnonzero(tracks.event_rows == event_row)
     if not len(drawn_items):
         return Position(row, start_ns), start_ns + 1
@@ -264,13 +272,15 @@ def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Posi
 
 def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
     """Return the window (ns since the start) that shows a span; None if `visible` does."""
-    begin_ns, end_ns = hit.position.at_ns, hit.end_ns
+    begin_ns, end_ns = hit.position.moment_ns, hit.end_ns
     visible_ns, length_ns = visible.width_ns, end_ns - begin_ns
     is_readable = visible_ns * NARROWEST <= length_ns <= visible_ns
     if is_readable and visible.start_ns <= begin_ns and end_ns <= visible.end_ns:
         return None
     margin_ns = (visible_ns - length_ns) // 2 if is_readable else AROUND * length_ns
-    return store.since_start(Window(begin_ns, end_ns).widen(margin_ns).clamp(store.run_window))
+    return store.window_since_start(
+        Window(begin_ns, end_ns).widen(margin_ns).clamp(store.run_window)
+    )
 
 
 def list_matches(store: Store, search: str) -> Component:
@@ -306,7 +316,7 @@ def list_matches(store: Store, search: str) -> Component:
 def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str | Component]:
     """Return the cells of one name; `match` has its sums over processes, and its longest span."""
     longest = match["longest"]
-    rows = store.row_by_key.values()
+    rows = store.scene_row_by_key.values()
     process_row = next(row for row in rows if _process(store, row) == longest["process"])
     lane = store.scene.lanes.lanes[process_row]
     owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
@@ -328,13 +338,19 @@ def resolve_selection(store: Store, view: ViewState) -> Selection | None:
     """Return the selected span of a link; one that was found by its name with its track."""
     selection = inspector.selection_in(view)
     position = viewport.read_position(store, selection)
-    is_row = position and position.track is None and position.row in store.row_by_key.values()
+    is_row = (
+        position
+        and position.track_index is None
+        and position.scene_row in store.scene_row_by_key.values()
+    )
     if not view.searched_name or position is None or not is_row:
         return selection
-    events = store.events_of(_process(store, position.row))
+    events = store.events_of_process(_process(store, position.scene_row))
     matching_spans = span_names.find_hits(events, view.searched_name)
-    match_indexes = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.at_ns)
+    match_indexes = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.moment_ns)
     if not len(match_indexes):
         return selection
-    found_position, _ = _locate(store, view.searched_name, position.row, int(match_indexes[0]))
+    found_position, _ = _locate(
+        store, view.searched_name, position.scene_row, int(match_indexes[0])
+    )
     return inspector.selection_of(store, found_position)

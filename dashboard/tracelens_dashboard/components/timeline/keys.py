@@ -64,7 +64,7 @@ def register(app: Dash) -> None:
         current.stop_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
         position = _meant_position(store, viewport.frame(store, controls), hover, controls)
-        rank = rank_of(store, position.row if position else None)
+        rank = rank_of(store, position.scene_row if position else None)
         return current.stop_unless(toggle_pin(store, controls.pinned_ranks, rank))
 
     @app.callback(
@@ -87,17 +87,17 @@ def register(app: Dash) -> None:
 def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) -> Position | None:
     """Choose the position under the mouse, else the selected one."""
     hovered = viewport.find_position(store, frame, hover)
-    return hovered or viewport.read_position(store, controls.selected)
+    return hovered or viewport.read_position(store, controls.selected_point)
 
 
 def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
     """Name the group or process under the mouse, else the selected one, as addresses do."""
     frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover)
-    band = frame.plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
+    band = frame.row_plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
     if band and band.group:
         return band.group.key
     position = _meant_position(store, frame, hover, controls)
-    return key_of(store.scene.lanes.lanes[position.row]) if position else None
+    return key_of(store.scene.lanes.lanes[position.scene_row]) if position else None
 
 
 def _pressed_key(pressed: Any) -> object:
@@ -138,10 +138,13 @@ def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
     """Return the window (ns since the start) of the selected span, else of marked steps, if any."""
     position = viewport.read_position(store, selected)
     if position:
-        lanes, lane_index = store.scene.lanes, position.row
-        if position.track is not None:
-            lanes, lane_index = store.open_process(position.row).scene.lanes, position.track
-        item = lanes.find_item_at(lane_index, position.at_ns)
+        lanes, lane_index = store.scene.lanes, position.scene_row
+        if position.track_index is not None:
+            lanes, lane_index = (
+                store.open_process_tracks(position.scene_row).scene.lanes,
+                position.track_index,
+            )
+        item = lanes.find_item_at(lane_index, position.moment_ns)
         if item is not None:
             return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
     marked_window = viewport.read_marked_window(store, view)
@@ -182,4 +185,4 @@ def _go_to_finding(windows: list[Window], visible: Window, direction: int) -> Wi
 def _widen(store: Store, window: Window, margin_share: float) -> Window:
     """Add a share of an absolute window's length on either side; the result is since the start."""
     margin_ns = int(window.width_ns * margin_share)
-    return store.since_start(window.widen(margin_ns).clamp(store.run_window))
+    return store.window_since_start(window.widen(margin_ns).clamp(store.run_window))

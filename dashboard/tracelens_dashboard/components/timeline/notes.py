@@ -149,7 +149,7 @@ def register(app: Dash) -> None:
 
 def _make_note(store: Store, notes: tuple[Note, ...], marked_window: Window | None) -> Note | None:
     """Make a note over the marked (absolute) window; None without any, or if it has one."""
-    window = store.since_start(marked_window) if marked_window else None
+    window = store.window_since_start(marked_window) if marked_window else None
     if window is None or any(window == Window(n.start_ns, n.end_ns or -1) for n in notes):
         return None
     return Note(window.start_ns, window.end_ns)
@@ -169,7 +169,7 @@ def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
     if mouse and abs(mouse_s := mouse[0]) < SECOND:  # no run has 30 years
         note_ns = round(mouse_s * SECOND)
     elif position:
-        note_ns = position.at_ns - store.run_window.start_ns
+        note_ns = position.moment_ns - store.run_window.start_ns
     return max(0, min(note_ns, store.run_window.width_ns - 1))
 
 

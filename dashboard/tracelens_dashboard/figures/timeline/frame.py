@@ -29,11 +29,11 @@ OPEN, CLOSED = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}", "\N{BLACK RIGHT-POINTIN
 
 @dataclass(frozen=True)
 class OpenedProcess:
-    """The tracks of a process below its row; `key` is what addresses call it."""
+    """The tracks of a process below its row; `process_key` is what addresses call it."""
 
-    key: str
-    tracks: Group
-    plan: Plan
+    process_key: str
+    track_group: Group
+    row_plan: Plan
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Frame:
     """Everything one picture of the timeline stands on; windows are absolute."""
 
     scene: Scene
-    plan: Plan
+    row_plan: Plan
     visible_window: Window
     step_windows: pl.DataFrame  # a row per step: step, start_ns, end_ns
     flagged_ranks: frozenset[int] = frozenset()
@@ -80,8 +80,8 @@ class Frame:
         """Return the frame of an opened process alone."""
         return replace(
             self,
-            scene=process.tracks.scene,
-            plan=process.plan,
+            scene=process.track_group.scene,
+            row_plan=process.row_plan,
             opened_processes=(),
             flagged_ranks=frozenset(),
         )

@@ -58,7 +58,7 @@ class EndNotes:
         self._fatal_dump: _Dump | None = None
         self._sigterm_dump: _Dump | None = None
         self._is_on = False
-        self._put_back: list[Callable[[], None]] = []
+        self._undo_calls: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Put hooks before those of the program, and open the files for signals."""
@@ -85,7 +85,7 @@ class EndNotes:
             if getattr(module, name) is function:
                 setattr(module, name, program_function)
 
-        self._put_back.append(put_back)
+        self._undo_calls.append(put_back)
 
     def look(self) -> None:
         """Give up a file that the program has closed: its number may belong to another file now."""
@@ -102,7 +102,7 @@ class EndNotes:
                 self._note_ending(_describe_exit(error.code, *_frames(error.__traceback__)))
             error = error.__context__  # which a wrapper has turned into an exit code
         if error is not None:
-            self.note(error)
+            self.note_error(error)
         elif self._exit_call is not None and self._exit_call.ends_program():
             self._note_ending(self._exit_call.ending)
         self.abandon()
@@ -111,11 +111,11 @@ class EndNotes:
         """Leave hooks and signals alone; in a forked child the notes are the parent's."""
         self._is_on = False
         self._exit_call = None
-        while self._put_back:
-            self._put_back.pop()()
+        while self._undo_calls:
+            self._undo_calls.pop()()
         self._leave_signals()
 
-    def note(self, error: BaseException, thread: str | None = None) -> None:
+    def note_error(self, error: BaseException, thread: str | None = None) -> None:
         """Write down an uncaught exception, once; `thread` is its thread's name, None = the main one."""
         if not self._is_on or error is self._noted_error or isinstance(error, _ORDERLY):
             return
@@ -157,7 +157,7 @@ class EndNotes:
         ) -> None:
             try:
                 if error is not None:
-                    contained(self.note)(error)
+                    contained(self.note_error)(error)
             finally:
                 program_hook(kind, error, traceback)
 
@@ -168,7 +168,7 @@ class EndNotes:
             try:
                 if arguments.exc_value is not None:
                     name = getattr(arguments.thread, "name", None) or "a thread"
-                    contained(self.note)(arguments.exc_value, str(name))
+                    contained(self.note_error)(arguments.exc_value, str(name))
             finally:
                 program_hook(arguments)
 
@@ -262,7 +262,7 @@ def open_on_failure(open_recording: Callable[[], object]) -> None:
                 contained(open_recording)()
                 recording: Any = STATE.recording
                 if recording is not None:
-                    contained(recording.end_notes.note)(error)
+                    contained(recording.end_notes.note_error)(error)
         finally:
             program_hook(kind, error, traceback)
 

@@ -325,7 +325,7 @@ def identify(rank: int, world: int, local_rank: int | None = None) -> None:
 def clock_reading(reading: ClockReading) -> None:
     """Write down how this process's clock stands to another's."""
     if STATE.recording is not None:
-        STATE.recording.clock_reading(reading)
+        STATE.recording.write_clock_reading(reading)
 
 
 @contained

@@ -193,18 +193,18 @@ def _code(handler: Any) -> CodeType | None:
 class Counter:
     """Counts exactly, also when threads and signal handlers count at the same time."""
 
-    __slots__ = ("_looks", "_many", "add")
+    __slots__ = ("_added_in_bulk", "_total_calls", "add")
 
     def __init__(self) -> None:
         self.add = itertools.count().__next__
-        self._looks = 0
-        self._many = 0
+        self._total_calls = 0
+        self._added_in_bulk = 0
 
     def add_many(self, number: int) -> None:
         """Count `number`; not from several threads at the same time."""
-        self._many += number
+        self._added_in_bulk += number
 
     def total(self) -> int:
         """Return the counted number."""
-        self._looks += 1
-        return self.add() - self._looks + 1 + self._many
+        self._total_calls += 1
+        return self.add() - self._total_calls + 1 + self._added_in_bulk

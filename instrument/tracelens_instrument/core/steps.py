@@ -38,20 +38,20 @@ _AS_REQUEST: Final = struct.Struct("@Q")
 class PythonStep:
     """One training step: ``with tl.step(i, samples=len(batch)):``."""
 
-    __slots__ = ("_before", "_number", "_samples", "_token", "_tokens")
+    __slots__ = ("_number", "_previous_step", "_sample_count", "_token", "_token_count")
 
     def __init__(self, number: int, samples: float | None, tokens: float | None) -> None:
         self._number = number
-        self._samples = samples
-        self._tokens = tokens
+        self._sample_count = samples
+        self._token_count = tokens
         self._token: Token | None = None
-        self._before = NO_STEP
+        self._previous_step = NO_STEP
 
     def __enter__(self) -> Self:
         if STATE.is_on:
             if STATE.infers_steps:
                 _IMPLICIT.give_way()
-            self._before = STATE.step
+            self._previous_step = STATE.step
             self._token = _enter(self._number)
         return self
 
@@ -61,36 +61,36 @@ class PythonStep:
             return
         token.end(failed=kind is not None)
         if kind is None:
-            if self._samples is not None:
-                put_counter(_WORK["samples"], self._samples)
-            if self._tokens is not None:
-                put_counter(_WORK["tokens"], self._tokens)
-        _leave(self._before)
+            if self._sample_count is not None:
+                put_counter(_WORK["samples"], self._sample_count)
+            if self._token_count is not None:
+                put_counter(_WORK["tokens"], self._token_count)
+        _leave(self._previous_step)
 
 
 class _Implicit:
     """Steps inferred by hooks, until the user marks steps."""
 
     def __init__(self) -> None:
-        self.token: Token | None = None
-        self._number = NO_STEP
+        self.step_token: Token | None = None
+        self._step_number = NO_STEP
         self._start_ns = 0
 
     def begin(self, number: int) -> None:
         if STATE.infers_steps and STATE.is_on:
             self.end()
-            self._number, self._start_ns = number, now()
-            self.token = _enter(number)
+            self._step_number, self._start_ns = number, now()
+            self.step_token = _enter(number)
 
     def end(self, end_ns: int | None = None) -> None:
-        token, self.token = self.token, None
+        token, self.step_token = self.step_token, None
         if token is None:
             return
         if end_ns is None:
             token.end()
         else:
             token.discard()
-            _STEP.complete(self._start_ns, end_ns, step=self._number)
+            _STEP.complete(self._start_ns, end_ns, step=self._step_number)
         _leave(NO_STEP)
 
     def give_way(self) -> None:
@@ -98,7 +98,7 @@ class _Implicit:
         self.drop()
 
     def drop(self) -> None:
-        token, self.token = self.token, None
+        token, self.step_token = self.step_token, None
         if token is not None:
             token.discard()
             STATE.set_step(NO_STEP)
@@ -124,14 +124,14 @@ def drop_step() -> None:
 
 def forget_steps() -> None:
     """Leave any step, and accept steps inferred by hooks again."""
-    _IMPLICIT.token = None
+    _IMPLICIT.step_token = None
     STATE.infers_steps = True
     STATE.set_step(NO_STEP)
 
 
 def put_work(name: str, amount: float) -> None:
     """Record the work done in a step that a hook began; the user's own `tl.step` carries it itself."""
-    if _IMPLICIT.token is not None:
+    if _IMPLICIT.step_token is not None:
         put_counter(_WORK[name], amount)
 
 

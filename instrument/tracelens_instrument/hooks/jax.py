@@ -61,8 +61,8 @@ class Operation:
     """An operation of a compiled function, on the monotonic clock."""
 
     name: str
-    module: str
-    device: int
+    module_name: str
+    device_index: int
     start_ns: int
     end_ns: int
 
@@ -89,19 +89,19 @@ def spans_of(
         step_begins_ns: When each step began that was profiled, by its number.
     """
     ordered_operations = sorted(operations, key=lambda operation: operation.start_ns)
-    first_device = min((operation.device for operation in ordered_operations), default=0)
+    first_device = min((operation.device_index for operation in ordered_operations), default=0)
     begins_and_steps = sorted((begin_ns, step) for step, begin_ns in step_begins_ns.items())
     call_counts: Counter[str] = Counter()  # by name
     computations: list[tuple[int, int]] = []  # begin and end, ns
     for operation in ordered_operations:
         step = _find_step(operation.start_ns, begins_and_steps)
-        if operation.device != first_device or step is None:
+        if operation.device_index != first_device or step is None:
             continue
         op = _collective_op(operation.name)
         if op is None:
             _extend_computations(computations, operation)
             continue
-        name = f"{operation.module}/{operation.name}"
+        name = f"{operation.module_name}/{operation.name}"
         yield ProfiledSpan(name, operation.start_ns, operation.end_ns, step, op, call_counts[name])
         call_counts[name] += 1
     for begin_ns, end_ns in computations:
@@ -149,7 +149,7 @@ class _Window:
             first_text, _, last_text = os.environ.get(WINDOW_VARIABLE, "").partition(":")
             self.first_step, self.last_step = int(first_text), int(last_text)
         self.step_count = 0  # steps that have begun
-        self.step_begins_ns: dict[int, int] = {}  # by step
+        self.begin_ns_by_step: dict[int, int] = {}  # by step
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._wall_minus_monotonic_ns = 0
 
@@ -158,7 +158,7 @@ class _Window:
         if self.step_count == self.first_step:
             self._start()
         self.step_count += 1
-        self.step_begins_ns[step] = now()
+        self.begin_ns_by_step[step] = now()
 
     def end(self) -> None:
         """Called when it is over."""
@@ -172,7 +172,7 @@ class _Window:
         options.python_tracer_level, options.host_tracer_level = 0, HOST_LEVEL
         self._folder = tempfile.TemporaryDirectory()
         self._wall_minus_monotonic_ns = time.time_ns() - now()
-        self.step_begins_ns.clear()
+        self.begin_ns_by_step.clear()
         jax.profiler.start_trace(self._folder.name, profiler_options=options)
         recorder.on_stop(self.finish)
 
@@ -187,7 +187,7 @@ class _Window:
         with folder:
             for file in Path(folder.name).rglob("*.xplane.pb"):
                 operations = _read_operations(file, self._wall_minus_monotonic_ns)
-                for span in spans_of(operations, self.step_begins_ns):
+                for span in spans_of(operations, self.begin_ns_by_step):
                     _record_span(span)
 
 
@@ -260,8 +260,8 @@ def _read_operations(profile_path: Path, wall_minus_monotonic_ns: int) -> list[O
             operations.append(
                 Operation(
                     name=str(stats["hlo_op"]),
-                    module=str(stats.get("hlo_module", "")),
-                    device=int(stats.get("device_ordinal", 0)),
+                    module_name=str(stats.get("hlo_module", "")),
+                    device_index=int(stats.get("device_ordinal", 0)),
                     start_ns=begin_ns,
                     end_ns=begin_ns + int(event.duration_ns),
                 )

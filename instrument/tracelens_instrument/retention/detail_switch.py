@@ -31,7 +31,7 @@ class DetailSwitch:
     def __init__(self, directory: Path, change: Callable[[DetailRequest | None], object]) -> None:
         self._directory = directory
         self._path = str(directory / REQUEST_FILE)
-        self._change = change
+        self._change_detail = change
         self._look_due_ns = 0
         self._file_identity: tuple[int, int] | None = None  # inode and time of change
         self._request: DetailRequest | None = None
@@ -53,7 +53,7 @@ class DetailSwitch:
             return self._look_due_ns
         if moment_ns >= begin_ns and not self._is_on:
             self._is_on = True
-            self._change(request)
+            self._change_detail(request)
         return min(self._look_due_ns, end_ns if self._is_on else begin_ns)
 
     def _look(self) -> None:
@@ -76,4 +76,4 @@ class DetailSwitch:
         self._request = None
         if self._is_on:
             self._is_on = False
-            self._change(None)
+            self._change_detail(None)

@@ -121,11 +121,11 @@ class SlowSteps:
     """
 
     def __init__(self, factor: float, steps: int) -> None:
-        self._factor = factor
+        self._slow_factor = factor
         self._steps_in_a_row = steps
         self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED)
         self._last_end_ns: int | None = None
-        self._slow_in_a_row = 0
+        self._slow_step_count = 0
 
     def ends_slow_row(self, step_end_ns: int) -> bool:
         """Called when a step ends; True if it is the last of enough slow ones in a row."""
@@ -135,13 +135,13 @@ class SlowSteps:
         step_ns = step_end_ns - step_begin_ns  # since the end of the step before
         is_slow = len(self._recent_steps_ns) >= _FEWEST_STEPS and step_ns > self._limit_ns()
         self._recent_steps_ns.append(step_ns)
-        self._slow_in_a_row = self._slow_in_a_row + 1 if is_slow else 0
-        return self._slow_in_a_row == self._steps_in_a_row
+        self._slow_step_count = self._slow_step_count + 1 if is_slow else 0
+        return self._slow_step_count == self._steps_in_a_row
 
     def _limit_ns(self) -> float:
         median_ns = _median(self._recent_steps_ns)
         deviation_ns = _median(abs(step_ns - median_ns) for step_ns in self._recent_steps_ns)
-        return max(self._factor * median_ns, median_ns + _OUTLIER_MADS * deviation_ns)
+        return max(self._slow_factor * median_ns, median_ns + _OUTLIER_MADS * deviation_ns)
 
 
 class KeepRequest:
@@ -150,20 +150,20 @@ class KeepRequest:
     def __init__(self, directory: Path, keep: Callable[[], object]) -> None:
         self._file = directory / REQUEST_FILE
         self._keep = keep
-        self._seen = self._touched()
-        self._look_due = 0
-        self._slow = _parse_slow_steps(os.environ.get(WHEN_VARIABLE, ""))
+        self._seen_touch_ns = self._touched()
+        self._look_due_ns = 0
+        self._slow_steps = _parse_slow_steps(os.environ.get(WHEN_VARIABLE, ""))
 
     def at_step_boundary(self, moment: int) -> None:
         """Keep the steps held, if that is requested or steps are slow."""
-        if self._slow is not None and self._slow.ends_slow_row(moment):
+        if self._slow_steps is not None and self._slow_steps.ends_slow_row(moment):
             self._keep()
             self._ask()
-        elif moment >= self._look_due:
-            self._look_due = moment + _LOOK_EVERY_NS
+        elif moment >= self._look_due_ns:
+            self._look_due_ns = moment + _LOOK_EVERY_NS
             touched = self._touched()
-            if touched != self._seen:
-                self._seen = touched
+            if touched != self._seen_touch_ns:
+                self._seen_touch_ns = touched
                 self._keep()
 
     def _ask(self) -> None:
@@ -172,7 +172,7 @@ class KeepRequest:
         if touched is None or time.time_ns() - touched > _LOOK_EVERY_NS:
             with Tolerated(OSError):  # where it cannot be asked, this rank keeps its own steps
                 self._file.touch()
-        self._seen = self._touched()
+        self._seen_touch_ns = self._touched()
 
     def _touched(self) -> int | None:
         with Tolerated(OSError):

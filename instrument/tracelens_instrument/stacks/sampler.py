@@ -37,20 +37,20 @@ class _Rank:
 
     def __init__(self, pid: int, duration_s: float | None) -> None:
         self.pid = pid
-        self._parent = os.getppid()
+        self._parent_pid = os.getppid()
         self._end_ns = None if duration_s is None else now() + int(duration_s * NS)
-        self._over = False
+        self._is_over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
         """Return True if it ended, said that it will, or the time is over.
 
         Its forked children may hold our input open.
         """
-        if not self._over:
+        if not self._is_over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
             is_due = self._end_ns is not None and now() >= self._end_ns
-            self._over = bool(readable) or is_due or os.getppid() != self._parent
-        return self._over
+            self._is_over = bool(readable) or is_due or os.getppid() != self._parent_pid
+        return self._is_over
 
 
 class _Spy:
@@ -178,7 +178,7 @@ def _make_batch(runs: list[Run], shift_ns: int) -> pa.RecordBatch:
     """Return a row for each run (samples in a row with one stack), its times shifted by `shift_ns`."""
     columns: dict[str, list[Any]] = {
         "pid": [run.pid for run in runs],
-        "thread": [run.thread for run in runs],
+        "thread": [run.thread_id for run in runs],
         "thread_name": [run.thread_name for run in runs],
         "start_ns": [run.start_ns + shift_ns for run in runs],
         "end_ns": [run.end_ns + shift_ns for run in runs],

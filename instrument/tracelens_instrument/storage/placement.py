@@ -61,9 +61,9 @@ _RECORDING_SUFFIXES = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 class Mount:
     """A row of the table of mounted file systems: device number, path, and type."""
 
-    device: int
-    path: str
-    type: str
+    device_number: int
+    mount_path: str
+    filesystem_type: str
 
 
 def find_local_directory(directory: Path) -> Path | None:
@@ -86,14 +86,14 @@ def find_local_directory(directory: Path) -> Path | None:
         )
     mounts = read_mounts()
     mount = find_mount(directory, mounts)
-    if mount is None or not is_network(mount.type):
+    if mount is None or not is_network(mount.filesystem_type):
         return None
     local_directory = _choose_directory(_list_local_candidates(), mounts)
     if local_directory is None:
         raise OSError(
             errno.ENOSPC,
-            f"{directory} is on a network file system ({mount.type}), and no disk of this host has "
-            f"room for live segments: name one in {LOCAL_VARIABLE}",
+            f"{directory} is on a network file system ({mount.filesystem_type}), and no disk of this "
+            f"host has room for live segments: name one in {LOCAL_VARIABLE}",
         )
     return local_directory
 
@@ -115,12 +115,12 @@ def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
 def find_mount(path: Path, mounts: Sequence[Mount]) -> Mount | None:
     """Return the file system that an existing path is on, by its device number, else by its name."""
     device, real_path = path.stat().st_dev, os.path.realpath(path)
-    enclosing_mounts = [mount for mount in mounts if _contains(mount.path, real_path)]
-    same_device_mounts = [mount for mount in enclosing_mounts if mount.device == device]
+    enclosing_mounts = [mount for mount in mounts if _contains(mount.mount_path, real_path)]
+    same_device_mounts = [mount for mount in enclosing_mounts if mount.device_number == device]
     # Of several at one place the last is on top; some file systems give files other numbers.
     return max(
         reversed(same_device_mounts or enclosing_mounts),
-        key=lambda mount: len(mount.path),
+        key=lambda mount: len(mount.mount_path),
         default=None,
     )
 
@@ -165,12 +165,12 @@ def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> P
 
 def _is_local(directory: Path, mounts: Sequence[Mount]) -> bool:
     mount = find_mount(directory, mounts)
-    return mount is not None and not is_network(mount.type)
+    return mount is not None and not is_network(mount.filesystem_type)
 
 
 def _is_in_memory(directory: Path, mounts: Sequence[Mount]) -> bool:
     mount = find_mount(directory, mounts)
-    return mount is not None and mount.type in _MEMORY
+    return mount is not None and mount.filesystem_type in _MEMORY
 
 
 def _free_bytes(directory: Path) -> int:

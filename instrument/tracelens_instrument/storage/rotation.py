@@ -54,12 +54,12 @@ class Storage:
         retention: Retention = recording.retention
         self._folder = folder
         self._recording = recording
-        self._side = side
+        self._side_file = side
         self._losses = losses
-        self._budget = retention.budget_bytes
+        self._budget_bytes = retention.budget_bytes
         self._ring = None if retention.last is None else _make_ring(retention.last)
         self._lock = RLock()
-        self._numbers = itertools.count()
+        self._segment_numbers = itertools.count()
         self._unused_numbers: list[int] = []
         self._segment_references: set[ref[Segment]] = set()
         self._spare_segments: list[Segment] = []
@@ -71,9 +71,9 @@ class Storage:
         self._slots_to_armed_end = 0
         self._max_step_slots = 0  # of the biggest step so far
         self._segment_bytes = 0
-        self._measure_due = 0
+        self._measure_due_ns = 0
         self._freeze_wanted = False
-        self._closed = False
+        self._is_closed = False
         self.segment = self._take_into_use(self._make_or_stop())
         self._count_used_slots()
         if not self.is_stopped:
@@ -131,7 +131,7 @@ class Storage:
         """Accept no more events."""
         with self._lock:
             STATE.forget()
-            self._closed = True
+            self._is_closed = True
 
     def abandon(self) -> None:
         """Release everything, in a forked child: it all belongs to the parent."""
@@ -210,7 +210,7 @@ class Storage:
             return self._make_segment()
         except _CANNOT as error:
             reraise_if_handlers(error)
-            if not self._closed:
+            if not self._is_closed:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
             segment = sink(self._recording, self._losses.counter(reason))
@@ -239,11 +239,13 @@ class Storage:
                 return segment
 
     def _create_segment(self) -> Segment:
-        if self._closed:
+        if self._is_closed:
             raise OSError(errno.EBADF, "the recording has ended")
-        if self._budget is not None and not self._fits(self._budget):
-            raise _OverBudget(errno.EDQUOT, f"the budget of {self._budget:,} bytes is used up")
-        number = self._unused_numbers.pop() if self._unused_numbers else next(self._numbers)
+        if self._budget_bytes is not None and not self._fits(self._budget_bytes):
+            raise _OverBudget(
+                errno.EDQUOT, f"the budget of {self._budget_bytes:,} bytes is used up"
+            )
+        number = self._unused_numbers.pop() if self._unused_numbers else next(self._segment_numbers)
         try:
             return create_segment(self._folder, number, self._recording)
         except BaseException:  # a signal handler may raise anything here
@@ -252,9 +254,9 @@ class Storage:
 
     def _fits(self, budget: int) -> bool:
         """Return True if another segment does; others may have turned some of ours into less."""
-        max_bytes = budget - segments.SEGMENT_BYTES - self._side.size
-        if self._segment_bytes > max_bytes and now() >= self._measure_due:
-            self._measure_due = now() + _MEASURE_EVERY_NS
+        max_bytes = budget - segments.SEGMENT_BYTES - self._side_file.size_bytes
+        if self._segment_bytes > max_bytes and now() >= self._measure_due_ns:
+            self._measure_due_ns = now() + _MEASURE_EVERY_NS
             self._segment_bytes = _bytes_in(self._folder)
         return self._segment_bytes <= max_bytes
 
@@ -276,7 +278,7 @@ class Storage:
     def _apply_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
-            self._side.append(format_line("kept", Kept(now(), self.segment.number)))
+            self._side_file.append(format_line("kept", Kept(now(), self.segment.number)))
             ring.freeze()
 
     def _drop(self, path: Path, reason: str) -> None:
@@ -289,7 +291,7 @@ class Storage:
             path.unlink()
             step_definition = REGISTRY.definition_id("step", "step")
             for step in summarize_steps(read_finished_steps(content, step_definition)):
-                self._side.append(format_line("past", step))
+                self._side_file.append(format_line("past", step))
             self._segment_bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(event_count)
 

@@ -56,12 +56,12 @@ class Segment:
         "__weakref__",
         "_mapped",
         "ends",
+        "is_touched",
         "memory",
         "number",
         "path",
         "recording",
         "slots",
-        "touched",
     )
 
     def __init__(
@@ -79,7 +79,7 @@ class Segment:
         self.memory = memoryview(memory)  # written to quicker than what it is a view of
         self.ends = _view_ends(memory)
         self.recording = recording
-        self.touched = False
+        self.is_touched = False
         self.slots = slots or _make_slots(memory)
 
     def count_free_slots(self) -> int:
@@ -88,8 +88,8 @@ class Segment:
 
     def touch(self) -> None:
         """Bring the pages into memory now, so that no span has to wait for them; once."""
-        if not self.touched and isinstance(self._mapped, mmap.mmap):
-            self.touched = True
+        if not self.is_touched and isinstance(self._mapped, mmap.mmap):
+            self.is_touched = True
             with Tolerated(OSError):  # before Linux 5.14: they come when first written
                 self._mapped.madvise(_POPULATE_WRITE)
 

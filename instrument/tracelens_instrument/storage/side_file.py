@@ -81,10 +81,10 @@ class SideFile:
         self._path = folder / SIDE_FILE
         self._descriptor = Descriptor(os.open(self._path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644))
         self._reserve = _Reserve(folder)
-        self.size = 0
+        self.size_bytes = 0
         self._waiting_lines: list[bytes] = []
         self._is_torn = False
-        self._closed = False
+        self._is_closed = False
 
     def append(self, line: bytes) -> None:
         """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
@@ -104,13 +104,13 @@ class SideFile:
     def _is_written(self, line: bytes) -> bool:
         """Check whether a line was written although the caller was interrupted before noting it."""
         number = self._descriptor.number
-        new_bytes = 0 if number is None else os.fstat(number).st_size - self.size
-        self.size += new_bytes
+        new_bytes = 0 if number is None else os.fstat(number).st_size - self.size_bytes
+        self.size_bytes += new_bytes
         self._is_torn = 0 < new_bytes < len(line)
         return new_bytes >= len(line)
 
     def _write(self, line: bytes) -> bool:
-        if self._closed:
+        if self._is_closed:
             return True
         try:
             fits = self._write_once(line)
@@ -138,7 +138,7 @@ class SideFile:
             if error.errno not in _FULL:
                 raise
             return False
-        self.size += written_bytes
+        self.size_bytes += written_bytes
         self._is_torn = written_bytes < len(content)
         return not self._is_torn
 
@@ -157,7 +157,7 @@ class SideFile:
 
     def close(self) -> None:
         """Close it; later lines go nowhere."""
-        self._closed = True
+        self._is_closed = True
         self._descriptor.close()
         self._reserve.close()
 

@@ -50,9 +50,9 @@ class Timed:
         ran = [self.device.queue(each) for each in ns]
         self.times.end(timing)
         # What stands on the host, by the name that joins both.
-        _WORK.complete(self.device.now(), self.device.now(), request=timing.request)
-        self.truth[timing.request] = (ran[0][0], ran[-1][1])
-        return timing.request
+        _WORK.complete(self.device.now(), self.device.now(), request=timing.request_id)
+        self.truth[timing.request_id] = (ran[0][0], ran[-1][1])
+        return timing.request_id
 
 
 def events_with_device_times(folder: Path) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def test_events_are_used_again(trace: Path) -> None:
     """Both events of a span go back to the device once its times are known, or it is dropped."""
     timed = Timed()
     timed.span(MS)
-    timed.times.drop(timed.begin_timing())
+    timed.times.drop_timing(timed.begin_timing())
     timed.device.work(10 * MS)
     timed.times.at_step_boundary()
     assert len(events_with_device_times(trace)) == 1

@@ -81,7 +81,7 @@ def replace(replaced: Replaced) -> None:
         [MPI.Message],
         _bind_specs(_make_receiving, MATCHED) | _bind_specs(_make_probing, MESSAGE_PROBES),
     )
-    replaced.replace([MPI.Win], windows.methods(_log_of, records_all=EVERYTHING.on))
+    replaced.replace([MPI.Win], windows.methods(_log_of, records_all=EVERYTHING.is_on))
 
 
 def _bind_specs(
@@ -94,7 +94,7 @@ def _log_of(comm: Any) -> CommLog | None:
     try:
         return _LOGS[comm.handle]
     except KeyError:
-        return _record_unseen(comm) if EVERYTHING.on else None
+        return _record_unseen(comm) if EVERYTHING.is_on else None
     except AttributeError:  # it is no communicator, which MPI's method will say
         return None
 
@@ -203,7 +203,7 @@ def _record_derived(log: CommLog | None, result: Any, method_name: str) -> None:
     leave_out(comm)  # unless it turns out well
     if log is None or not comm:
         return
-    name = f"{log.name}.{method_name}"
+    name = f"{log.communicator_name}.{method_name}"
     if is_pending:
         _LOGS[comm.handle] = CommLog(name, log.member_ranks, log.peer_ranks)
     else:
@@ -237,7 +237,7 @@ def _make_probing(spec: Probe, name: str, mpi_method: Function) -> Function:
         if log is None:
             return mpi_method(owner, *args, **kwargs)
         args, kwargs, status = _with_status(spec.parameters, args, kwargs)
-        with span_of(name, "wait" if spec.waits else None):
+        with span_of(name, "wait" if spec.is_blocking else None):
             message = mpi_method(owner, *args, **kwargs)
         if isinstance(message, MPI.Message):
             _claim(log, message, status)
@@ -258,7 +258,7 @@ def _make_receiving(_row: None, name: str, mpi_method: Function) -> Function:
         flight = _begin_claimed(_CLAIMS.pop(self), name)
         if name[0] in "Ii" or flight is None:
             return _issue(flight, mpi_method, self, args, kwargs)
-        with flight.tokens[0]:
+        with flight.open_tokens[0]:
             return mpi_method(self, *args, **kwargs)
 
     return method

@@ -83,13 +83,13 @@ def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
     """
     moment_ns = now()
     last_flight = max(flights, key=lambda flight: flight.last_test_ns)
-    tests_since_ns, last_test_ns = last_flight.tests_since_ns, last_flight.last_test_ns
+    tests_since_ns, last_test_ns = last_flight.first_test_ns, last_flight.last_test_ns
     is_new_loop = moment_ns - last_test_ns > _LOOP_PAUSE_NS
     loop_end_ns = last_test_ns if is_new_loop else moment_ns
     if (is_complete or is_new_loop) and tests_since_ns < loop_end_ns:
         _span_of("polling", "wait").complete(tests_since_ns, loop_end_ns)
     for flight in flights:
-        flight.tests_since_ns = moment_ns if is_complete or is_new_loop else tests_since_ns
+        flight.first_test_ns = moment_ns if is_complete or is_new_loop else tests_since_ns
         flight.last_test_ns = moment_ns
 
 

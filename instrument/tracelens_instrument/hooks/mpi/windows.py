@@ -125,7 +125,7 @@ def _record_window(window: MPI.Win, log: CommLog | None) -> None:
     _WINDOWS[window.handle] = None  # unless it turns out well
     if log is not None:
         _WINDOWS[window.handle] = _Window(
-            CommLog(f"{log.name}.Win", log.member_ranks, log.member_ranks)
+            CommLog(f"{log.communicator_name}.Win", log.member_ranks, log.member_ranks)
         )
 
 

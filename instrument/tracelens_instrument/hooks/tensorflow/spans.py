@@ -42,7 +42,7 @@ _RUNTIME_EVENTS: Final = ("ExecutorState", "Threadpool", "Eager", "FunctionRun",
 class Event:
     """An event of the profile, on the monotonic clock."""
 
-    thread: tuple[int, int]
+    thread_key: tuple[int, int]
     name: str
     start_ns: int
     end_ns: int
@@ -94,7 +94,7 @@ class _AggregatedPush(NamedTuple):
 
     end_ns: int
     step: _Step
-    tensor: str
+    tensor_name: str
 
 
 def spans_of(
@@ -199,9 +199,11 @@ def _gather_steps(events: list[Event]) -> list[_Step]:
     events.sort(key=lambda event: event.start_ns)
     for event in events:
         if event.name == _EXECUTOR:
-            executor_events[event.thread].append(event)
+            executor_events[event.thread_key].append(event)
     for event in events:
-        step_id = event.stats.get("step_id") or _find_step_id(event, executor_events[event.thread])
+        step_id = event.stats.get("step_id") or _find_step_id(
+            event, executor_events[event.thread_key]
+        )
         if step_id is not None:
             _add_event(steps.setdefault(step_id, _Step(step_id)), event)
     return list(steps.values())
@@ -319,7 +321,9 @@ def _aggregated_update_spans(steps: list[_Step], shard: int, plan: Plan) -> Iter
             push_count = bisect_right(pushes, event.start_ns, key=lambda push: push.end_ns)
             if push_count:
                 last_push = pushes[push_count - 1]
-                yield _make_server_span("apply", last_push.step, last_push.tensor, update, event)
+                yield _make_server_span(
+                    "apply", last_push.step, last_push.tensor_name, update, event
+                )
 
 
 def _make_server_span(

@@ -122,7 +122,7 @@ class _RootSpan:
         self._placed = placed
         self.records_operators = False
         self._operators: list[Any] = []  # `Operators`, whose base has no types
-        self.span: Span | DeviceSpan = placed.on_host
+        self.span: Span | DeviceSpan = placed.host_span
 
     def settle(self, module: Module) -> None:
         self.span = self._placed.handle_for(next(module.parameters(), None))
@@ -152,7 +152,7 @@ class _BeginRoot(ModuleHook):
             self._settled = True
             attempt(self._root_span.settle, module)
         if STATE.infers_steps and module.training and torch.is_grad_enabled():
-            STEPS.computing()
+            STEPS.note_forward_begin()
         self._root_span.span.__enter__()
         if self._root_span.records_operators:
             self._root_span.enter()
@@ -163,7 +163,7 @@ class _CountStep(ModuleHook):
 
     def __call__(self, module: Module, _inputs: Any) -> None:
         if not is_compiling() and module.training and torch.is_grad_enabled():
-            attempt(STEPS.computing)
+            attempt(STEPS.note_forward_begin)
 
 
 class _EndRoot(ModuleHook):

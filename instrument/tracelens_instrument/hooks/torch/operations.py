@@ -186,7 +186,7 @@ class _FromAnyRank(Flight):
             end_ns,
             call.group.message_track,
             nbytes=call.tensor.nbytes,
-            seq=call.group.message_numbers.next("recv", peer_in_group, call.tag),
+            seq=call.group.message_numbers.next_number("recv", peer_in_group, call.tag),
             peer=call.group.global_ranks[peer_in_group],
             key=call.tag,
         )
@@ -213,7 +213,7 @@ def _begin_message(op: str, call: _Call) -> Flight:
     group = call.group
     token = group.span_of(op, op, call.tensor).begin(
         group.message_track,
-        seq=group.message_numbers.next(op, call.peer_in_group, call.tag),
+        seq=group.message_numbers.next_number(op, call.peer_in_group, call.tag),
         peer=group.global_ranks[call.peer_in_group],
         key=call.tag,
         nbytes=call.tensor.nbytes,
@@ -229,7 +229,7 @@ def _watch_message(
         if buckets.in_users_hook():
             return None
         try:
-            STEPS.exchanging()
+            STEPS.note_message_begin()
             return begin(args)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(begin, error)

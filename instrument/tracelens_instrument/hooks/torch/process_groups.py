@@ -30,10 +30,10 @@ class Group:
     """
 
     def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
-        self._communicator = recorder.communicator(ranks, name)
+        self._communicator_id = recorder.communicator(ranks, name)
         self.global_ranks = ranks
         self.queued_ends = QueuedEnds() if queues else None
-        self._spans: dict[str, tuple[Span, Placed | None]] = {}
+        self._spans_by_name: dict[str, tuple[Span, Placed | None]] = {}
         self.bucket_track = recorder.track("gradient buckets")
         self.collective_track = recorder.track("collectives")
         self.message_track = recorder.track("messages")
@@ -42,7 +42,7 @@ class Group:
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on the device of a tensor."""
-        span, placed = self._spans.get(name) or self._find_span(name, op)
+        span, placed = self._spans_by_name.get(name) or self._find_span(name, op)
         return span if placed is None else placed.handle_for(tensor)
 
     def span_on_host(self, name: str, op: str) -> Span:
@@ -50,11 +50,11 @@ class Group:
         return self._find_span(name, op)[0]
 
     def _find_span(self, name: str, op: str) -> tuple[Span, Placed | None]:
-        span_and_placed = self._spans.get(name)
+        span_and_placed = self._spans_by_name.get(name)
         if span_and_placed is None:
-            span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
+            span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator_id)
             placed = None if self.queued_ends is None else Placed(span, REDUCTIONS)
-            span_and_placed = self._spans[name] = (span, placed)
+            span_and_placed = self._spans_by_name[name] = (span, placed)
         return span_and_placed
 
 

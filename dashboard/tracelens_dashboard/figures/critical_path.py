@@ -45,9 +45,9 @@ CELL_COLUMNS: Final[quantity.Columns] = {
 }
 SLACK_COLUMNS: Final[quantity.Columns] = {
     "rank": "rank",
-    "slack, median (ms)": ("slack_ns", milliseconds(4)),
-    "slack, min (ms)": ("least_slack_ns", milliseconds(4)),
-    "% of steps without slack": ("critical_steps", rounded(2, factor=0.01)),
+    "slack, median (ms)": ("slack_ns", milliseconds(digits=4)),
+    "slack, min (ms)": ("least_slack_ns", milliseconds(digits=4)),
+    "% of steps without slack": ("critical_steps", rounded(digits=2, factor=0.01)),
 }
 
 

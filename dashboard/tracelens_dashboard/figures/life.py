@@ -31,8 +31,8 @@ _IN_ORDER: Final = (
 USE_COLUMNS: Final[quantity.Columns] = {
     "attempt": "attempt",
     "use": ("use", USES.__getitem__),
-    "time (ms)": ("ns", quantity.milliseconds(1)),
-    "% of the wall time": ("share", quantity.rounded(2, factor=0.01)),
+    "time (ms)": ("ns", quantity.milliseconds(digits=1)),
+    "% of the wall time": ("share", quantity.rounded(digits=2, factor=0.01)),
 }
 
 

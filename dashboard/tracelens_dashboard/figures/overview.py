@@ -59,7 +59,7 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
             waterfall_bars.append(bar)
     achieved = efficiency.achieved
     waterfall_bars.append(
-        WaterfallBar("efficiency", 0.0, share=achieved, colour=theme.accent_colour)
+        WaterfallBar("efficiency", base_share=0.0, share=achieved, colour=theme.accent_colour)
     )
     labels = [bar.label for bar in waterfall_bars]
     trace = bars(

@@ -149,7 +149,7 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title(TITLE, EXPLANATION)
     if store.analysis_table("critical_cells").is_empty():
         return heading.page_in_words([title], NO_STEPS, identity="no-path")
-    timeline_href = links.along_path(links.to_ranks(store, ()))
+    timeline_href = links.along_path(links.to_ranks(store, ranks=()))
     link = dcc.Link("Show it on the timeline", timeline_href, className="way")
     explanation = html.P([WHAT_IT_IS, " ", link], className="summary prose")
     return html.Div([title, explanation, chart.grid(CARDS, store, view)], className="page")

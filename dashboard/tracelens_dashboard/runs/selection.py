@@ -39,7 +39,7 @@ def read(key: object) -> Selection | None:
     # A key of None is a run that is served alone.
     match = _KEY.fullmatch(key) if isinstance(key, str) else None
     if match is None:
-        return None if key is not None else Selection(None)
+        return None if key is not None else Selection(run_id=None)
     try:
         return Selection(match[1] or None, Choice.parse(match[2], match[3]))
     except InvalidArgument:

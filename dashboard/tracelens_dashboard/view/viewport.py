@@ -68,7 +68,7 @@ class Position(NamedTuple):
 
 def window_of_view(store: Store, view: ViewState) -> Window:
     """Return the window of a link, in ns since the run's start; all of the run without one."""
-    run_window = Window(0, store.run_window.width_ns)
+    run_window = Window(start_ns=0, end_ns=store.run_window.width_ns)
     if view.start_ns is None or view.end_ns is None:
         return run_window
     return Window(view.start_ns, view.end_ns).clamp(run_window)

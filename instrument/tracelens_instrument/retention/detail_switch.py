@@ -76,4 +76,4 @@ class DetailSwitch:
         self._request = None
         if self._is_on:
             self._is_on = False
-            self._change_detail(None)
+            self._change_detail(request=None)

@@ -160,7 +160,7 @@ def _go_to_step(store: Store, window: Window, direction: int) -> Window:
     step_index = max(0, min(middle_index + direction, len(starts_ns) - 1))
     step_row = store.step_windows.row(step_index, named=True)
     begin_ns = (step_row["start_ns"] + step_row["end_ns"]) // 2 - origin_ns - window.width_ns // 2
-    return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(0, store.run_window.width_ns))
+    return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(start_ns=0, end_ns=store.run_window.width_ns))
 
 
 def _finding_windows(store: Store) -> list[Window]:

@@ -204,7 +204,7 @@ def _window_around(store: Store, view: Any, note: Note) -> Window:
     margin_ns = (width_ns - length_ns) // 2
     if margin_ns < 0:
         margin_ns = int(AROUND * length_ns)
-    run_window = Window(0, store.run_window.width_ns)
+    run_window = Window(start_ns=0, end_ns=store.run_window.width_ns)
     return Window(note.start_ns, end_ns).widen(margin_ns).clamp(run_window)
 
 

@@ -202,7 +202,7 @@ def _draw_timeline(
     """Draw a run's timeline over a window (since its start); residuals end at `ceiling_ns`."""
     if store is None or window is None:
         return themes.blank()
-    drawn_window = window.clamp(Window(0, store.run_window.width_ns))
+    drawn_window = window.clamp(Window(start_ns=0, end_ns=store.run_window.width_ns))
     view = {"t0": drawn_window.start_ns, "t1": drawn_window.end_ns}
     frame = viewport.frame(store, Controls(view))
     picture = viewport.picture(frame)

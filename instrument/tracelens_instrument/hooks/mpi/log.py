@@ -284,7 +284,7 @@ class CommLog:
         `spec` has a leg for each, which names the parameters of its buffer, peer and tag.
         """
         track = _track(name)
-        flight = Flight([], arguments.get("status"))
+        flight = Flight(tokens=[], status=arguments.get("status"))
         for leg in spec.legs:
             self._begin_leg(flight, name, leg, arguments, track)
         if PENDING:
@@ -296,7 +296,7 @@ class CommLog:
         span = self.span_of_method(name, op)
         return Notices(
             [
-                span.begin(None, seq=self.number_message(op, rank, tag), peer=rank, key=tag)
+                span.begin(track=None, seq=self.number_message(op, rank, tag), peer=rank, key=tag)
                 for rank in ranks
             ]
         )

@@ -233,7 +233,7 @@ class RecordedModel:
             self._root_handles = _register(
                 root, _BeginRoot(self._root_span), _EndRoot(self._root_span)
             )
-        self.look_closer(None)
+        self.look_closer(requested_level=None)
 
     def look_closer(self, requested_level: str | None) -> None:
         """Record at this level, where it is closer than the model's own one; None: at its own one."""

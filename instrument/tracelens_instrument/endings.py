@@ -90,7 +90,7 @@ class EndNotes:
     def look(self) -> None:
         """Give up a file that the program has closed: its number may belong to another file now."""
         for dump in (self._fatal_dump, self._sigterm_dump):
-            if dump is not None and dump.descriptor.number is None:
+            if dump is not None and dump.descriptor.descriptor_number is None:
                 self._leave_signals()
                 return
 
@@ -223,28 +223,28 @@ class _Dump:
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.descriptor = Descriptor(os.open(path, flags, 0o644))
-        self._handed_over: Callable[[], _DumpFile | None] = lambda: None
+        self._find_handed_over_file: Callable[[], _DumpFile | None] = lambda: None
 
     def hand_over(self) -> _DumpFile:
         """Return a new file object for faulthandler, to which nothing else refers."""
-        file = _DumpFile(self.descriptor.number or -1)
-        self._handed_over = weakref.ref(file)
+        file = _DumpFile(self.descriptor.descriptor_number or -1)
+        self._find_handed_over_file = weakref.ref(file)
         return file
 
     def is_in_use(self) -> bool:
         """Return True if faulthandler still writes there."""
-        return self._handed_over() is not None
+        return self._find_handed_over_file() is not None
 
 
 class _DumpFile:
     """The part of a file that faulthandler uses."""
 
     def __init__(self, number: int) -> None:
-        self._number = number
+        self._descriptor_number = number
 
     def fileno(self) -> int:
         """Return the number of the descriptor."""
-        return self._number
+        return self._descriptor_number
 
     def flush(self) -> None:
         """Nothing is held back."""

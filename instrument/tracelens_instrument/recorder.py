@@ -207,7 +207,7 @@ def span(
     number = REGISTRY.definition_id(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
-    if plain and REGISTRY.lookup(number).name == name:  # not one of too many names
+    if plain and REGISTRY.definition_of(number).name == name:  # not one of too many names
         _definitions[name, kind, op] = number
     return _on_device(Span(number)) if arguments.is_true(device) else Span(number)
 

@@ -87,7 +87,7 @@ class Recording:
         self._inform_lock = threading.Lock()
         self._request = self._keep_request()
         self.detail_switch: DetailSwitch | None = None
-        self._boundary = 0  # segment that was in use then
+        self._boundary_segment_number = 0  # segment that was in use then
 
     @property
     def readable_path(self) -> Path:
@@ -128,7 +128,7 @@ class Recording:
     def reserve_slot_after(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         slot = self.storage.reserve_slot_after(full)
-        if self.segment.number > self._boundary + _NO_STEPS:
+        if self.segment.number > self._boundary_segment_number + _NO_STEPS:
             self._inform_converter(self.segment.number)
         return slot
 
@@ -211,8 +211,8 @@ class Recording:
             self.storage.at_step_boundary()
             if self._devices is not None:
                 self._devices.at_step_boundary()
-            self._boundary = self.segment.number
-            self._inform_converter(self._boundary)
+            self._boundary_segment_number = self.segment.number
+            self._inform_converter(self._boundary_segment_number)
             moment = now()
             if self._request is not None:
                 self._request.at_step_boundary(moment)

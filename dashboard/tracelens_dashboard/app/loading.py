@@ -58,8 +58,12 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
-        runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
+    def poll(_times: Any, path: Any, query_string: Any) -> tuple[Any, Any, Any]:
+        runs, view, page = (
+            current.runs(),
+            state.read(query_string),
+            page_by_path.get(str(path), pages[0]),
+        )
         pending_entry = _find_pending(page, runs, view, patience_s=0)
         if pending_entry and pending_entry.stage.is_under_way:
             return no_update, _progress(pending_entry), no_update
@@ -72,8 +76,12 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def retry(clicks: Any, path: Any, search: Any) -> Any:
-        runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
+    def retry(clicks: Any, path: Any, query_string: Any) -> Any:
+        runs, view, page = (
+            current.runs(),
+            state.read(query_string),
+            page_by_path.get(str(path), pages[0]),
+        )
         entry = _find_pending(page, runs, view, patience_s=0)
         entry = current.stop_unless(entry if clicks else None)
         runs.retry_opening(entry)
@@ -94,12 +102,16 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def lay_out(run: Any, shape_before: Any, path: Any, search: Any) -> tuple[Component, str]:
-        page = current.stop_unless(page_by_path.get(str(path)) if current.edition(run) else None)
-        store = current.store(run)
+    def lay_out(
+        run_key: Any, shape_before: Any, path: Any, query_string: Any
+    ) -> tuple[Component, str]:
+        page = current.stop_unless(
+            page_by_path.get(str(path)) if current.edition(run_key) else None
+        )
+        store = current.store(run_key)
         shape = live.digest_shape(store)
         current.stop_unless(shape != shape_before)
-        return page.layout(store, state.read(search)), shape
+        return page.layout(store, state.read(query_string)), shape
 
 
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:

@@ -117,9 +117,9 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         Output(ids.PICKER, "value"),
         Input(ids.GO, "search"),
     )
-    def follow(search: Any) -> tuple[Any, ...]:
+    def follow(query_string: Any) -> tuple[Any, ...]:
         """Return heading, links to pages, and the picker's runs and chosen id, for an address."""
-        runs, view = current.runs(), state.read(search)
+        runs, view = current.runs(), state.read(query_string)
         run_selection = selection.read(view.run_key) if runs.find_entry(view.run_key) else None
         page_links = _link_pages(runs, pages, view)
         shown_id = run_selection.run_id if run_selection else None
@@ -131,9 +131,9 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def grow(run: Any, search: Any) -> list[Component]:
-        current.stop_unless(bool(current.edition(run)))
-        return heading(current.runs(), state.read(search))
+    def grow(run_key: Any, query_string: Any) -> list[Component]:
+        current.stop_unless(bool(current.edition(run_key)))
+        return heading(current.runs(), state.read(query_string))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -142,8 +142,8 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "pathname"),
         prevent_initial_call=True,
     )
-    def pick(run_id: Any, search: Any, path: Any) -> str:
-        view = state.read(search)
+    def pick(run_id: Any, query_string: Any, path: Any) -> str:
+        view = state.read(query_string)
         run_selection = selection.read(view.run_key)
         is_other = run_selection is None or run_id != run_selection.run_id
         current.stop_unless(is_other and current.runs().find_entry(run_id))

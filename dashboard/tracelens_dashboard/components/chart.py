@@ -115,9 +115,9 @@ class ChartCard:
         table_id = ids.part(self.card_id, "grid")
         scheme_input = Input(ids.SCHEME, "computedColorScheme")
 
-        def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
+        def draw(scheme: str | None, run_key: Any, *values: Any) -> Drawing:
             scheme_theme = theme.for_scheme(current.stop_unless(scheme))
-            return self.draw(current.store(run), scheme_theme, *values)
+            return self.draw(current.store(run_key), scheme_theme, *values)
 
         @app.callback(
             Output(ids.part(self.card_id, "graph"), "figure"),
@@ -156,9 +156,9 @@ class ChartCard:
             *self.link_states,
             prevent_initial_call=True,
         )
-        def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
+        def follow(click: dict[str, Any] | None, run_key: Any, *values: Any) -> str:
             point = axes.read_cell_values(current.stop_unless(clicked_point(click)))
-            return current.stop_unless(link(current.store(run), point, *values))
+            return current.stop_unless(link(current.store(run_key), point, *values))
 
     def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
         """Go to where `link` leads from the row of the table that is clicked."""
@@ -169,20 +169,20 @@ class ChartCard:
             current.RUN,
             prevent_initial_call=True,
         )
-        def follow(cell: dict[str, Any] | None, run: Any) -> str:
-            store, row_index = current.store(run), current.stop_unless(clicked_row(cell))
+        def follow(cell: dict[str, Any] | None, run_key: Any) -> str:
+            store, row_index = current.store(run_key), current.stop_unless(clicked_row(cell))
             return current.stop_unless(link(store, row_index))
 
 
-def clicked_point(click: Any) -> dict[str, Any] | None:
+def clicked_point(click_data: Any) -> dict[str, Any] | None:
     """Return the first point of a click on a graph; None without one."""
-    points = (click or {}).get("points")
+    points = (click_data or {}).get("points")
     return points[0] if points else None
 
 
-def clicked_row(cell: Any) -> int | None:
+def clicked_row(clicked_cell: Any) -> int | None:
     """Return a clicked cell's row by its index in the drawing, however the table is sorted."""
-    row_id = str((cell or {}).get("rowId"))
+    row_id = str((clicked_cell or {}).get("rowId"))
     return int(row_id) if row_id.isdecimal() else None
 
 

@@ -111,8 +111,8 @@ def register(app: Dash) -> None:
     @app.callback(
         Output(RANKS, "value"), Input(GROUP, "value"), current.RUN, prevent_initial_call=True
     )
-    def choose(group: Any, run: Any) -> str:
-        numbered_groups = enumerate(groups(current.store(run)))
+    def choose(group: Any, run_key: Any) -> str:
+        numbered_groups = enumerate(groups(current.store(run_key)))
         ranks_by_number = {str(number): ranks for number, (_, ranks) in numbered_groups}
         return current.stop_unless(ranks_by_number.get(str(group)))
 

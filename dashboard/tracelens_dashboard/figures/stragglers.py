@@ -164,13 +164,15 @@ def _reduce_to_maximum(cells: Floats, groups: Sequence[Any], axis: int) -> Float
 
 
 def by_category(
-    residuals: Residuals, residuals_in: Callable[[str], Residuals], theme: Theme
+    residuals: Residuals, residuals_of_category: Callable[[str], Residuals], theme: Theme
 ) -> Drawing:
     """Draw the mean residual per step of the worst ranks, divided by category."""
-    # `residuals_in` measures those of one category; the worst ranks have most `total_delay_ns`.
+    # `residuals_of_category` measures those of one category; the worst ranks have most `total_delay_ns`.
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
-    mean_ns = {name: _mean_residual(residuals_in(name)) for name in OWN_CATEGORIES}  # [rank]
+    mean_ns = {
+        name: _mean_residual(residuals_of_category(name)) for name in OWN_CATEGORIES
+    }  # [rank]
     worst_indexes = np.argsort(-residuals.total_delay_ns)[:MOST_RANKS]
     labels = [f"rank {residuals.ranks[rank_index]} " for rank_index in worst_indexes]
     traces = [

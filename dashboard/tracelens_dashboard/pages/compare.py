@@ -152,8 +152,8 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def choose(chosen: Any, search: Any) -> str:
-        view, run_ids = state.read(search), state.read_baselines(chosen)
+    def choose(chosen: Any, query_string: Any) -> str:
+        view, run_ids = state.read(query_string), state.read_baselines(chosen)
         current.stop_unless(
             all(map(current.runs().find_entry, run_ids)) and run_ids != view.baseline_ids
         )
@@ -165,8 +165,8 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def renew(chosen: Any, search: Any) -> str:
-        view = state.read(search)
+    def renew(chosen: Any, query_string: Any) -> str:
+        view = state.read(query_string)
         current.stop_unless(chosen in view.baseline_ids)
         return _swap_runs(view, chosen)
 

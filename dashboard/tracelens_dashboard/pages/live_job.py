@@ -56,8 +56,8 @@ def register(app: Dash) -> None:
     """Look at the job every second while the page is open."""
 
     @app.callback(Output(JOB, "children"), Input(POLL, "n_intervals"), current.RUN)
-    def look(_times: Any, run: Any) -> list[Component]:
-        return _draw_run(current.run_key_of(run))
+    def look(_times: Any, run_key: Any) -> list[Component]:
+        return _draw_run(current.run_key_of(run_key))
 
 
 def _draw_run(run_key: str) -> list[Component]:

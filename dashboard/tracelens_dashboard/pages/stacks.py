@@ -152,9 +152,9 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def renew(run: Any, search: Any) -> list[int]:
-        current.stop_unless(bool(current.edition(run)))
-        window = _find_window(current.store(run), state.read(search))
+    def renew(run_key: Any, query_string: Any) -> list[int]:
+        current.stop_unless(bool(current.edition(run_key)))
+        window = _find_window(current.store(run_key), state.read(query_string))
         return [window.start_ns, window.end_ns]
 
 
@@ -166,8 +166,8 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         Input(ids.part(chart_name, "graph"), "clickData"),
         prevent_initial_call=True,
     )
-    def choose_mark(click: Any) -> str:
-        return _read_frame(current.stop_unless(chart.clicked_point(click)).get("customdata"))
+    def choose_mark(click_data: Any) -> str:
+        return _read_frame(current.stop_unless(chart.clicked_point(click_data)).get("customdata"))
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
@@ -175,8 +175,8 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         State(ids.part(chart_name, "rows"), "rowData"),
         prevent_initial_call=True,
     )
-    def choose_row(cell: Any, rows: Any) -> str:
-        row_index = current.stop_unless(chart.clicked_row(cell))
+    def choose_row(clicked_cell: Any, rows: Any) -> str:
+        row_index = current.stop_unless(chart.clicked_row(clicked_cell))
         row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))
 

@@ -170,8 +170,8 @@ def register(app: Dash) -> None:
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
-    def answer(edits: Any, run: Any) -> list[Component]:
-        return _answer_edits(current.store(run), _read_edits(edits))
+    def answer(edits: Any, run_key: Any) -> list[Component]:
+        return _answer_edits(current.store(run_key), _read_edits(edits))
 
 
 def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -257,9 +257,9 @@ class Store:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
-    def _make_tracks(self, row: int) -> Group:
+    def _make_tracks(self, scene_row: int) -> Group:
         """Make the tracks of the process of a row of the scene; a shard trains on no thread."""
-        lane = self.scene.lanes.lanes[row]
+        lane = self.scene.lanes.lanes[scene_row]
         thread_rows = self.run.threads.filter(process=lane.process)
         name_by_thread = dict(thread_rows.select("thread", "name").iter_rows())
         events = self._recorded_spans.events_of(lane.process)
@@ -298,31 +298,33 @@ class Store:
         samples = self._recorded_spans.samples_of(worker["process"])
         return samples.filter(pl.col("thread") == worker["training_thread"])
 
-    def find_call_at(self, rank: int, at_ns: int) -> Call | None:
+    def find_call_at(self, rank: int, moment_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
-        return search.find_call_at(self.run.calls, rank, at_ns)
+        return search.find_call_at(self.run.calls, rank, moment_ns)
 
     def events_of_process(self, process: int) -> pl.DataFrame:
         """Return all recorded events of a process, a row each."""
         return self._recorded_spans.events_of(process)
 
-    def find_event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
+    def find_event_at(
+        self, scene_row: int, track_index: int, moment_ns: int
+    ) -> dict[str, Any] | None:
         """Return the event of the span in a track of an opened process; None without one."""
-        event_row = self.find_event_row(row, track, at_ns)
+        event_row = self.find_event_row(scene_row, track_index, moment_ns)
         if event_row < 0:
             return None
-        events = self._recorded_spans.events_of(self.scene.lanes.lanes[row].process)
+        events = self._recorded_spans.events_of(self.scene.lanes.lanes[scene_row].process)
         return events.row(event_row, named=True)
 
-    def find_event_row(self, row: int, track: int, at_ns: int) -> int:
+    def find_event_row(self, scene_row: int, track_index: int, moment_ns: int) -> int:
         """Return the row, among its process's events, of a track's span; -1 without an event."""
-        tracks = self.open_process_tracks(row)
-        item = tracks.scene.lanes.find_item_at(track, at_ns)
+        tracks = self.open_process_tracks(scene_row)
+        item = tracks.scene.lanes.find_item_at(track_index, moment_ns)
         return -1 if item is None else int(tracks.event_rows[item])
 
-    def find_call_of_span(self, row: int, track: int, at_ns: int) -> Call | None:
+    def find_call_of_span(self, scene_row: int, track_index: int, moment_ns: int) -> Call | None:
         """Return the collective that a span in a track of an opened process is; None for others."""
-        event = self.find_event_at(row, track, at_ns)
+        event = self.find_event_at(scene_row, track_index, moment_ns)
         if event is None or event["communicator"] is None or event["seq"] is None:
             return None
         return search.find_call(self.run.calls, event["communicator"], event["seq"])
@@ -335,15 +337,15 @@ class Store:
         """Return all recorded spans of a process, a row each."""
         return self._recorded_spans.spans_of(process)
 
-    def spans_of_scene_row(self, row: int, tracks: Collection[int] | None) -> pl.DataFrame:
+    def spans_of_scene_row(self, scene_row: int, tracks: Collection[int] | None) -> pl.DataFrame:
         """Return the spans (rows) of a row of the scene: of a device's stream, or a process."""
         # `tracks` are those of its process that count, None for all.
-        lane = self.scene.lanes.lanes[row]
+        lane = self.scene.lanes.lanes[scene_row]
         if lane.role == "device":
             return self._spans_on_stream(lane.process, lane.part)
         if tracks is None:
             return self._recorded_spans.spans_of(lane.process)
-        all_tracks = self.open_process_tracks(row)
+        all_tracks = self.open_process_tracks(scene_row)
         offsets = all_tracks.scene.lanes.item_offsets
         event_rows_by_track = [
             all_tracks.event_rows[offsets[track] : offsets[track + 1]]
@@ -355,16 +357,16 @@ class Store:
         events = self._recorded_spans.events_of(lane.process)[event_rows[is_event]]
         return events.filter(type="span")
 
-    def spans_open_at(self, process: int, at_ns: int) -> pl.DataFrame:
+    def spans_open_at(self, process: int, moment_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, a row each, the outermost first."""
-        ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
-        is_open = (pl.col("start_ns") <= at_ns) & ends_later
+        ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > moment_ns)
+        is_open = (pl.col("start_ns") <= moment_ns) & ends_later
         open_spans = self._recorded_spans.spans_of(process).filter(is_open)
         return open_spans.sort("thread", "depth", "start_ns")
 
-    def stream_spans_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
+    def stream_spans_at(self, process: int, stream: str, moment_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
-        is_running = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
+        is_running = (pl.col("start_ns") <= moment_ns) & (pl.col("end_ns") > moment_ns)
         return self._spans_on_stream(process, stream).filter(is_running).sort("depth", "start_ns")
 
     def _spans_on_stream(self, process: int, stream: str) -> pl.DataFrame:

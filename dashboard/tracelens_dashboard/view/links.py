@@ -126,10 +126,12 @@ def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
     return _link(store, TIMELINE, ViewState(pinned_ranks=ranks[:MOST_PINS]), _widen(window))
 
 
-def to_found(store: Store, window: Window, row: int, searched_name: str) -> str:
-    """Link to a found span (its extent is `window`), selected, its process (at `row`) opened."""
-    key = next(key for key, process_row in store.scene_row_by_key.items() if process_row == row)
-    selected = (row, window.start_ns - store.run_window.start_ns)
+def to_found(store: Store, window: Window, scene_row: int, searched_name: str) -> str:
+    """Link to a found span (its extent is `window`), selected, its process (at `scene_row`) opened."""
+    key = next(
+        key for key, process_row in store.scene_row_by_key.items() if process_row == scene_row
+    )
+    selected = (scene_row, window.start_ns - store.run_window.start_ns)
     view = ViewState(opened_row_keys=(key,), selected_point=selected, searched_name=searched_name)
     return _link(store, TIMELINE, view, _widen(window))
 

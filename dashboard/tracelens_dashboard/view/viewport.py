@@ -155,8 +155,8 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     return plan, tuple(opened_processes)
 
 
-def _plan_tracks(store: Store, row: int, *, top_px: int, track_px: int | None) -> Plan:
-    return viewport.plan_tracks(store.open_process_tracks(row).scene.lanes, top_px, track_px)
+def _plan_tracks(store: Store, scene_row: int, *, top_px: int, track_px: int | None) -> Plan:
+    return viewport.plan_tracks(store.open_process_tracks(scene_row).scene.lanes, top_px, track_px)
 
 
 def choose_opened(store: Store, controls: Controls) -> list[str]:
@@ -211,30 +211,30 @@ def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterato
             )
 
 
-def _outline_span(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[SelectedSpan]:
+def _outline_span(lanes: Lanes, plan: Plan, lane: int, moment_ns: int) -> Iterator[SelectedSpan]:
     """Yield the span of a lane at a moment, for each band of that lane alone."""
-    item = lanes.find_item_at(lane, at_ns)
+    item = lanes.find_item_at(lane, moment_ns)
     if item is not None:
         extent_ns = lanes.extent_ns_of(item)
         yield from (SelectedSpan(band, *extent_ns) for band in plan.bands if band.lanes == (lane,))
 
 
-def read_window(store: Store, view: Any) -> Window:
+def read_window(store: Store, view_data: Any) -> Window:
     """Read the window that the page shows, in ns since the run's start."""
-    values = view if isinstance(view, dict) else {}
+    values = view_data if isinstance(view_data, dict) else {}
     ends_ns = _read_natural(values.get("t0")), _read_natural(values.get("t1"))
     return window_of_view(store, ViewState(*ends_ns))
 
 
-def read_marked_window(store: Store, view: Any) -> Window | None:
+def read_marked_window(store: Store, view_data: Any) -> Window | None:
     """Return the absolute window of the steps that the page's view marks; None without any."""
-    steps = _read_steps(view)
+    steps = _read_steps(view_data)
     return store.window_of_steps(*steps) if steps else None
 
 
-def read_position(store: Store, selected: Any) -> Position | None:
+def read_position(store: Store, selected_point: Any) -> Position | None:
     """Read a selected row, moment (sent in ns since the start) and track; None without a row."""
-    values = selected if isinstance(selected, dict) else {}
+    values = selected_point if isinstance(selected_point, dict) else {}
     row, offset_ns = _read_natural(values.get("lane")), _read_natural(values.get("at"))
     if row is None or offset_ns is None or row >= len(store.scene.lanes.lanes):
         return None
@@ -257,9 +257,9 @@ def picture(frame: Frame) -> Picture:
     return replace(row_picture, opened_pictures=process_pictures)
 
 
-def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
+def find_position(store: Store, frame: Frame, click_data: Any) -> Position | None:
     """Return the row, and the track of an opened process, of a click; None outside the rows."""
-    mouse = read_mouse(click)
+    mouse = read_mouse(click_data)
     if mouse is None:
         return None
     offset_s, height_px = mouse  # since the run's start, from the top
@@ -274,9 +274,9 @@ def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
     return None if row is None else Position(row, at_ns)
 
 
-def read_mouse(click: Any) -> tuple[float, float] | None:
+def read_mouse(click_data: Any) -> tuple[float, float] | None:
     """Read the mouse's position in a click: seconds since the run's start, pixels from the top."""
-    match click:
+    match click_data:
         case {
             "xvals": [int() | float() as offset_s, *_],
             "yvals": [int() | float() as height_px, *_],
@@ -299,8 +299,8 @@ def _read_natural(value: Any) -> int | None:
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 1 << 62 else None
 
 
-def _read_steps(view: Any) -> tuple[int, int] | None:
-    steps = view.get("steps") if isinstance(view, dict) else None
+def _read_steps(view_data: Any) -> tuple[int, int] | None:
+    steps = view_data.get("steps") if isinstance(view_data, dict) else None
     match steps:
         case [int(first), int(last)]:
             return first, last

@@ -68,9 +68,9 @@ class Registry:
     ) -> int:
         """Return the number of a definition; equal ones share it."""
         row = Definition(0, name[:MAX_NAME], kind, event_type, op, algorithm, communicator, shard)
-        return self.number(row)
+        return self.id_of(row)
 
-    def number(self, row: Definition) -> int:
+    def id_of(self, row: Definition) -> int:
         """Return the number of a definition that was numbered elsewhere, or not at all."""
         key = replace(row, id=0)
         known = self._id_by_definition.get(key)
@@ -101,7 +101,7 @@ class Registry:
         known = self._id_by_definition.get(other)
         return self._enter(other) if known is None else known
 
-    def lookup(self, number: int) -> Definition:
+    def definition_of(self, number: int) -> Definition:
         """Return the definition of a number."""
         return self._definition_by_id[number]
 

@@ -38,13 +38,13 @@ _AS_REQUEST: Final = struct.Struct("@Q")
 class PythonStep:
     """One training step: ``with tl.step(i, samples=len(batch)):``."""
 
-    __slots__ = ("_number", "_previous_step", "_sample_count", "_token", "_token_count")
+    __slots__ = ("_previous_step", "_sample_count", "_step_number", "_step_token", "_token_count")
 
     def __init__(self, number: int, samples: float | None, tokens: float | None) -> None:
-        self._number = number
+        self._step_number = number
         self._sample_count = samples
         self._token_count = tokens
-        self._token: Token | None = None
+        self._step_token: Token | None = None
         self._previous_step = NO_STEP
 
     def __enter__(self) -> Self:
@@ -52,11 +52,11 @@ class PythonStep:
             if STATE.infers_steps:
                 _IMPLICIT.give_way()
             self._previous_step = STATE.step
-            self._token = _enter(self._number)
+            self._step_token = _enter(self._step_number)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        token, self._token = self._token, None
+        token, self._step_token = self._step_token, None
         if token is None:
             return
         token.end(failed=kind is not None)
@@ -154,8 +154,8 @@ def _enter(number: int) -> Token:
     return token
 
 
-def _leave(before: int) -> None:
-    STATE.set_step(before)
+def _leave(previous_step: int) -> None:
+    STATE.set_step(previous_step)
     if STATE.recording is not None and not STATE.pass_boundary():
         STATE.recording.at_step_boundary()
 

@@ -150,7 +150,7 @@ class _Window:
             self.first_step, self.last_step = int(first_text), int(last_text)
         self.step_count = 0  # steps that have begun
         self.begin_ns_by_step: dict[int, int] = {}  # by step
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._profile_folder: tempfile.TemporaryDirectory[str] | None = None
         self._wall_minus_monotonic_ns = 0
 
     def begin(self, step: int) -> None:
@@ -162,7 +162,7 @@ class _Window:
 
     def end(self) -> None:
         """Called when it is over."""
-        if self._folder is not None and self.step_count == self.last_step:
+        if self._profile_folder is not None and self.step_count == self.last_step:
             self.finish()
 
     def _start(self) -> None:
@@ -170,15 +170,15 @@ class _Window:
 
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, HOST_LEVEL
-        self._folder = tempfile.TemporaryDirectory()
+        self._profile_folder = tempfile.TemporaryDirectory()
         self._wall_minus_monotonic_ns = time.time_ns() - now()
         self.begin_ns_by_step.clear()
-        jax.profiler.start_trace(self._folder.name, profiler_options=options)
+        jax.profiler.start_trace(self._profile_folder.name, profiler_options=options)
         recorder.on_stop(self.finish)
 
     def finish(self) -> None:
         """Stop profiling, and record the spans of the profile."""
-        folder, self._folder = self._folder, None
+        folder, self._profile_folder = self._profile_folder, None
         if folder is None:
             return
         import jax  # noqa: PLC0415 - only with JAX

@@ -55,7 +55,7 @@ _OUTLIER_MADS: Final = 6 * 1.4826
 
 class _RingSegment(NamedTuple):
     path: Path
-    steps: int  # that were over when it came into use
+    step_count: int  # that were over when it came into use
 
 
 class Ring:
@@ -68,13 +68,15 @@ class Ring:
         self._kept_steps = last
         self._segments: deque[_RingSegment] = deque()
 
-    def add(self, path: Path, steps: int) -> None:
-        """Add a segment that is used after `steps` steps."""
-        self._segments.append(_RingSegment(path, steps))
+    def add(self, path: Path, step_count: int) -> None:
+        """Add a segment that is used after `step_count` steps."""
+        self._segments.append(_RingSegment(path, step_count))
 
-    def drop_outdated(self, steps: int) -> Iterator[Path]:
-        """Drop the segments with nothing of the last steps, `steps` being over."""
-        while len(self._segments) > 1 and self._segments[1].steps + self._kept_steps < steps:
+    def drop_outdated(self, step_count: int) -> Iterator[Path]:
+        """Drop the segments with nothing of the last steps, `step_count` being over."""
+        while (
+            len(self._segments) > 1 and self._segments[1].step_count + self._kept_steps < step_count
+        ):
             yield self._segments.popleft().path
 
     def drop_oldest(self) -> Path | None:
@@ -120,9 +122,9 @@ class SlowSteps:
     takes steps, by their median absolute deviation. A new level is usual once it holds for a while.
     """
 
-    def __init__(self, factor: float, steps: int) -> None:
+    def __init__(self, factor: float, step_count: int) -> None:
         self._slow_factor = factor
-        self._steps_in_a_row = steps
+        self._required_slow_steps = step_count
         self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED)
         self._last_end_ns: int | None = None
         self._slow_step_count = 0
@@ -136,7 +138,7 @@ class SlowSteps:
         is_slow = len(self._recent_steps_ns) >= _FEWEST_STEPS and step_ns > self._limit_ns()
         self._recent_steps_ns.append(step_ns)
         self._slow_step_count = self._slow_step_count + 1 if is_slow else 0
-        return self._slow_step_count == self._steps_in_a_row
+        return self._slow_step_count == self._required_slow_steps
 
     def _limit_ns(self) -> float:
         median_ns = _median(self._recent_steps_ns)
@@ -147,20 +149,20 @@ class SlowSteps:
 class KeepRequest:
     """The request of a trace folder, as one of its recordings watches and makes it."""
 
-    def __init__(self, directory: Path, keep: Callable[[], object]) -> None:
+    def __init__(self, directory: Path, keep_now: Callable[[], object]) -> None:
         self._file = directory / REQUEST_FILE
-        self._keep = keep
+        self._keep = keep_now
         self._seen_touch_ns = self._touched()
         self._look_due_ns = 0
         self._slow_steps = _parse_slow_steps(os.environ.get(WHEN_VARIABLE, ""))
 
-    def at_step_boundary(self, moment: int) -> None:
+    def at_step_boundary(self, moment_ns: int) -> None:
         """Keep the steps held, if that is requested or steps are slow."""
-        if self._slow_steps is not None and self._slow_steps.ends_slow_row(moment):
+        if self._slow_steps is not None and self._slow_steps.ends_slow_row(moment_ns):
             self._keep()
             self._ask()
-        elif moment >= self._look_due_ns:
-            self._look_due_ns = moment + _LOOK_EVERY_NS
+        elif moment_ns >= self._look_due_ns:
+            self._look_due_ns = moment_ns + _LOOK_EVERY_NS
             touched = self._touched()
             if touched != self._seen_touch_ns:
                 self._seen_touch_ns = touched

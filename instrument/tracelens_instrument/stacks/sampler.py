@@ -58,13 +58,13 @@ class _Spy:
 
     def __init__(self, pid: int, rate_hz: int, folder: Path) -> None:
         self.timeline_path = folder / "timeline.json"
-        self._log = (folder / "said.txt").open("w+b")
+        self._log_file = (folder / "said.txt").open("w+b")
         self.started_ns = now()
         command = [_find_py_spy(), "record", "--pid", str(pid), "--rate", str(rate_hz)]
         command += ["--output", str(self.timeline_path), "--format", "chrometrace", "--idle"]
         command += ["--threads", "--nonblocking", "--subprocesses", "--full-filenames"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            command, stdin=subprocess.DEVNULL, stdout=self._log_file, stderr=self._log_file
         )
 
     def is_sampling(self) -> bool:
@@ -94,7 +94,7 @@ class _Spy:
         return errors[0] if errors else f"it ended with exit code {self._process.returncode}"
 
     def _logged(self) -> bytes:
-        return Path(self._log.name).read_bytes()
+        return Path(self._log_file.name).read_bytes()
 
 
 def main() -> None:

@@ -98,16 +98,18 @@ class Background:
         self._recording_path = recording_path
         self._starts_left = _STARTS if _converter_wanted(retention) else 0
         self._channel: _Channel | None = None
-        self._next_report = _START_AT
+        self._next_report_count = _START_AT
         if retention.budget_bytes is not None:
             half_budget_segments = retention.budget_bytes // segments.SEGMENT_BYTES // 2
-            self._next_report = max(segments.LEAST_CONVERTED, min(_START_AT, half_budget_segments))
+            self._next_report_count = max(
+                segments.LEAST_CONVERTED, min(_START_AT, half_budget_segments)
+            )
 
     def inform(self, full_segments: int) -> None:
         """Inform the converter of how many segments are full; start it if it is time."""
-        if full_segments < self._next_report:
+        if full_segments < self._next_report_count:
             return
-        self._next_report = full_segments + _REPORT_EVERY
+        self._next_report_count = full_segments + _REPORT_EVERY
         if self._channel is None and self._starts_left:
             self._starts_left -= 1
             try:
@@ -158,7 +160,7 @@ class _Channel:
     def send(self, text: bytes) -> bool:
         """Send a message, if the converter still reads."""
         try:
-            if self._descriptor.number is None:
+            if self._descriptor.descriptor_number is None:
                 return False
             self._socket.send(text, _SEND_FLAGS)
         except BlockingIOError:
@@ -171,7 +173,7 @@ class _Channel:
     def finish_sending(self) -> None:
         """Send no more; the other end notices this even if the last message found no room."""
         with Tolerated(OSError):
-            if self._descriptor.number is not None:
+            if self._descriptor.descriptor_number is not None:
                 self._socket.shutdown(_NO_MORE)
 
     def wait_until_closed(self, patience_ms: int) -> bool:

@@ -139,8 +139,8 @@ def _parse_mount(line: str) -> Mount | None:
     return Mount(os.makedev(major, minor), mount_path, file_system)
 
 
-def _contains(mount: str, path: str) -> bool:
-    return path == mount or path.startswith(mount.rstrip("/") + "/")
+def _contains(mount_path: str, path: str) -> bool:
+    return path == mount_path or path.startswith(mount_path.rstrip("/") + "/")
 
 
 def _list_local_candidates() -> list[Path]:

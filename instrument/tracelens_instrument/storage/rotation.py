@@ -252,9 +252,9 @@ class Storage:
             self._unused_numbers.append(number)  # a gap means that events are missing
             raise
 
-    def _fits(self, budget: int) -> bool:
+    def _fits(self, budget_bytes: int) -> bool:
         """Return True if another segment does; others may have turned some of ours into less."""
-        max_bytes = budget - segments.SEGMENT_BYTES - self._side_file.size_bytes
+        max_bytes = budget_bytes - segments.SEGMENT_BYTES - self._side_file.size_bytes
         if self._segment_bytes > max_bytes and now() >= self._measure_due_ns:
             self._measure_due_ns = now() + _MEASURE_EVERY_NS
             self._segment_bytes = _bytes_in(self._folder)

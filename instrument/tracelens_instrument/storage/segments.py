@@ -54,7 +54,7 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
-        "_mapped",
+        "_mapped_memory",
         "ends",
         "is_touched",
         "memory",
@@ -75,7 +75,7 @@ class Segment:
     ) -> None:
         self.path = path
         self.number = number
-        self._mapped = memory
+        self._mapped_memory = memory
         self.memory = memoryview(memory)  # written to quicker than what it is a view of
         self.ends = _view_ends(memory)
         self.recording = recording
@@ -88,10 +88,10 @@ class Segment:
 
     def touch(self) -> None:
         """Bring the pages into memory now, so that no span has to wait for them; once."""
-        if not self.is_touched and isinstance(self._mapped, mmap.mmap):
+        if not self.is_touched and isinstance(self._mapped_memory, mmap.mmap):
             self.is_touched = True
             with Tolerated(OSError):  # before Linux 5.14: they come when first written
-                self._mapped.madvise(_POPULATE_WRITE)
+                self._mapped_memory.madvise(_POPULATE_WRITE)
 
     def is_held(self) -> bool:
         """Return True if anything besides the segment itself refers to its slots."""
@@ -100,7 +100,7 @@ class Segment:
     def detach(self) -> None:
         """Redirect further writes to private memory (a forked child must not touch the file)."""
         scratch = bytearray(len(self.memory))
-        self._mapped = scratch
+        self._mapped_memory = scratch
         self.memory = memoryview(scratch)
         self.ends = _view_ends(scratch)
         if NATIVE:

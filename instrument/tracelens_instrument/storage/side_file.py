@@ -103,7 +103,7 @@ class SideFile:
 
     def _is_written(self, line: bytes) -> bool:
         """Check whether a line was written although the caller was interrupted before noting it."""
-        number = self._descriptor.number
+        number = self._descriptor.descriptor_number
         new_bytes = 0 if number is None else os.fstat(number).st_size - self.size_bytes
         self.size_bytes += new_bytes
         self._is_torn = 0 < new_bytes < len(line)
@@ -144,14 +144,14 @@ class SideFile:
 
     def _open_descriptor(self) -> int:
         """Return the number of the file's descriptor, opened again if the program has closed it."""
-        number = self._descriptor.number
+        number = self._descriptor.descriptor_number
         if number is None:
             reopened = Descriptor(os.open(self._path, _APPEND))
             if not reopened.is_same_file(self._descriptor):
                 reopened.close()
                 raise OSError(errno.EBADF, "the side file was closed and replaced by another")
             self._descriptor = reopened
-            number = reopened.number
+            number = reopened.descriptor_number
         assert number is not None  # it was opened just now
         return number
 
@@ -176,7 +176,7 @@ class _Reserve:
 
     def give(self) -> bool:
         """Make room for others; False if there is nothing left to give."""
-        number = None if self._descriptor is None else self._descriptor.number
+        number = None if self._descriptor is None else self._descriptor.descriptor_number
         if number is None or self._size_bytes == 0:
             return False
         self._size_bytes -= _BLOCK

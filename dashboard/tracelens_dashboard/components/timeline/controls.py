@@ -155,9 +155,9 @@ def register_strip(app: Dash) -> None:
         Input(ids.SCHEME, "computedColorScheme"),
         Input(ids.RUN, "data"),
     )
-    def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
+    def draw(scheme: str | None, run_key: Any) -> tuple[Any, ...]:
         """Return the strip's figure with its label, and the parts of the legend."""
-        store, theme = current.store(run), themes.for_scheme(current.stop_unless(scheme))
+        store, theme = current.store(run_key), themes.for_scheme(current.stop_unless(scheme))
         drawing = overview.strip(
             store.category_times,
             store.step_windows,

@@ -84,18 +84,21 @@ def _register_drawing(app: Dash) -> None:
         State(names.VIEW, "data"),
         prevent_initial_call=True,
     )
-    def grow(run: Any, view: Any) -> tuple[Any, str]:
-        return grow_view(current.store(run), view), str(run)
+    def grow(run_key: Any, view_data: Any) -> tuple[Any, str]:
+        return grow_view(current.store(run_key), view_data), str(run_key)
 
 
-def grow_view(store: Store, view: Any) -> Any:
+def grow_view(store: Store, view_data: Any) -> Any:
     """Return the view of a run that was read again; if it reached to the end it still does."""
     # A view has a window, `t0` to `t1` (ns since the start), and its run's length, `whole`.
     run_length_ns = store.run_window.width_ns
-    if not isinstance(view, dict) or view.get("whole") == run_length_ns:
+    if not isinstance(view_data, dict) or view_data.get("whole") == run_length_ns:
         return no_update
-    was_at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
-    return view | {"whole": run_length_ns, "t1": run_length_ns if was_at_end else view.get("t1")}
+    was_at_end = (view_data.get("t1") or 0) >= (view_data.get("whole") or 0)
+    return view_data | {
+        "whole": run_length_ns,
+        "t1": run_length_ns if was_at_end else view_data.get("t1"),
+    }
 
 
 def _register_following(app: Dash) -> None:

@@ -67,9 +67,9 @@ def register(app: Dash) -> None:
     timeline_state = names.control_arguments()
 
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
-    def find(value: Any, run: Any) -> Component | None:
+    def find(value: Any, run_key: Any) -> Component | None:
         search = read_search(value)
-        return list_matches(current.store(run), search) if search else None
+        return list_matches(current.store(run_key), search) if search else None
 
     @app.callback(
         *SPAN_OUTPUTS,
@@ -100,9 +100,9 @@ def register(app: Dash) -> None:
         *timeline_state,
         prevent_initial_call=True,
     )
-    def lead_to_row(cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
+    def lead_to_row(clicked_cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
-        return _show_hit(store, hit_of_row(store, cell, rows), controls)
+        return _show_hit(store, hit_of_row(store, clicked_cell, rows), controls)
 
     @app.callback(
         *SPAN_OUTPUTS, Input(names.POINTED, "data"), *timeline_state, prevent_initial_call=True
@@ -120,9 +120,13 @@ def register(app: Dash) -> None:
     )
 
 
-def hit_of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
+def hit_of_row(store: Store, clicked_cell: Any, rows: Any) -> Hit | None:
     """Return the span whose name is clicked in a table of spans (`rows`), if that is possible."""
-    click = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
+    click = (
+        clicked_cell
+        if isinstance(clicked_cell, dict) and clicked_cell.get("colId") == "span"
+        else {}
+    )
     row_id = str(click.get("rowId", ""))
     if not isinstance(rows, list) or not row_id.isdecimal() or int(row_id) >= len(rows):
         return None
@@ -180,8 +184,8 @@ def read_search(value: Any) -> str:
     return value.strip()[:LONGEST_SEARCH] if isinstance(value, str) else ""
 
 
-def _no_match(search: str) -> str:
-    return f"Nothing in this run is called \u201c{search}\u201d."
+def _no_match(searched_name: str) -> str:
+    return f"Nothing in this run is called \u201c{searched_name}\u201d."
 
 
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
@@ -207,11 +211,11 @@ def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, .
 
 
 def find_next_hit(
-    store: Store, search: str, position: Position | None, direction: int
+    store: Store, searched_name: str, position: Position | None, direction: int
 ) -> Hit | None:
     """Return the match after (`direction` 1) or before (-1) a position, cyclically, if any."""
     # Matches are ordered by the rows of their processes in the scene, and within a process by time.
-    count_rows = store.span_names.find(search).group_by("process").agg(pl.col("count").sum())
+    count_rows = store.span_names.find(searched_name).group_by("process").agg(pl.col("count").sum())
     count_by_process = dict(count_rows.iter_rows())
     rows = [
         row for row in store.scene_row_by_key.values() if count_by_process.get(_process(store, row))
@@ -223,25 +227,29 @@ def find_next_hit(
     own_indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
     if own_indexes and position:
         row_index = own_indexes[0]
-        match_index = _index_after(store, search, rows[row_index], position, direction)
+        match_index = _index_after(store, searched_name, rows[row_index], position, direction)
     else:
         row_index, match_index = (0, 0) if direction > 0 else (len(rows) - 1, counts[-1] - 1)
     if not 0 <= match_index < counts[row_index]:  # on to the next process
         row_index = (row_index + direction) % len(rows)
         match_index = 0 if direction > 0 else counts[row_index] - 1
-    hit_position, end_ns = _locate(store, search, rows[row_index], match_index)
+    hit_position, end_ns = _locate(store, searched_name, rows[row_index], match_index)
     match_number = sum(counts[:row_index]) + match_index + 1
     return Hit(hit_position, end_ns, match_number, match_count=sum(counts))
 
 
-def _process(store: Store, row: int) -> int:
-    return store.scene.lanes.lanes[row].process
+def _process(store: Store, scene_row: int) -> int:
+    return store.scene.lanes.lanes[scene_row].process
 
 
-def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
+def _index_after(
+    store: Store, searched_name: str, scene_row: int, position: Position, direction: int
+) -> int:
     """Return the index, among the matching spans of a process, of the one next to a position."""
     # It is -1, or their number, if the match is in another process; `matches` are spans by time.
-    matches = span_names.find_hits(store.events_of_process(_process(store, row)), search)
+    matches = span_names.find_hits(
+        store.events_of_process(_process(store, scene_row)), searched_name
+    )
     event_row = -1  # of the selected span
     if position.track_index is not None:
         event_row = store.find_event_row(
@@ -256,18 +264,20 @@ def _index_after(store: Store, search: str, row: int, position: Position, direct
     return next_index if direction > 0 else next_index - 1
 
 
-def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Position, int]:
+def _locate(
+    store: Store, searched_name: str, scene_row: int, match_index: int
+) -> tuple[Position, int]:
     """Return the position and the end (ns) of a process's matching span, by its index."""
     # One for which there was no track is at its begin in the process's row, 1 ns long.
-    events = store.events_of_process(_process(store, row))
-    event_row, start_ns = span_names.find_hits(events, search).row(match_index)
-    tracks = store.open_process_tracks(row)
+    events = store.events_of_process(_process(store, scene_row))
+    event_row, start_ns = span_names.find_hits(events, searched_name).row(match_index)
+    tracks = store.open_process_tracks(scene_row)
     drawn_items = np.flatnonzero(tracks.event_rows == event_row)
     if not len(drawn_items):
-        return Position(row, start_ns), start_ns + 1
+        return Position(scene_row, start_ns), start_ns + 1
     lanes, item = tracks.scene.lanes, int(drawn_items[0])
     track = _track_of_item(lanes.item_offsets, item)
-    return Position(row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
+    return Position(scene_row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
 
 
 def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
@@ -283,11 +293,13 @@ def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
     )
 
 
-def list_matches(store: Store, search: str) -> Component:
+def list_matches(store: Store, searched_name: str) -> Component:
     """Return a table of the span names that match, by their time in the whole run."""
-    matching_names = store.span_names.find(search)  # a row per process and name, with its label
+    matching_names = store.span_names.find(
+        searched_name
+    )  # a row per process and name, with its label
     if matching_names.is_empty():
-        return html.P(_no_match(search), className="summary", role="status")
+        return html.P(_no_match(searched_name), className="summary", role="status")
     by_label = matching_names.group_by("label").agg(
         pl.col("count", "total_ns").sum(),
         pl.col("process").n_unique().alias("processes"),
@@ -298,7 +310,7 @@ def list_matches(store: Store, search: str) -> Component:
     )
     listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MOST_NAMES)
     table_rows = [
-        html.Tr([html.Td(cell) for cell in _match_cells(store, search, match)])
+        html.Tr([html.Td(cell) for cell in _match_cells(store, searched_name, match)])
         for match in listed.iter_rows(named=True)
     ]
     head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
@@ -306,14 +318,14 @@ def list_matches(store: Store, search: str) -> Component:
     name_count = text.count(by_label.height, "name")
     limit_text = f", the {MOST_NAMES} with most time" if by_label.height > MOST_NAMES else ""
     caption = (
-        f"{span_count} of the run match \u201c{search}\u201d ({name_count}{limit_text}); "
+        f"{span_count} of the run match \u201c{searched_name}\u201d ({name_count}{limit_text}); "
         "n next, N previous"
     )
     table_parts = [html.Caption(caption), head, html.Tbody(table_rows)]
     return html.Table(table_parts, className="spans", role="status")
 
 
-def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str | Component]:
+def _match_cells(store: Store, searched_name: str, match: dict[str, Any]) -> list[str | Component]:
     """Return the cells of one name; `match` has its sums over processes, and its longest span."""
     longest = match["longest"]
     rows = store.scene_row_by_key.values()
@@ -329,7 +341,9 @@ def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str |
         f"{match['processes']:,}",
         f"{text.duration(longest['longest_ns'])} on {owner}",
         dcc.Link(
-            "Show", href=links.to_found(store, longest_window, process_row, search), className="way"
+            "Show",
+            href=links.to_found(store, longest_window, process_row, searched_name),
+            className="way",
         ),
     ]
 

@@ -61,10 +61,10 @@ def register(app: Dash) -> None:
         *names.control_arguments(),
         prevent_initial_call=True,
     )
-    def describe(click: Any, *values: Any) -> tuple[Component, Selection]:
+    def describe(click_data: Any, *values: Any) -> tuple[Component, Selection]:
         store, controls = names.read_arguments(values)
         frame = viewport.frame(store, controls)
-        position = current.stop_unless(viewport.find_position(store, frame, click))
+        position = current.stop_unless(viewport.find_position(store, frame, click_data))
         return span_details(store, position), selection_of(store, position)
 
 
@@ -99,8 +99,8 @@ def _describe_nothing(subject: str) -> Component:
     return html.Div([html.Div([sentence, _close_button()], className="panel-heading")])
 
 
-def _track_name(tracks: Lanes, track: int) -> str:
-    return clean(tracks.lanes[track].part) if track < len(tracks) else "no such track"
+def _track_name(tracks: Lanes, track_index: int) -> str:
+    return clean(tracks.lanes[track_index].part) if track_index < len(tracks) else "no such track"
 
 
 def _describe_piece(store: Store, position: Position, item: int) -> Component:
@@ -249,10 +249,10 @@ def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
     ]
 
 
-def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
+def _spans_at(store: Store, lane: Lane, moment_ns: int) -> pl.DataFrame:
     if lane.role == "device":
-        return store.stream_spans_at(lane.process, lane.part, at_ns)
-    return store.spans_open_at(lane.process, at_ns)
+        return store.stream_spans_at(lane.process, lane.part, moment_ns)
+    return store.spans_open_at(lane.process, moment_ns)
 
 
 def _spans_section(spans: pl.DataFrame) -> Component:

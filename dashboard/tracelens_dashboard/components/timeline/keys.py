@@ -52,18 +52,20 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def go(pressed: Any, view: Any, selected: Any, run: Any) -> list[float]:
+    def go(pressed: Any, view_data: Any, selected_point: Any, run_key: Any) -> list[float]:
         key = _pressed_key(pressed)
-        window = current.stop_unless(find_destination(current.store(run), key, view, selected))
+        window = current.stop_unless(
+            find_destination(current.store(run_key), key, view_data, selected_point)
+        )
         return [window.start_ns / SECOND, window.end_ns / SECOND]
 
     @app.callback(
         Output(names.PINS, "value"), Input(PRESSED, "data"), *under_mouse, prevent_initial_call=True
     )
-    def pin(pressed: Any, hover: Any, *values: Any) -> list[str]:
+    def pin(pressed: Any, hover_data: Any, *values: Any) -> list[str]:
         current.stop_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
-        position = _meant_position(store, viewport.frame(store, controls), hover, controls)
+        position = _meant_position(store, viewport.frame(store, controls), hover_data, controls)
         rank = rank_of(store, position.scene_row if position else None)
         return current.stop_unless(toggle_pin(store, controls.pinned_ranks, rank))
 
@@ -73,10 +75,10 @@ def register(app: Dash) -> None:
         *under_mouse,
         prevent_initial_call=True,
     )
-    def open_or_close(pressed: Any, hover: Any, *values: Any) -> dict[str, Any]:
+    def open_or_close(pressed: Any, hover_data: Any, *values: Any) -> dict[str, Any]:
         current.stop_unless(_pressed_key(pressed) == OPEN)
         store, controls = names.read_arguments(values)
-        key = current.stop_unless(_meant_key(store, hover, controls))
+        key = current.stop_unless(_meant_key(store, hover_data, controls))
         return {"key": key, "presses": pressed.get("presses")}
 
     app.clientside_callback(
@@ -84,19 +86,21 @@ def register(app: Dash) -> None:
     )
 
 
-def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) -> Position | None:
+def _meant_position(
+    store: Store, frame: Frame, hover_data: Any, controls: Controls
+) -> Position | None:
     """Choose the position under the mouse, else the selected one."""
-    hovered = viewport.find_position(store, frame, hover)
+    hovered = viewport.find_position(store, frame, hover_data)
     return hovered or viewport.read_position(store, controls.selected_point)
 
 
-def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
+def _meant_key(store: Store, hover_data: Any, controls: Controls) -> str | None:
     """Name the group or process under the mouse, else the selected one, as addresses do."""
-    frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover)
+    frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover_data)
     band = frame.row_plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
     if band and band.group:
         return band.group.key
-    position = _meant_position(store, frame, hover, controls)
+    position = _meant_position(store, frame, hover_data, controls)
     return key_of(store.scene.lanes.lanes[position.scene_row]) if position else None
 
 
@@ -104,13 +108,15 @@ def _pressed_key(pressed: Any) -> object:
     return pressed.get("key") if isinstance(pressed, dict) else None
 
 
-def find_destination(store: Store, key: object, view: Any, selected: Any) -> Window | None:
+def find_destination(
+    store: Store, key: object, view_data: Any, selected_point: Any
+) -> Window | None:
     """Return the window (ns since the start) to which a key leads; None where it leads nowhere."""
     if key == FIT:
-        return _fit_to_selected(store, view, selected)
+        return _fit_to_selected(store, view_data, selected_point)
     if key not in DIRECTIONS or not store.step_windows.height:
         return None
-    window, finding_windows = viewport.read_window(store, view), _finding_windows(store)
+    window, finding_windows = viewport.read_window(store, view_data), _finding_windows(store)
     # From a finding on to the next one; else where steps can be distinguished, from step to step.
     if window not in finding_windows and window.width_ns <= FEW_STEPS * store.scene.median_step_ns:
         return _go_to_step(store, window, DIRECTIONS[str(key)])
@@ -134,9 +140,9 @@ def rank_of(store: Store, row: int | None) -> int | None:
     return store.scene.lanes.lanes[row].rank
 
 
-def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
+def _fit_to_selected(store: Store, view_data: Any, selected_point: Any) -> Window | None:
     """Return the window (ns since the start) of the selected span, else of marked steps, if any."""
-    position = viewport.read_position(store, selected)
+    position = viewport.read_position(store, selected_point)
     if position:
         lanes, lane_index = store.scene.lanes, position.scene_row
         if position.track_index is not None:
@@ -147,7 +153,7 @@ def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
         item = lanes.find_item_at(lane_index, position.moment_ns)
         if item is not None:
             return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
-    marked_window = viewport.read_marked_window(store, view)
+    marked_window = viewport.read_marked_window(store, view_data)
     return _widen(store, marked_window, MARGIN) if marked_window else None
 
 
@@ -160,7 +166,9 @@ def _go_to_step(store: Store, window: Window, direction: int) -> Window:
     step_index = max(0, min(middle_index + direction, len(starts_ns) - 1))
     step_row = store.step_windows.row(step_index, named=True)
     begin_ns = (step_row["start_ns"] + step_row["end_ns"]) // 2 - origin_ns - window.width_ns // 2
-    return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(start_ns=0, end_ns=store.run_window.width_ns))
+    return Window(begin_ns, begin_ns + window.width_ns).clamp(
+        Window(start_ns=0, end_ns=store.run_window.width_ns)
+    )
 
 
 def _finding_windows(store: Store) -> list[Window]:

@@ -108,12 +108,12 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
     return html.Section([title, summary, facts], className="panel-part")
 
 
-def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list[Component]:
+def _describe_path_at(store: Store, term: str, process: int, moment_ns: int) -> list[Component]:
     """Return a term, and a button for the span that a process was in at a moment."""
     lanes = store.scene.lanes
     for row, lane in enumerate(lanes.lanes):
         is_of_process = lane.process == process and lane.role != "device"
-        item = lanes.find_item_at(row, at_ns) if is_of_process else None
+        item = lanes.find_item_at(row, moment_ns) if is_of_process else None
         if item is not None:
             begin_ns, end_ns = lanes.extent_ns_of(item)
             phase = name_of(label_of(int(lanes.codes[item])))
@@ -125,12 +125,16 @@ def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list
 
 
 def _span_button(
-    store: Store, name: str, row: int, extent_ns: tuple[int, int | None], **details: int
+    store: Store, name: str, scene_row: int, extent_ns: tuple[int, int | None], **details: int
 ) -> Component:
     """Return the button that selects a span of a row; `finding.hit_of` reads its data."""
     # A span without an end counts as 1 ns long.
     origin_ns = store.run_window.start_ns
     begin_ns, end_ns = extent_ns
-    span = {"row": row, "at": begin_ns - origin_ns, "until": (end_ns or begin_ns + 1) - origin_ns}
+    span = {
+        "row": scene_row,
+        "at": begin_ns - origin_ns,
+        "until": (end_ns or begin_ns + 1) - origin_ns,
+    }
     data: dict[str, Any] = {"data-span": json.dumps(span | details)}
     return html.Button(name, className="way", **data, **aria(f"select {name}"))

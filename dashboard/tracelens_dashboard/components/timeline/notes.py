@@ -90,14 +90,14 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def put(pressed: Any, notes: Any, marked: Any, hover: Any, *shown: Any) -> tuple[Any, ...]:
+    def put(pressed: Any, notes: Any, marked: Any, hover_data: Any, *shown: Any) -> tuple[Any, ...]:
         """Return the notes with a new one, the edited one's index, and a problem, if any."""
         press = pressed if isinstance(pressed, dict) else {}
         current.stop_unless(press.get("key") == KEY)
         selected, view, run = shown
         store = current.store(run)
         notes_before = with_typed(address_notes.from_browser(notes), press)
-        mouse = None if press.get("button") else hover
+        mouse = None if press.get("button") else hover_data
         new_note = _make_note(store, notes_before, area.marked_window(store, marked))
         new_note = new_note or Note(choose_time(store, mouse, selected, view))
         notes_after = with_note(notes_before, new_note)
@@ -114,7 +114,7 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def change(clicked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
+    def change(clicked: Any, notes: Any, view_data: Any, run_key: Any) -> tuple[Any, ...]:
         """Return the changed notes, the edited one's index, a problem, and a window to go to."""
         notes_before = address_notes.from_browser(notes)
         action = clicked if isinstance(clicked, dict) else {}
@@ -127,7 +127,9 @@ def register(app: Dash) -> None:
             notes_to_write = address_notes.for_browser(notes_after.notes)
         window_s: Any = no_update
         if action.get("does") == GO:
-            window = _window_around(current.store(run), view, typed_notes[action["number"]])
+            window = _window_around(
+                current.store(run_key), view_data, typed_notes[action["number"]]
+            )
             window_s = [window.start_ns / SECOND, window.end_ns / SECOND]
         return notes_to_write, notes_after.edited_index, None, window_s
 
@@ -161,10 +163,10 @@ def with_note(notes: tuple[Note, ...], new_note: Note) -> Notes | None:
     return notes_after if address_notes.fits(notes_after.notes) else None
 
 
-def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
+def choose_time(store: Store, hover_data: Any, selected_point: Any, view_data: Any) -> int:
     """Return the time for a note, in ns since the start: at the mouse, the span, or the middle."""
-    window, mouse = viewport.read_window(store, view), viewport.read_mouse(hover)
-    position = viewport.read_position(store, selected)
+    window, mouse = viewport.read_window(store, view_data), viewport.read_mouse(hover_data)
+    position = viewport.read_position(store, selected_point)
     note_ns = (window.start_ns + window.end_ns) // 2
     if mouse and abs(mouse_s := mouse[0]) < SECOND:  # no run has 30 years
         note_ns = round(mouse_s * SECOND)
@@ -197,9 +199,9 @@ def with_typed(notes: tuple[Note, ...], action: dict[str, Any]) -> tuple[Note, .
     return notes_after.notes if notes_after else notes
 
 
-def _window_around(store: Store, view: Any, note: Note) -> Window:
+def _window_around(store: Store, view_data: Any, note: Note) -> Window:
     """Return the window (ns since the start) around a note, as wide as the view, or wider."""
-    width_ns, end_ns = viewport.read_window(store, view).width_ns, note.end_ns or note.start_ns
+    width_ns, end_ns = viewport.read_window(store, view_data).width_ns, note.end_ns or note.start_ns
     length_ns = end_ns - note.start_ns
     margin_ns = (width_ns - length_ns) // 2
     if margin_ns < 0:

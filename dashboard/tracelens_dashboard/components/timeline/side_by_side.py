@@ -100,9 +100,9 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
     @app.callback(
         Output(STEP, "value"), Input(graph_id, "clickData"), current.RUN, prevent_initial_call=True
     )
-    def choose(click: Any, run: Any) -> int:
-        point = current.stop_unless(chart.clicked_point(click))
-        return index_of_step(current.store(run), int(point["x"]))
+    def choose(click_data: Any, run_key: Any) -> int:
+        point = current.stop_unless(chart.clicked_point(click_data))
+        return index_of_step(current.store(run_key), int(point["x"]))
 
     @app.callback(
         Output(SYNC, "data", allow_duplicate=True),
@@ -111,10 +111,10 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         State(other_id, "data"),
         prevent_initial_call=True,
     )
-    def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
+    def align(index: Any, run_key: Any, other_run: Any) -> dict[str, Any]:
         other_store = current.stop_unless(current.find_store(other_run))
         current.stop_unless(isinstance(index, int) and index >= 0)
-        return view_step(current.store(run), other_store, index)
+        return view_step(current.store(run_key), other_store, index)
 
 
 def _register_drawing(app: Dash, other_id: str) -> None:
@@ -133,10 +133,10 @@ def _register_drawing(app: Dash, other_id: str) -> None:
         current.RUN,
         State(other_id, "data"),
     )
-    def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
+    def draw(sync: Any, scheme: str | None, run_key: Any, other_run: Any) -> tuple[Any, ...]:
         """Return figures, heights and labels of both timelines, and the colour scale."""
         theme = themes.for_scheme(current.stop_unless(scheme))
-        stores = (current.store(run), current.find_store(other_run))
+        stores = (current.store(run_key), current.find_store(other_run))
         ceiling_ns = common_ceiling(stores)
         figures = [
             _draw_timeline(store, _read_window(sync, run_index), theme, ceiling_ns)

@@ -72,9 +72,9 @@ class Frame:
     plot_width_px: int = COLUMNS
     notes: tuple[Note, ...] = ()
 
-    def seconds_since_start(self, at_ns: int) -> float:
+    def seconds_since_start(self, moment_ns: int) -> float:
         """Return an absolute moment as seconds since the run's start, as on the time axis."""
-        return (at_ns - self.scene.run_window.start_ns) / SECOND
+        return (moment_ns - self.scene.run_window.start_ns) / SECOND
 
     def frame_of_process(self, process: OpenedProcess) -> Frame:
         """Return the frame of an opened process alone."""

@@ -116,8 +116,8 @@ def _joint_strokes(frame: Frame, stretches: list[PathStretch], heights: dict[int
     )
 
 
-def _write_time(frame: Frame, at_ns: int) -> str:
-    return f"{frame.seconds_since_start(at_ns):.9f}".rstrip("0").rstrip(".")
+def _write_time(frame: Frame, moment_ns: int) -> str:
+    return f"{frame.seconds_since_start(moment_ns):.9f}".rstrip("0").rstrip(".")
 
 
 def _path_shape(strokes: str, colour: str, width: float) -> dict[str, Any]:

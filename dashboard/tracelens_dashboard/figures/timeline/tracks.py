@@ -64,10 +64,10 @@ def counter_lines(frame: Frame, process: OpenedProcess, theme: Theme) -> list[di
 
 
 def _draw_counter(
-    frame: Frame, process: OpenedProcess, track: int, counter: Counter, theme: Theme
+    frame: Frame, process: OpenedProcess, track_index: int, counter: Counter, theme: Theme
 ) -> dict[str, Any]:
     """Draw a counter of an opened process as a line in its track, from zero to its maximum."""
-    band = process.row_plan.bands[track]
+    band = process.row_plan.bands[track_index]
     reading_indexes = _select_readings(frame, counter)
     values = counter.values[reading_indexes]
     least, most = min(0.0, float(values.min())), max(float(values.max()), 0.0)

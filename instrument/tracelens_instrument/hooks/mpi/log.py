@@ -91,9 +91,9 @@ def _bytes_of_specification(specification: Sequence[Any]) -> int:
     return count * mpi_datatype.Get_size()
 
 
-def _sum_counts(given: Any) -> int | None:
+def _sum_counts(counts_argument: Any) -> int | None:
     """Add up counts: a number or numbers, or either of them with displacements, in a tuple."""
-    counts = given[0] if isinstance(given, tuple) else given
+    counts = counts_argument[0] if isinstance(counts_argument, tuple) else counts_argument
     if counts is None:
         return None
     return sum(map(int, counts)) if hasattr(counts, "__len__") else int(counts)

@@ -39,26 +39,26 @@ class ByObject(Generic[T]):
     """What belongs to objects that can neither be hashed nor be given attributes, while they live."""
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[ref[Any], T]] = {}
+        self._reference_and_value_by_id: dict[int, tuple[ref[Any], T]] = {}
 
     def put(self, owner: object, value: T) -> None:
         """Let a value belong to an object."""
-        key, known = id(owner), self._values
+        key, known = id(owner), self._reference_and_value_by_id
         known[key] = ref(owner, lambda _: known.pop(key, None)), value
 
     def get(self, owner: object) -> T | None:
         """Return the value that belongs to an object, or None."""
-        found = self._values.get(id(owner))
+        found = self._reference_and_value_by_id.get(id(owner))
         return None if found is None else found[1]
 
     def pop(self, owner: object) -> T | None:
         """Remove and return the value that belongs to an object, or None."""
-        found = self._values.pop(id(owner), None)
+        found = self._reference_and_value_by_id.pop(id(owner), None)
         return None if found is None else found[1]
 
     def clear(self) -> None:
         """Forget all."""
-        self._values.clear()
+        self._reference_and_value_by_id.clear()
 
 
 FLIGHTS: Final[ByObject[Flight]] = ByObject()
@@ -97,14 +97,14 @@ def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
 class Completion:
     """A class method: `list_completed` picks the indices of complete requests from what it returned.
 
-    `packs_statuses`: the statuses are those of the complete ones only. `fails_all`: an exception
-    concerns all requests.
+    `returns_packed_statuses`: the statuses are those of the complete ones only.
+    `fails_all_requests`: an exception concerns all requests.
     """
 
     list_completed: Callable[[Any, int], Iterable[int]]
     status_argument: str = "statuses"
-    packs_statuses: bool = False
-    fails_all: bool = False
+    returns_packed_statuses: bool = False
+    fails_all_requests: bool = False
 
     def make_statuses(self) -> Any:
         """Return the status objects into which MPI writes."""
@@ -114,13 +114,13 @@ class Completion:
     def finish(self, result: Any, requests: Sequence[MPI.Request], statuses: Any) -> None:
         """End what the complete requests had under way."""
         for position, index in enumerate(self.list_completed(result, len(requests))):
-            status_index = position if self.packs_statuses else index
+            status_index = position if self.returns_packed_statuses else index
             _end(requests[index], self._status(statuses, status_index))
 
     @guarded
     def fail(self, requests: Sequence[MPI.Request]) -> None:
         """End, as failed, what all the requests had under way."""
-        for request in requests if self.fails_all else ():
+        for request in requests if self.fails_all_requests else ():
             _end(request, failed=True)
 
     def _status(self, statuses: Any, index: int) -> MPI.Status | None:
@@ -162,18 +162,18 @@ def _by_first_result(
 
 
 COMPLETIONS: Final[dict[str, Completion]] = {
-    "Waitall": Completion(_list_all, fails_all=True),
-    "waitall": Completion(_list_all, fails_all=True),
-    "Testall": Completion(_list_all_if, fails_all=True),
-    "testall": Completion(_by_first_result(_list_all_if), fails_all=True),
+    "Waitall": Completion(_list_all, fails_all_requests=True),
+    "waitall": Completion(_list_all, fails_all_requests=True),
+    "Testall": Completion(_list_all_if, fails_all_requests=True),
+    "testall": Completion(_by_first_result(_list_all_if), fails_all_requests=True),
     "Waitany": Completion(_list_one, status_argument="status"),
     "waitany": Completion(_by_first_result(_list_one), status_argument="status"),
     "Testany": Completion(_list_one_if, status_argument="status"),
     "testany": Completion(_list_one_if, status_argument="status"),
-    "Waitsome": Completion(_list_some, packs_statuses=True),
-    "waitsome": Completion(_by_first_result(_list_some), packs_statuses=True),
-    "Testsome": Completion(_list_some, packs_statuses=True),
-    "testsome": Completion(_by_first_result(_list_some), packs_statuses=True),
+    "Waitsome": Completion(_list_some, returns_packed_statuses=True),
+    "waitsome": Completion(_by_first_result(_list_some), returns_packed_statuses=True),
+    "Testsome": Completion(_list_some, returns_packed_statuses=True),
+    "testsome": Completion(_by_first_result(_list_some), returns_packed_statuses=True),
 }
 _SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
     "Wait": lambda _: True,

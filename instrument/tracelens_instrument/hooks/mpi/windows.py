@@ -38,13 +38,13 @@ class _Window:
     """What is recorded of a window; the global ranks that it is open for, and to, without all others."""
 
     def __init__(self, log: CommLog) -> None:
-        self.log = log
+        self.communicator_log = log
         self.posted_ranks: list[int] = []
         self.started_ranks: list[int] = []
 
     def begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Begin the span of a window's method: a barrier, messages, or without an operation."""
-        span_name, log = f"Win.{name}", self.log
+        span_name, log = f"Win.{name}", self.communicator_log
         match name:
             case "Fence":
                 assertion = kwargs.get("assertion", args[0] if args else 0)
@@ -71,7 +71,7 @@ class _Window:
         """Count what a test has found to be complete, as a wait would."""
         ranks, self.posted_ranks = self.posted_ranks, []
         for rank in ranks:
-            self.log.number_message("recv", rank, COMPLETED)
+            self.communicator_log.number_message("recv", rank, COMPLETED)
 
 
 _WINDOWS: Final[dict[int, _Window | None]] = {}
@@ -156,7 +156,7 @@ def _begin_call(
 def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         window = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
-        with _begin_unmatched(window.log if window else None, "Free") or _NO_SPAN:
+        with _begin_unmatched(window.communicator_log if window else None, "Free") or _NO_SPAN:
             return mpi_method(self, *args, **kwargs)
 
     return method

@@ -179,7 +179,7 @@ class _FromAnyRank(Flight):
             super().on_waited(work, failed=True)
             return
         peer_in_group = work._source_rank()  # noqa: SLF001 - in the group, as `dist.recv` itself does
-        self._token.discard()
+        self._span_token.discard()
         call = self._call
         self._span.complete(
             self._start_ns,

@@ -95,10 +95,10 @@ class Flight:
     With NCCL an operation is over for the host as soon as it is queued (`QueuedEnds`).
     """
 
-    __slots__ = ("_queued_ends", "_token")
+    __slots__ = ("_queued_ends", "_span_token")
 
     def __init__(self, token: Token | DeviceToken, group: Group) -> None:
-        self._token = token
+        self._span_token = token
         self._queued_ends = group.queued_ends
 
     def on_issued(self, result: Any) -> None:
@@ -110,7 +110,7 @@ class Flight:
             boxed_work = result[-1] if isinstance(result, (tuple, list)) else result
             work: Any = _unbox_work(boxed_work)
             if work is None:
-                self._token.end()
+                self._span_token.end()
             else:
                 self._follow(work)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
@@ -118,18 +118,18 @@ class Flight:
 
     def on_refused(self) -> None:
         """End now, for nothing was issued."""
-        self._token.end(failed=True)
+        self._span_token.end(failed=True)
 
     def end_with(self, future: Any) -> None:
         """End with this future, which is left as it is."""
         if self._queued_ends is not None and future.done():
-            self._queued_ends.end(self._token, future)
+            self._queued_ends.end(self._span_token, future)
         else:
-            future.add_done_callback(self._token.completed)
+            future.add_done_callback(self._span_token.completed)
 
     def on_waited(self, _work: Any, *, failed: bool) -> None:
         """Called when the program has waited for it."""
-        self._token.end(failed=failed)
+        self._span_token.end(failed=failed)
 
     def end_by_waiting(self, work: Any) -> None:
         """End when the program has waited for this work."""

@@ -60,9 +60,9 @@ class ImplicitSteps:
         self._has_fetched = self._has_new_batch = True
         self._advance()
 
-    def note_fetched_samples(self, samples: int | None) -> None:
+    def note_fetched_samples(self, sample_count: int | None) -> None:
         """Note how many samples the batch has; they count if the model is then trained on it."""
-        self._batch_samples = samples
+        self._batch_samples = sample_count
 
     def note_forward_begin(self) -> None:
         """Called when a forward pass of the training begins."""
@@ -155,13 +155,19 @@ def record_updates(optimizer: Optimizer) -> None:
 class _Updates:
     """The steps of one optimizer; one under way has a depth."""
 
-    __slots__ = ("_call_depth", "_caller_frame_id", "_span", "_token", "optimizer_reference")
+    __slots__ = (
+        "_call_depth",
+        "_caller_frame_id",
+        "_span_token",
+        "_update_span",
+        "optimizer_reference",
+    )
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer_reference = weakref.ref(optimizer, _forget)
         placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
-        self._span = placed.handle_for(_first_weight(optimizer))
-        self._token: Token | DeviceToken | None = None
+        self._update_span = placed.handle_for(_first_weight(optimizer))
+        self._span_token: Token | DeviceToken | None = None
         self._call_depth = 0
         self._caller_frame_id = 0  # the frame that makes the step, as long as that runs
 
@@ -170,9 +176,9 @@ class _Updates:
         if self._call_depth and self._is_around(caller):
             self._call_depth += 1
             return
-        if self._call_depth and self._token is not None:
-            self._token.discard()  # it raised: PyTorch calls no hook then, so its end is not known
-        self._token = self._span.begin() if DETAIL.records_phases else None
+        if self._call_depth and self._span_token is not None:
+            self._span_token.discard()  # it raised: PyTorch calls no hook then, so its end is not known
+        self._span_token = self._update_span.begin() if DETAIL.records_phases else None
         self._call_depth = 1
         self._caller_frame_id = id(caller)
 
@@ -183,8 +189,8 @@ class _Updates:
         self._call_depth -= 1
         if self._call_depth:
             return
-        if self._token is not None:
-            self._token.end()
+        if self._span_token is not None:
+            self._span_token.end()
         if STATE.infers_steps:
             STEPS.note_update(optimizer)
 

@@ -24,7 +24,7 @@ from tracelens_instrument.endings import EndNotes
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
 from tracelens_instrument.storage.placement import Location, discard_location, make_segments_folder
 from tracelens_instrument.storage.rotation import Storage
-from tracelens_instrument.storage.segments import LEAST_CONVERTED
+from tracelens_instrument.storage.segments import MIN_CONVERTED_SEGMENTS
 from tracelens_instrument.storage.side_file import Losses, SideFile
 
 TYPE_CHECKING = False
@@ -134,7 +134,7 @@ class Recording:
 
     def _inform_converter(self, number: int) -> None:
         """Inform the converter, once a recording has grown, of how many segments are full."""
-        if number < LEAST_CONVERTED or not self._inform_lock.acquire(blocking=False):
+        if number < MIN_CONVERTED_SEGMENTS or not self._inform_lock.acquire(blocking=False):
             return  # or another thread is saying it just now, or this one, in a signal handler
         try:
             if self._background is None:

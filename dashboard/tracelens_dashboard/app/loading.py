@@ -31,7 +31,10 @@ PROGRESS: Final = "arriving-progress"
 AGAIN: Final = "arriving-again"
 SHAPE: Final = "live-shape"
 CARDS: Final = "live-cards"
-STEADY: Final = {links.OVERVIEW, links.TIMELINE}  # have the same cards whatever is recorded
+UNCHANGING_PAGE_PATHS: Final = {
+    links.OVERVIEW,
+    links.TIMELINE,
+}  # have the same cards whatever is recorded
 STAGES: Final = {
     "queued": "Another run is being read; this one is next.",
     "reading": "Its files are read, clocks are aligned and collectives matched.",
@@ -60,7 +63,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     )
     def poll(_times: Any, path: Any, query_string: Any) -> tuple[Any, Any, Any]:
         runs, view, page = (
-            current.runs(),
+            current.runs_of_app(),
             state.read(query_string),
             page_by_path.get(str(path), pages[0]),
         )
@@ -78,12 +81,12 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     )
     def retry(clicks: Any, path: Any, query_string: Any) -> Any:
         runs, view, page = (
-            current.runs(),
+            current.runs_of_app(),
             state.read(query_string),
             page_by_path.get(str(path), pages[0]),
         )
         entry = _find_pending(page, runs, view, patience_s=0)
-        entry = current.stop_unless(entry if clicks else None)
+        entry = current.prevent_update_unless(entry if clicks else None)
         runs.retry_opening(entry)
         runs.open_store(entry)
         return _waiting(entry)
@@ -91,7 +94,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
 
 def register_growth(app: Dash, pages: Sequence[Page]) -> None:
     """Lay a page out anew when a recorded run has something to show that it had not."""
-    page_by_path = {page.PATH: page for page in pages if page.PATH not in STEADY}
+    page_by_path = {page.PATH: page for page in pages if page.PATH not in UNCHANGING_PAGE_PATHS}
 
     @app.callback(
         Output(CARDS, "children"),
@@ -105,12 +108,12 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
     def lay_out(
         run_key: Any, shape_before: Any, path: Any, query_string: Any
     ) -> tuple[Component, str]:
-        page = current.stop_unless(
-            page_by_path.get(str(path)) if current.edition(run_key) else None
+        page = current.prevent_update_unless(
+            page_by_path.get(str(path)) if current.edition_number_of(run_key) else None
         )
-        store = current.store(run_key)
+        store = current.store_of_run(run_key)
         shape = live.digest_shape(store)
-        current.stop_unless(shape != shape_before)
+        current.prevent_update_unless(shape != shape_before)
         return page.layout(store, state.read(query_string)), shape
 
 
@@ -141,7 +144,7 @@ def _find_pending(page: Page, runs: Runs, view: ViewState, *, patience_s: float)
 def _show_page(page: Page, run_key: str, store: Any, view: ViewState) -> Component:
     """Return the page below the bar of the selection, with what it keeps in the browser."""
     bars = [selection_bar.layout(store, view, page.PATH), live.layout()]
-    shape = live.digest_shape(store) if current.runs().is_recorded(run_key) else None
+    shape = live.digest_shape(store) if current.runs_of_app().is_recorded(run_key) else None
     stores = [dcc.Store(id=ids.RUN, data=run_key), dcc.Store(id=SHAPE, data=shape)]
     cards = html.Div(page.layout(store, view), id=CARDS)
     return html.Div([*stores, html.Div(bars, className="top"), cards])

@@ -106,7 +106,7 @@ def _add(path: str, title: str, layout: Callable[[Runs, ViewState], Component]) 
     """Add a page, laid out for the runs that are served and the view in the address."""
 
     def lay_out(**query: str) -> Component:
-        return layout(current.runs(), state.parse(query))
+        return layout(current.runs_of_app(), state.parse(query))
 
     dash.register_page(
         f"tracelens_dashboard.pages{path.replace('/', '.')}",

@@ -119,7 +119,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def follow(query_string: Any) -> tuple[Any, ...]:
         """Return heading, links to pages, and the picker's runs and chosen id, for an address."""
-        runs, view = current.runs(), state.read(query_string)
+        runs, view = current.runs_of_app(), state.read(query_string)
         run_selection = selection.read(view.run_key) if runs.find_entry(view.run_key) else None
         page_links = _link_pages(runs, pages, view)
         shown_id = run_selection.run_id if run_selection else None
@@ -132,8 +132,8 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def grow(run_key: Any, query_string: Any) -> list[Component]:
-        current.stop_unless(bool(current.edition(run_key)))
-        return heading(current.runs(), state.read(query_string))
+        current.prevent_update_unless(bool(current.edition_number_of(run_key)))
+        return heading(current.runs_of_app(), state.read(query_string))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -146,7 +146,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         view = state.read(query_string)
         run_selection = selection.read(view.run_key)
         is_other = run_selection is None or run_id != run_selection.run_id
-        current.stop_unless(is_other and current.runs().find_entry(run_id))
+        current.prevent_update_unless(is_other and current.runs_of_app().find_entry(run_id))
         page_paths = {page.PATH for page in pages}
         return ViewState(run_key=run_id, baseline_ids=view.baseline_ids).make_link(
             path if path in page_paths else "/"

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 DRAWN_CLASS: Final = "plot"
 NOTHING_DRAWN_CLASS: Final = "plot nothing"  # the sentence stands above it
 PLOT_PX: Final = 290
-HALF: Final = {"base": 12, "lg": 6}  # columns of twelve, by the width of the window
-HALF_FROM_MEDIUM: Final = {"base": 12, "md": 6}
+HALF_WIDTH: Final = {"base": 12, "lg": 6}  # columns of twelve, by the width of the window
+HALF_WIDTH_FROM_MEDIUM: Final = {"base": 12, "md": 6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +116,8 @@ class ChartCard:
         scheme_input = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run_key: Any, *values: Any) -> Drawing:
-            scheme_theme = theme.for_scheme(current.stop_unless(scheme))
-            return self.draw(current.store(run_key), scheme_theme, *values)
+            scheme_theme = theme.for_scheme(current.prevent_update_unless(scheme))
+            return self.draw(current.store_of_run(run_key), scheme_theme, *values)
 
         @app.callback(
             Output(ids.part(self.card_id, "graph"), "figure"),
@@ -143,7 +143,7 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def tabulate(checked: Any, *values: Any) -> Component:
-            current.stop_unless(bool(checked))
+            current.prevent_update_unless(bool(checked))
             return table(ids.part(self.card_id, "rows"), draw(*values).rows)
 
     def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
@@ -157,8 +157,10 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(click: dict[str, Any] | None, run_key: Any, *values: Any) -> str:
-            point = axes.read_cell_values(current.stop_unless(clicked_point(click)))
-            return current.stop_unless(link(current.store(run_key), point, *values))
+            point = axes.read_cell_values(current.prevent_update_unless(clicked_point(click)))
+            return current.prevent_update_unless(
+                link(current.store_of_run(run_key), point, *values)
+            )
 
     def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
         """Go to where `link` leads from the row of the table that is clicked."""
@@ -170,8 +172,11 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def follow(cell: dict[str, Any] | None, run_key: Any) -> str:
-            store, row_index = current.store(run_key), current.stop_unless(clicked_row(cell))
-            return current.stop_unless(link(store, row_index))
+            store, row_index = (
+                current.store_of_run(run_key),
+                current.prevent_update_unless(clicked_row(cell)),
+            )
+            return current.prevent_update_unless(link(store, row_index))
 
 
 def clicked_point(click_data: Any) -> dict[str, Any] | None:

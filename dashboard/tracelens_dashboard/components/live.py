@@ -94,8 +94,8 @@ def register(app: Dash) -> None:
         # Return the id of a newer edition, if there is one, the status line, whether the switch is
         # hidden, and how often to look (ms); a run that is not recorded any more has no age.
         run_key = current.run_key_of(run)
-        freshness = current.runs().check_freshness(run_key, paused=bool(paused))
-        is_newer = freshness.edition_number > current.edition(run) and not paused
+        freshness = current.runs_of_app().check_freshness(run_key, paused=bool(paused))
+        is_newer = freshness.edition_number > current.edition_number_of(run) and not paused
         return (
             current.with_edition(run_key, freshness.edition_number) if is_newer else no_update,
             _status(freshness, run, paused=bool(paused)),
@@ -112,7 +112,7 @@ def register(app: Dash) -> None:
     )
     def rebuild(run_key: Any, section_ids: Any, query_string: Any) -> list[Any]:
         """Return each section of the page made anew for the run and the view in the address."""
-        store, view = current.store(run_key), state.read(query_string)
+        store, view = current.store_of_run(run_key), state.read(query_string)
         return [
             _SECTIONS[section_id[SECTION]](store, view)
             if section_id.get(SECTION) in _SECTIONS
@@ -130,7 +130,7 @@ def _status(freshness: Freshness, run_key: Any, *, paused: bool) -> Any:
         return html.Span(UNREADABLE if freshness.is_unreadable else REPLACED, role="alert")
     if freshness.age_s is None:
         return None
-    lost_count = sum(current.store(run_key).report.summary.dropped.values())
+    lost_count = sum(current.store_of_run(run_key).report.summary.dropped.values())
     losses_text = f"{text.count(lost_count, 'event')} lost" if lost_count else "nothing lost"
     state_text = "paused" if paused else "live"
     return f"\N{BLACK CIRCLE} {state_text}: as of {freshness.age_s:.0f} s ago, {losses_text}"

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
 
-MOST_PINNED: Final = 4
+MAX_PINNED_RANKS: Final = 4
 
 
 def _frame_of_run(store: Store) -> Frame:
-    pins = [str(rank) for rank in sorted(store.flagged_ranks)[:MOST_PINNED]]
+    pins = [str(rank) for rank in sorted(store.flagged_ranks)[:MAX_PINNED_RANKS]]
     return viewport.frame(store, viewport.Controls(pinned_ranks=pins))
 
 

@@ -66,7 +66,7 @@ def _requested() -> tuple[Store, ViewState]:
         abort(403, "This request comes from another page.")
     view = state.parse(request.args)
     try:
-        return current.store(view.run_key), view
+        return current.store_of_run(view.run_key), view
     except TraceLensError as error:
         abort(Response(str(error), 404, mimetype="text/plain"))
 

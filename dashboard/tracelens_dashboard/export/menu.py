@@ -68,9 +68,9 @@ def register(app: Dash) -> None:
         if not isinstance(address, dict):
             raise PreventUpdate
         view = state.read(address.get("search"))
-        if view.run_key is None and not current.runs().only_store:
+        if view.run_key is None and not current.runs_of_app().only_store:
             return [html.P("Choose a run first.", className="summary")]
-        return _offers(current.store(view.run_key), view)
+        return _offers(current.store_of_run(view.run_key), view)
 
 
 def _offers(store: Store, view: ViewState) -> list[Component]:

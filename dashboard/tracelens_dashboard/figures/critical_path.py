@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 24  # the ranks that hold most; all others share a row below them
 MOST_COLUMNS: Final = 320
 FEW_COLUMNS: Final = 40  # between which there is a gap
-OTHERS: Final = -1
-STRENGTHS: Final = ((0.5, 1.0), (0.2, 0.6), (0.0, 0.3))  # least share of a step's path, how strong
+OTHERS: Final = -1  # in place of a rank: all that have no row
+# (least share of a step's path, strength of the colour from 0 to 1)
+COLOUR_STRENGTHS: Final = ((0.5, 1.0), (0.2, 0.6), (0.0, 0.3))
 NO_PATH: Final = "No steps recorded: no critical path."
 GROUPS: Final = ("rank", "category", "host")
 MOST_GROUPS: Final = 16
@@ -71,8 +72,8 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
     cell_texts = np.full(colour_numbers.shape, "", object)
     for row_rank, first_step, category, ns, rank, share in dominant.iter_rows():
         cell = ranks.index(row_rank), first_steps.index(first_step)
-        strength_index = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
-        colour_numbers[cell] = categories.index(category) * len(STRENGTHS) + strength_index
+        strength_index = next(i for i, (least, _) in enumerate(COLOUR_STRENGTHS) if share >= least)
+        colour_numbers[cell] = categories.index(category) * len(COLOUR_STRENGTHS) + strength_index
         cell_links[cell] = write_cell_values(rank, first_step)
         cell_texts[cell] = (
             f"rank {rank}, step {first_step}: {name_of(category)}, {text.duration(ns)} of the "
@@ -86,7 +87,7 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
         text=cell_texts.tolist(),
         colorscale=_stepped_scale(categories, theme),
         zmin=-0.5,
-        zmax=len(categories) * len(STRENGTHS) - 0.5,
+        zmax=len(categories) * len(COLOUR_STRENGTHS) - 0.5,
         showscale=False,
         hoverongaps=False,
         xgap=1 if len(first_steps) <= FEW_COLUMNS else 0,
@@ -160,11 +161,11 @@ def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
-    """Return a colour scale without transitions: of each category all `STRENGTHS`, in turn."""
+    """Return a colour scale without transitions: of each category all `COLOUR_STRENGTHS`, in turn."""
     colours = [
         "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface_colour, strength))
         for name in categories
-        for _, strength in STRENGTHS
+        for _, strength in COLOUR_STRENGTHS
     ]
     colour_width = 1 / len(colours)
     return [

@@ -13,7 +13,7 @@ from tracelens.reports.messages import name_cause
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
-from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND
+from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, NS_PER_SECOND, RIGHT_PX
 from tracelens_dashboard.theme import Theme, name_of
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def strip(
     step_shares = category_times.share_of_categories()[:, step_indexes]  # [category, step]
     share_by_category = dict(zip(category_times.categories, step_shares, strict=True))
     middles_ns = (step_windows["start_ns"] + step_windows["end_ns"]) / 2
-    middles_s = (middles_ns - run_window.start_ns) / SECOND
+    middles_s = (middles_ns - run_window.start_ns) / NS_PER_SECOND
     groups = np.array_split(np.arange(step_count), min(step_count, MOST_STRIP_POINTS))
     traces = [
         go.Scatter(
@@ -193,7 +193,7 @@ def strip(
         theme,
         *traces,
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 4},
-        xaxis={"range": [0, run_window.width_ns / SECOND], "visible": False} | fixed_axis,
+        xaxis={"range": [0, run_window.width_ns / NS_PER_SECOND], "visible": False} | fixed_axis,
         yaxis={"range": [0, 100]} | row_axis | fixed_axis,
         hovermode="x unified",
     )

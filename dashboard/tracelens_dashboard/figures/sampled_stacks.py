@@ -14,7 +14,7 @@ from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import TIMES, scale_to_unit
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND
 from tracelens_dashboard.theme import Theme, readable
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ CHILD_SHARE: Final = 0.6  # of the residual: a call with less is not named inste
 MOST_FUNCTIONS: Final = 12
 LABEL_LETTERS: Final = 36  # of a frame, to the left of its bars
 LONGER_RATIO: Final = 1.25  # to the median peer's, and by
-LEAST_LONGER: Final = 0.01  # of the longest: drawn in red
-BINS: Final = 160  # of the window, in each of which a frame's share is drawn
+MIN_LONGER_SHARE: Final = 0.01  # of the longest: drawn in red
+BIN_COUNT: Final = 160  # of the window, in each of which a frame's share is drawn
 FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
 
@@ -196,7 +196,7 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
             0, _function_bars("median peer", peer_lengths, names, unit_name, theme.quiet_colour)
         )
         is_longer = (
-            rank_lengths > LONGER_RATIO * peer_lengths + LEAST_LONGER * self_ns.max() / unit_ns
+            rank_lengths > LONGER_RATIO * peer_lengths + MIN_LONGER_SHARE * self_ns.max() / unit_ns
         )
         traces[1].marker.color = np.where(is_longer, theme.loss_colour, theme.accent_colour)
     labels = [f"{shorten_frame(name, LABEL_LETTERS)} " for name in names]
@@ -263,7 +263,7 @@ def over_time(
     ranks = list(shares)
     heat = go.Heatmap(
         z=percents.astype(np.float32),
-        x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / SECOND,
+        x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / NS_PER_SECOND,
         y=[f"rank {rank} " for rank in ranks],
         customdata=[
             [axes.write_cell_values(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Floats
     from tracelens.lod.residuals import Residuals
 
-MS: Final = 1e6
+NS_PER_MS: Final = 1e6
 MOST_RANKS: Final = 16  # that have bars
 NO_STEPS: Final = "No steps recorded."
 MAP_TITLE: Final = "Residual by rank and step"
@@ -101,12 +101,12 @@ def _draw_map(
     rows_ns = _reduce_to_maximum(residuals.residual_ns, rank_groups, axis=0)
     cells_ns = _reduce_to_maximum(rows_ns, step_groups, axis=1)
     trace = go.Heatmap(
-        z=(cells_ns / MS).astype(np.float32),
+        z=(cells_ns / NS_PER_MS).astype(np.float32),
         x=[residuals.steps[group[0]] for group in step_groups],
         y=labels,
         colorscale=theme.colorscale,
         zmin=0,
-        zmax=residuals.ceiling_ns / MS,
+        zmax=residuals.ceiling_ns / NS_PER_MS,
         hoverongaps=False,
         colorbar={
             "ticksuffix": " ms",
@@ -133,11 +133,11 @@ def table(residuals: Residuals) -> Rows:
     table_columns = {
         "rank": np.array(residuals.ranks),
         **({"stage": residuals.stage} if len(residuals.peers_ns) > 1 else {}),
-        "compute time, median (ms)": np.round(_row_medians(residuals.compute_ns) / MS, 3),
-        "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / MS, 3),
-        "residual, max (ms)": np.round(residual_ns.max(axis=1) / MS, 3),
+        "compute time, median (ms)": np.round(_row_medians(residuals.compute_ns) / NS_PER_MS, 3),
+        "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / NS_PER_MS, 3),
+        "residual, max (ms)": np.round(residual_ns.max(axis=1) / NS_PER_MS, 3),
         "step of max": np.array(residuals.steps)[residual_ns.argmax(axis=1)],
-        "residual, total (ms)": np.round(residuals.total_delay_ns / MS, 2),
+        "residual, total (ms)": np.round(residuals.total_delay_ns / NS_PER_MS, 2),
         "steps > 10 % above peers": np.sum(residual_ns > median_ns / 10, axis=1),
         "steps": step_counts,
     }
@@ -178,7 +178,7 @@ def by_category(
     traces = [
         bars(
             labels,
-            category_ns[worst_indexes] / MS,
+            category_ns[worst_indexes] / NS_PER_MS,
             theme.colour_by_category[name],
             f"%{{y}}{name_of(name)}: %{{x:.3f}} ms per step",
             name=name_of(name),
@@ -200,7 +200,7 @@ def by_category(
     table_rows = [
         {"rank": residuals.ranks[rank_index]}
         | {
-            f"{name_of(name)} (ms per step)": round(float(category_ns[rank_index]) / MS, 4)
+            f"{name_of(name)} (ms per step)": round(float(category_ns[rank_index]) / NS_PER_MS, 4)
             for name, category_ns in mean_ns.items()
         }
         for rank_index in worst_indexes

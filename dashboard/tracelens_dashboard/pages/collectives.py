@@ -9,7 +9,7 @@ from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, finding_card, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables
+from tracelens_dashboard.components.chart import HALF_WIDTH, ChartCard, fit_rows, from_tables
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.view import finding_pages, links
 
@@ -68,7 +68,7 @@ EXCHANGE: Final = ChartCard(
     "it transfer.",
     draw=from_tables(arrival_skew.by_step, "arrivals_by_step"),
     link_from_mark=_link_to_largest_skew,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 SKEW: Final = ChartCard(
     card_id="collective-skew",
@@ -76,7 +76,7 @@ SKEW: Final = ChartCard(
     explanation="Last arrival minus first arrival of the step's calls, and who was last.",
     draw=from_tables(arrival_skew.over_run, "arrivals_by_step"),
     link_from_mark=_link_to_call,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 LAST_ARRIVALS: Final = ChartCard(
     card_id="collective-last",
@@ -91,7 +91,7 @@ LAST_ARRIVALS: Final = ChartCard(
         least_px=chart.PLOT_PX,
     ),
     link_from_mark=_link_to_call,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 DISTRIBUTION: Final = ChartCard(
     card_id="collective-spread",
@@ -99,7 +99,7 @@ DISTRIBUTION: Final = ChartCard(
     explanation="Calls by arrival skew; below clock uncertainty it is not known.",
     draw=_draw_distribution,
     link_from_mark=_link_to_call,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 BANDWIDTH: Final = ChartCard(
     card_id="collective-speed",
@@ -142,7 +142,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if store.analysis_table("arrivals_last").is_empty():
         lines = [NO_DATA, WITH_SERVERS] if store.shard_count else [NO_DATA]
         return heading.page_in_words(page_heading, *lines)
-    bandwidth_columns = HALF if store.analysis_table("links").height else 12
+    bandwidth_columns = HALF_WIDTH if store.analysis_table("links").height else 12
     cards = (
         *CARDS[:4],
         *(replace(card, grid_columns=bandwidth_columns) for card in (BANDWIDTH, LINKS)),

@@ -19,7 +19,7 @@ from tracelens.comparison.series import (
 )
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import baselines, chart, fields, finding_card, heading, live
-from tracelens_dashboard.components.chart import HALF_FROM_MEDIUM, ChartCard
+from tracelens_dashboard.components.chart import HALF_WIDTH_FROM_MEDIUM, ChartCard
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare
 from tracelens_dashboard.figures.drawing import Drawing, empty
@@ -65,7 +65,7 @@ def _draw_with_baseline(draw: Callable[[Store, Store, Theme], Drawing]) -> Calla
 
 
 def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
-    names = current.name(store), current.name(baseline)
+    names = current.name_run(store), current.name_run(baseline)
     return compare.by_category(_compare(store, baseline).phases, names, theme)
 
 
@@ -78,7 +78,7 @@ THIS_RUN: Final = replace(
     WATERFALL,
     card_id="compare-here",
     height_px=280,
-    grid_columns=HALF_FROM_MEDIUM,
+    grid_columns=HALF_WIDTH_FROM_MEDIUM,
     link_from_mark=None,
 )
 BASELINE: Final = replace(
@@ -123,8 +123,8 @@ def layout(store: Store, view: ViewState) -> Component:
     (baseline,) = baseline_stores
     common_count = len(set(store.ranks) & set(baseline.ranks))
     cards = (
-        replace(THIS_RUN, title_suffix=f": {current.name(store)}"),
-        replace(BASELINE, title_suffix=f": {current.name(baseline)}"),
+        replace(THIS_RUN, title_suffix=f": {current.name_run(store)}"),
+        replace(BASELINE, title_suffix=f": {current.name_run(baseline)}"),
         CATEGORIES,
         replace(MAP, height_px=max(200, min(420, 100 + 26 * common_count))),
     )
@@ -154,8 +154,8 @@ def register(app: Dash) -> None:
     )
     def choose(chosen: Any, query_string: Any) -> str:
         view, run_ids = state.read(query_string), state.read_baselines(chosen)
-        current.stop_unless(
-            all(map(current.runs().find_entry, run_ids)) and run_ids != view.baseline_ids
+        current.prevent_update_unless(
+            all(map(current.runs_of_app().find_entry, run_ids)) and run_ids != view.baseline_ids
         )
         return links.to_comparison(view.run_key, *run_ids)
 
@@ -167,7 +167,7 @@ def register(app: Dash) -> None:
     )
     def renew(chosen: Any, query_string: Any) -> str:
         view = state.read(query_string)
-        current.stop_unless(chosen in view.baseline_ids)
+        current.prevent_update_unless(chosen in view.baseline_ids)
         return _swap_runs(view, chosen)
 
 
@@ -182,7 +182,7 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     run_selection = selection.read(store.run_key)
     run_id = run_selection.run_id if run_selection else None
     name_by_id = {
-        entry.run_key: text.clean_name(entry.name) for entry in current.runs().list_entries()
+        entry.run_key: text.clean_name(entry.name) for entry in current.runs_of_app().list_entries()
     }
     other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
     baseline_ids = [other_id for other_id in view.baseline_ids if other_id in other_names]
@@ -248,7 +248,7 @@ def _compare_steps(store: Store, baseline: Store) -> str:
         "no clear difference" if not step_metric.is_clear else _describe_change(step_metric)
     )
     return (
-        f"Median step {text.duration(step_metric.change.after)}, in {current.name(baseline)} "
+        f"Median step {text.duration(step_metric.change.after)}, in {current.name_run(baseline)} "
         f"{text.duration(step_metric.change.before)}: {change_text}; the mean step is "
         f"{_describe_change(mean_metric)}."
     )
@@ -300,6 +300,6 @@ def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
     for run, state_name in ((store, "new"), (baseline, "gone")):
         findings = [change.finding for change in finding_changes if change.state == state_name]
         build_card = partial(finding_card.card, run)
-        cards = finding_card.titled_cards(f"Only in {current.name(run)}", findings, build_card)
-        columns.append(dmc.GridCol(cards, span=HALF_FROM_MEDIUM))
+        cards = finding_card.titled_cards(f"Only in {current.name_run(run)}", findings, build_card)
+        columns.append(dmc.GridCol(cards, span=HALF_WIDTH_FROM_MEDIUM))
     return dmc.Grid(columns, gutter="sm", mt="sm")

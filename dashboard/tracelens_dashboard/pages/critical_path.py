@@ -10,7 +10,7 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables
+from tracelens_dashboard.components.chart import HALF_WIDTH, ChartCard, fit_rows, from_tables
 from tracelens_dashboard.figures import critical_path
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -120,7 +120,7 @@ COMPOSITION: Final = ChartCard(
     inputs=(Input(GROUP, "value"),),
     link_from_mark=_link_to_group,
     lay_out_choice=_choose_group,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 SEGMENTS: Final = ChartCard(
     card_id="path-pieces",
@@ -130,7 +130,7 @@ SEGMENTS: Final = ChartCard(
     height_px=400,
     link_from_mark=_link_to_bar,
     link_from_row=_link_to_segment,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 SLACK: Final = ChartCard(
     card_id="path-slack",

@@ -8,7 +8,13 @@ from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, finding_card, heading
-from tracelens_dashboard.components.chart import HALF, PLOT_PX, ChartCard, fit_rows, from_tables
+from tracelens_dashboard.components.chart import (
+    HALF_WIDTH,
+    PLOT_PX,
+    ChartCard,
+    fit_rows,
+    from_tables,
+)
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.view import finding_pages, links
 
@@ -77,7 +83,7 @@ BY_BUCKET: Final = ChartCard(
     draw=from_tables(interleaving.overlap_by_bucket, "overlap_by_bucket"),
     height_px=_fit_table("overlap_by_bucket"),
     link_from_mark=_link_to_call,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 CHAINS: Final = ChartCard(
     card_id="gradient-chains",
@@ -87,7 +93,7 @@ CHAINS: Final = ChartCard(
     draw=from_tables(interleaving.latency, "chains"),
     height_px=_fit_table("chains"),
     link_from_mark=_link_to_chain,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 GAPS: Final = ChartCard(
     card_id="update-gaps",

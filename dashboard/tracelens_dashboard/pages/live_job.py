@@ -62,10 +62,10 @@ def register(app: Dash) -> None:
 
 def _draw_run(run_key: str) -> list[Component]:
     """Look at the job of a run, and draw what is seen."""
-    folder = current.runs().trace_folder_of(run_key)
+    folder = current.runs_of_app().trace_folder_of(run_key)
     if folder is None or not folder.is_dir():
         return [dmc.Card(html.P(NOT_A_FOLDER), className="card prose")]
-    return draw(current.runs().watched_jobs.look(folder))
+    return draw(current.runs_of_app().watched_jobs.look(folder))
 
 
 def draw(view: JobView) -> list[Component]:

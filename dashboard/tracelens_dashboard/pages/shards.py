@@ -11,7 +11,13 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, fields, finding_card, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables, rank_count
+from tracelens_dashboard.components.chart import (
+    HALF_WIDTH,
+    ChartCard,
+    fit_rows,
+    from_tables,
+    rank_count,
+)
 from tracelens_dashboard.figures import shards
 from tracelens_dashboard.view import finding_pages, links
 
@@ -144,7 +150,7 @@ TRAFFIC: Final = ChartCard(
     draw=lambda store, theme: shards.traffic(store.run.traffic, theme),
     height_px=fit_rows(rank_count, frame_px=110, row_px=ROW_PX, least_px=320, most_px=MOST_PX),
     link_from_mark=_link_to_pair,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 TENSORS: Final = ChartCard(
     card_id="shard-tensors",
@@ -155,7 +161,7 @@ TENSORS: Final = ChartCard(
     inputs=(Input(CHOSEN, "value"),),
     link_from_mark=_link_to_tensor,
     lay_out_choice=_choose_shard,
-    grid_columns=HALF,
+    grid_columns=HALF_WIDTH,
 )
 PLACEMENTS: Final = ChartCard(
     card_id="shard-placements",
@@ -203,7 +209,7 @@ def _select_cards(store: Store) -> list[ChartCard]:
     cards: list[ChartCard] = []
     if not store.run.loads.is_empty():
         if store.analysis_table("tensors").is_empty():
-            cards = [LOADS, TRAFFIC, replace(PLACEMENTS, grid_columns=HALF)]
+            cards = [LOADS, TRAFFIC, replace(PLACEMENTS, grid_columns=HALF_WIDTH)]
         else:
             cards = [LOADS, TRAFFIC, TENSORS, PLACEMENTS]
     return cards if store.analysis_table("asynchrony").is_empty() else [*cards, STALENESS]

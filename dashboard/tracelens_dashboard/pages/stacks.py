@@ -72,7 +72,7 @@ def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
     window, ranks = comparison.window, (comparison.rank, *comparison.peer_ranks)
     shares_by_rank = {
         rank: stacks.measure_share_over_time(
-            store.samples_of_rank(rank), frame_name, window, sampled_stacks.BINS
+            store.samples_of_rank(rank), frame_name, window, sampled_stacks.BIN_COUNT
         )
         for rank in ranks
         if frame_name
@@ -153,8 +153,8 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def renew(run_key: Any, query_string: Any) -> list[int]:
-        current.stop_unless(bool(current.edition(run_key)))
-        window = _find_window(current.store(run_key), state.read(query_string))
+        current.prevent_update_unless(bool(current.edition_number_of(run_key)))
+        window = _find_window(current.store_of_run(run_key), state.read(query_string))
         return [window.start_ns, window.end_ns]
 
 
@@ -167,7 +167,9 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_mark(click_data: Any) -> str:
-        return _read_frame(current.stop_unless(chart.clicked_point(click_data)).get("customdata"))
+        return _read_frame(
+            current.prevent_update_unless(chart.clicked_point(click_data)).get("customdata")
+        )
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
@@ -176,14 +178,14 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_row(clicked_cell: Any, rows: Any) -> str:
-        row_index = current.stop_unless(chart.clicked_row(clicked_cell))
+        row_index = current.prevent_update_unless(chart.clicked_row(clicked_cell))
         row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))
 
 
 def _read_frame(value: Any) -> str:
     is_frame = isinstance(value, str) and 0 < len(value) <= LONGEST_FRAME
-    return str(current.stop_unless(value if is_frame else None))
+    return str(current.prevent_update_unless(value if is_frame else None))
 
 
 def _lay_out_controls(store: Store, view: ViewState) -> Component:

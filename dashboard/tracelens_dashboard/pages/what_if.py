@@ -48,7 +48,7 @@ MOST_SPANS: Final = 2_000_000  # a replay of them takes some ten seconds to make
 MOST_SPANS_UNASKED: Final = 200_000  # up to so many, all edits are tried without being asked for
 FULL_PERCENT: Final = 100  # of a phase
 LEAST_PHASE_SHARE: Final = 0.005  # of all time: a phase with less has no slider
-LEAST_CHANGE: Final = 0.01  # of a step: with less it is as it was
+MIN_CHANGE_SHARE: Final = 0.01  # of a step: with less it is as it was
 LOWEST_POWER, HIGHEST_POWER = -2, 3  # of two, that sliders reach
 NO_STEPS: Final = (
     "This trace has no steps on all its workers: there is nothing to replay. Hooks of frameworks "
@@ -166,12 +166,12 @@ def register(app: Dash) -> None:
     )
     def collect(_values: Any, before: Any) -> list[str]:
         edits = edits_of(_read_controls(ctx.inputs_list[0]))
-        current.stop_unless(edits != before)
+        current.prevent_update_unless(edits != before)
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
     def answer(edits: Any, run_key: Any) -> list[Component]:
-        return _answer_edits(current.store(run_key), _read_edits(edits))
+        return _answer_edits(current.store_of_run(run_key), _read_edits(edits))
 
 
 def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _find_step(replay: Replay, edits: Sequence[str], asked_step: Any) -> int:
     if asked_step in steps:
         return steps.index(asked_step)
     savings_ns = replay.measure_savings_ns(*edits)  # [step]
-    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_times_ns)
+    least_ns = MIN_CHANGE_SHARE * replay.graph.measure_steps_ns(replay.graph.baseline_times_ns)
     changed_indexes = np.flatnonzero(np.abs(savings_ns) > least_ns)
     step_indexes = changed_indexes if len(changed_indexes) else np.arange(len(savings_ns))
     indexes_by_saving = step_indexes[np.argsort(savings_ns[step_indexes], kind="stable")]

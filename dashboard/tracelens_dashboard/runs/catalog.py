@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Read = Callable[[Path, OnProgress], Trace]
     FilesState = tuple[str | None, int]  # the files' digest, and when their folder changed (ns)
 
-MOST_OPEN: Final = 8
+MAX_OPEN_RUNS: Final = 8
 _MOST_PARTS: Final = 64
 MOST_HELD_BYTES: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
 
@@ -342,7 +342,7 @@ class Runs:
         if self.only_store:
             self.only_store = store
         elif entry := self._entry_by_id.get(run_id):
-            self._keep(entry, store)
+            self._keep_open(entry, store)
 
     def _follow(self, run_id: str, path: Path | None) -> None:
         follower = follow(path) if path and run_id not in self._follower_by_id else None
@@ -368,10 +368,10 @@ class Runs:
         store = Store.from_index(entry.path, entry.run_key)
         if store:
             store.refine()
-            self._keep(entry, store)
+            self._keep_open(entry, store)
         return store
 
-    def _keep(self, entry: Entry, store: Store) -> None:
+    def _keep_open(self, entry: Entry, store: Store) -> None:
         """Keep a run open, and close those that were not asked for the longest."""
         if entry.choice.is_whole_run and self._uses_indexes:
             self._follow(entry.run_key, entry.path)
@@ -383,7 +383,7 @@ class Runs:
 
     def _holds_too_much(self) -> bool:
         held_bytes = sum(open_run.held_bytes for open_run in self._open_run_by_id.values())
-        return len(self._open_run_by_id) > MOST_OPEN or held_bytes > self._most_held_bytes
+        return len(self._open_run_by_id) > MAX_OPEN_RUNS or held_bytes > self._most_held_bytes
 
     def _read_in_turn(self, entry: Entry) -> None:
         """Read and analyze a run, or part of one, in its turn; a failure is noted as its stage."""
@@ -414,7 +414,7 @@ class Runs:
         self._glance_by_id[entry.run_key] = entry.files_state, Glance.from_run(store.run)
         if entry.is_awaited_by_page:
             store.refine()
-            self._keep(entry, store)
+            self._keep_open(entry, store)
         entry.stage = NEW
 
     def _analyze(self, entry: Entry, progress: Progress) -> Store:
@@ -438,10 +438,10 @@ class Runs:
         if store is None:
             store = self._analyze(whole_run, progress)
             store.refine()
-            self._keep(whole_run, store)
+            self._keep_open(whole_run, store)
         narrowed = store.narrow(entry.choice, progress, entry.run_key)
         narrowed.refine()
-        self._keep(entry, narrowed)
+        self._keep_open(entry, narrowed)
 
 
 def _ignore_progress(_done: int, _total: int) -> None:

@@ -24,7 +24,7 @@ STACKS: Final = "/stacks"
 WHAT_IF: Final = "/what-if"
 LONG_RUN_STEPS: Final = 20  # in runs of more steps the first ones are left out:
 STARTING_STEPS: Final = 2  # so many, which load and compile
-MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
+MARGIN_SHARE: Final = 0.05  # of the window, on either side: where it begins and ends is seen
 
 
 def to_timeline(store: Store, finding: Finding) -> str:
@@ -218,7 +218,7 @@ def _link(store: Store, path: str, view: ViewState, window: Window | None = None
     """Return the address of a page for a view, and an absolute window with a margin around it."""
     if window is not None:
         wider = store.window_since_start(
-            window.widen(int(window.width_ns * MARGIN)).clamp(store.run_window)
+            window.widen(int(window.width_ns * MARGIN_SHARE)).clamp(store.run_window)
         )
         view = replace(view, start_ns=wider.start_ns, end_ns=wider.end_ns)
     return replace(view, run_key=store.run_key).make_link(path)

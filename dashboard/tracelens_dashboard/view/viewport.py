@@ -10,7 +10,12 @@ import numpy as np
 from tracelens.lod import query, viewport
 from tracelens.lod.viewport import Plan, Window
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, OpenedProcess, SelectedSpan
+from tracelens_dashboard.figures.timeline.frame import (
+    NS_PER_SECOND,
+    Frame,
+    OpenedProcess,
+    SelectedSpan,
+)
 from tracelens_dashboard.view import notes as address_notes
 from tracelens_dashboard.view import row_groups
 from tracelens_dashboard.view.state import (
@@ -263,7 +268,7 @@ def find_position(store: Store, frame: Frame, click_data: Any) -> Position | Non
     if mouse is None:
         return None
     offset_s, height_px = mouse  # since the run's start, from the top
-    at_ns = frame.scene.run_window.start_ns + int(offset_s * SECOND)
+    at_ns = frame.scene.run_window.start_ns + int(offset_s * NS_PER_SECOND)
     for process in frame.opened_processes:
         band = process.row_plan.band_at(height_px)
         if band:

@@ -33,7 +33,7 @@ __all__ = [
     "warn_once",
 ]
 
-_LONGEST: Final = 200
+_MAX_REPR_LETTERS: Final = 200
 _OUT_OF_MEMORY: Final = "memory has run out, so events may be missing; the training goes on"
 _OUT_OF_MEMORY_LINE: Final = f"TraceLens: {_OUT_OF_MEMORY}\n".encode()
 _STDERR: Final = 2
@@ -170,7 +170,7 @@ def short_repr(value: object) -> str:
     except Exception as error:  # noqa: BLE001 - objects may fail to describe themselves
         reraise_if_handlers(error)
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_REPR_LETTERS else f"{text[:_MAX_REPR_LETTERS]}..."
 
 
 def _codes(traceback: TracebackType | None) -> Iterator[CodeType]:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _STEP: Final = Span(REGISTRY.definition_id("step", "step"))
-_WORK: Final = {
+_SPAN_BY_WORK: Final = {
     name: Span(REGISTRY.definition_id(name, "step", "counter")) for name in ("samples", "tokens")
 }
 _AS_REQUEST: Final = struct.Struct("@Q")
@@ -62,9 +62,9 @@ class PythonStep:
         token.end(failed=kind is not None)
         if kind is None:
             if self._sample_count is not None:
-                put_counter(_WORK["samples"], self._sample_count)
+                put_counter(_SPAN_BY_WORK["samples"], self._sample_count)
             if self._token_count is not None:
-                put_counter(_WORK["tokens"], self._token_count)
+                put_counter(_SPAN_BY_WORK["tokens"], self._token_count)
         _leave(self._previous_step)
 
 
@@ -132,7 +132,7 @@ def forget_steps() -> None:
 def put_work(name: str, amount: float) -> None:
     """Record the work done in a step that a hook began; the user's own `tl.step` carries it itself."""
     if _IMPLICIT.step_token is not None:
-        put_counter(_WORK[name], amount)
+        put_counter(_SPAN_BY_WORK[name], amount)
 
 
 def put_counter(handle: Span, value: Any) -> None:
@@ -165,4 +165,4 @@ if TYPE_CHECKING or not NATIVE:
 else:
     from tracelens_instrument._native import Step, install_steps
 
-    install_steps(_STEP, *_WORK.values(), put_counter, PythonStep)
+    install_steps(_STEP, *_SPAN_BY_WORK.values(), put_counter, PythonStep)

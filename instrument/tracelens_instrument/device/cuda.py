@@ -16,8 +16,8 @@ Event: TypeAlias = Any  # `torch.cuda.Event`
 __all__ = ["CudaClock", "Event", "current"]
 
 _CUDA: Final[Any] = torch.cuda  # which is typed in part only
-_HIGH: Final = -1  # priority of a stream
-_MOST_SPARE: Final = 8192
+_HIGH_PRIORITY: Final = -1  # priority of a stream
+_MAX_SPARE_EVENTS: Final = 8192
 _CLOCKS: Final[dict[int, CudaClock]] = {}
 
 
@@ -51,7 +51,7 @@ class CudaClock:
     def record_event_apart(self) -> Event:
         """Record an event on a stream of our own."""
         if self._apart is None:
-            self._apart = _CUDA.Stream(self._device_index, priority=_HIGH)
+            self._apart = _CUDA.Stream(self._device_index, priority=_HIGH_PRIORITY)
         event = self._event()
         event.record(self._apart)
         return event
@@ -70,7 +70,7 @@ class CudaClock:
 
     def reuse_events(self, *events: Event) -> None:
         """Keep events for later: making one costs more than recording it."""
-        if len(self._spare_events) < _MOST_SPARE:
+        if len(self._spare_events) < _MAX_SPARE_EVENTS:
             self._spare_events.extend(events)
 
     def _event(self) -> Event:

@@ -29,7 +29,7 @@ ANCHOR_EVERY_NS: Final = 5 * 10**9
 # A device that computes comes past within 45 us (measured on an H200), one that is held up does not.
 _LOOK_NS: Final = 100_000
 _AGAIN_NS: Final = 250_000_000  # after one that was not seen in time
-_TRIES: Final = 3
+_TRY_COUNT: Final = 3
 
 
 class DeviceClock(Protocol):
@@ -161,7 +161,7 @@ class Anchors:
     def _cast_sharpest(self) -> Anchor:
         """Record events until one is not passed soon; return that with the smallest window."""
         sharpest_anchor: Anchor | None = None
-        for _ in range(_TRIES):
+        for _ in range(_TRY_COUNT):
             anchor = Anchor(event=None, host_before_ns=self._read_now_ns())
             anchor.event = self._clock.record_event_apart()
             is_seen = self._wait_until_seen(anchor, _LOOK_NS)  # soon

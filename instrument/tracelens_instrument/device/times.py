@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.timebase import Anchor, DeviceClock, Event
     from tracelens_instrument.storage.side_file import Losses
 
-__all__ = ["MOST_WAITING", "STOP_LIMIT_S", "DeviceTimer", "Devices", "Timing"]
+__all__ = ["MAX_WAITING_SPANS", "STOP_LIMIT_S", "DeviceTimer", "Devices", "Timing"]
 
-MOST_WAITING: Final = 4096
-_ASK_AT: Final = 1024  # waiting, where no step ends that would ask
-_MOST_UNFINISHED: Final = 8  # answers like this in a row, after which the rest is not asked
+MAX_WAITING_SPANS: Final = 4096
+_WAITING_SPANS_BEFORE_ASKING: Final = 1024  # waiting, where no step ends that would ask
+_MAX_UNFINISHED_IN_A_ROW: Final = 8  # answers like this in a row, after which the rest is not asked
 _PAUSE_S: Final = 0.001
 
 _requests: Final = itertools.count(TIMED_ON_DEVICE + 1)
@@ -94,9 +94,9 @@ class DeviceTimer:
             return
         timing.end_event, _stream = event_and_stream
         self._waiting_timings.append(timing)
-        if len(self._waiting_timings) >= _ASK_AT:
+        if len(self._waiting_timings) >= _WAITING_SPANS_BEFORE_ASKING:
             self.ask_for_times()
-        if len(self._waiting_timings) > MOST_WAITING:
+        if len(self._waiting_timings) > MAX_WAITING_SPANS:
             with contextlib.suppress(IndexError):  # another thread has just written them all
                 self._waiting_timings.popleft()
                 self._count_lost()
@@ -149,7 +149,7 @@ class DeviceTimer:
                 break  # another thread has lost it
             if not self._write_if_known(timing):
                 unfinished.append(timing)
-                if len(unfinished) == _MOST_UNFINISHED:
+                if len(unfinished) == _MAX_UNFINISHED_IN_A_ROW:
                     break
         self._waiting_timings.extendleft(reversed(unfinished))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOST_LEVEL",
-    "WINDOW",
+    "PROFILED_STEPS",
     "WINDOW_VARIABLE",
     "Operation",
     "ProfiledSpan",
@@ -51,7 +51,7 @@ _COLLECTIVES: Final = (
 )
 _TOUCHING_NS: Final = 50_000  # what lies between two operations of one computation
 WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
-WINDOW: Final = (5, 25)
+PROFILED_STEPS: Final = (5, 25)
 HOST_LEVEL: Final = 2
 _TRACK: Final = "XLA"
 
@@ -144,7 +144,7 @@ class _Window:
 
     def __init__(self) -> None:
         """Take the window to profile from the environment: ``FIRST:LAST`` of the steps counted here."""
-        self.first_step, self.last_step = WINDOW
+        self.first_step, self.last_step = PROFILED_STEPS
         with contextlib.suppress(ValueError):
             first_text, _, last_text = os.environ.get(WINDOW_VARIABLE, "").partition(":")
             self.first_step, self.last_step = int(first_text), int(last_text)

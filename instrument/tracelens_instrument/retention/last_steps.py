@@ -47,7 +47,7 @@ WHEN_VARIABLE: Final = "TRACELENS_KEEP_WHEN"
 _LOOK_EVERY_NS: Final = 10**9
 _WHEN_PATTERN: Final = r"slow:([0-9]{1,4}(?:\.[0-9]{1,3})?)(?::([0-9]{1,4}))?"
 _STEPS_IN_A_ROW: Final = 3  # steps in a row
-_REMEMBERED: Final = 64
+_REMEMBERED_STEPS: Final = 64
 _FEWEST_STEPS: Final = 20  # steps, to know what is usual
 # Six standard deviations, from the median deviation of a normal distribution.
 _OUTLIER_MADS: Final = 6 * 1.4826
@@ -125,7 +125,7 @@ class SlowSteps:
     def __init__(self, factor: float, step_count: int) -> None:
         self._slow_factor = factor
         self._required_slow_steps = step_count
-        self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED)
+        self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED_STEPS)
         self._last_end_ns: int | None = None
         self._slow_step_count = 0
 

@@ -25,10 +25,10 @@ from tracelens_instrument.stacks.frame_paths import make_path_shortener
 from tracelens_instrument.stacks.timeline import Run, find_clock_offset_ns, read_runs, run_marker
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
-MARKERS: Final = 40
+MARKER_COUNT: Final = 40
 LOOK_EVERY_S: Final = 0.1
 PATIENCE_S: Final = 20
-NS: Final = 10**9
+NS_PER_SECOND: Final = 10**9
 SAMPLING: Final = b"Sampling process"  # what py-spy says as soon as it does
 
 
@@ -38,7 +38,7 @@ class _Rank:
     def __init__(self, pid: int, duration_s: float | None) -> None:
         self.pid = pid
         self._parent_pid = os.getppid()
-        self._end_ns = None if duration_s is None else now() + int(duration_s * NS)
+        self._end_ns = None if duration_s is None else now() + int(duration_s * NS_PER_SECOND)
         self._is_over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
@@ -150,10 +150,10 @@ def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatc
     while not (spy.is_sampling() or spy.has_ended() or rank.is_over(LOOK_EVERY_S / 4)):
         pass
     _let_rank_go_on()
-    while now() - spy.started_ns < PIECE_S * NS and not spy.has_ended():
-        if len(marker_spans) < MARKERS:
+    while now() - spy.started_ns < PIECE_S * NS_PER_SECOND and not spy.has_ended():
+        if len(marker_spans) < MARKER_COUNT:
             marker_spans |= run_marker(len(marker_spans))
-        if rank.is_over(LOOK_EVERY_S / 4 if len(marker_spans) < MARKERS else LOOK_EVERY_S):
+        if rank.is_over(LOOK_EVERY_S / 4 if len(marker_spans) < MARKER_COUNT else LOOK_EVERY_S):
             break
     spy.end()
     failure = spy.read_failure()
@@ -164,7 +164,7 @@ def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatc
     monotonic_minus_spy_ns = find_clock_offset_ns(runs, marker_spans)
     if monotonic_minus_spy_ns is None:
         monotonic_minus_spy_ns = spy.started_ns
-    half_sample_ns = NS // rate_hz // 2  # a sample stands for the time around it
+    half_sample_ns = NS_PER_SECOND // rate_hz // 2  # a sample stands for the time around it
     others_runs = [run for run in runs if run.pid != os.getpid()]
     return _make_batch(others_runs, shift_ns=monotonic_minus_spy_ns - half_sample_ns)
 

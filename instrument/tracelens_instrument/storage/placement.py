@@ -42,15 +42,15 @@ __all__ = [
 
 LOCAL_VARIABLE: Final = "TRACELENS_LOCAL_DIR"
 
-_MOUNTS: Final = Path("/proc/self/mountinfo")
+_MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 # fmt: off
-_NETWORK: Final = frozenset((
+_NETWORK_FILE_SYSTEMS: Final = frozenset((
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "cvfs", "davfs", "fhgfs", "fuse", "fuseblk",
     "gfs2", "glusterfs", "gpfs", "lustre", "mmfs", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
     "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs",
 ))
 # fmt: on
-_MEMORY: Final = ("tmpfs", "ramfs")
+_MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
 _OCTAL: Final = r"\\([0-7]{3})"
 _AMPLE_FREE_BYTES: Final = 1 << 30
 _MIN_FREE_BYTES: Final = 1 << 24
@@ -100,10 +100,10 @@ def find_local_directory(directory: Path) -> Path | None:
 
 def is_network(kind: str) -> bool:
     """Return True if a type of file system may depend on a network or on another process."""
-    return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith(("fuse.", "fuseblk."))
 
 
-def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
+def read_mounts(table: Path = _MOUNTS_FILE) -> list[Mount]:
     """Read the table of mounted file systems; empty if it cannot be read."""
     try:
         lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -170,7 +170,7 @@ def _is_local(directory: Path, mounts: Sequence[Mount]) -> bool:
 
 def _is_in_memory(directory: Path, mounts: Sequence[Mount]) -> bool:
     mount = find_mount(directory, mounts)
-    return mount is not None and mount.filesystem_type in _MEMORY
+    return mount is not None and mount.filesystem_type in _MEMORY_FILE_SYSTEMS
 
 
 def _free_bytes(directory: Path) -> int:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Storage"]
 
-_MOST_AHEAD: Final = 16  # segments: what a step of 65,000 events needs
-_MOST_UNRELEASED: Final = 8
+_MAX_SPARE_SEGMENTS: Final = 16  # segments: what a step of 65,000 events needs
+_MAX_UNRELEASED_SEGMENTS: Final = 8
 _MEASURE_EVERY_NS: Final = 10**9
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_CANNOT: Final = (OSError, ValueError, MemoryError)
+_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+_WRITE_ERRORS: Final = (OSError, ValueError, MemoryError)
 
 
 class _OverBudget(OSError):
@@ -146,7 +146,7 @@ class Storage:
         A signal handler that records meanwhile finds a segment with room, however long that takes.
         """
         self._full_segments.append(self.segment)
-        if len(self._full_segments) > _MOST_UNRELEASED:
+        if len(self._full_segments) > _MAX_UNRELEASED_SEGMENTS:
             self._release()
         try:
             segment = self._spare_segments.pop(0)
@@ -190,7 +190,9 @@ class Storage:
         """Make spare segments, so that even a step of the largest size so far leaves one over."""
         missing_slots = 2 * self._max_step_slots - self.segment.count_free_slots()
         spare_count = missing_slots // _segment_slots() + 2
-        while len(self._spare_segments) < min(spare_count, _MOST_AHEAD) and self._add_spare():
+        while (
+            len(self._spare_segments) < min(spare_count, _MAX_SPARE_SEGMENTS) and self._add_spare()
+        ):
             pass
         for segment in (self.segment, *self._spare_segments):
             segment.touch()
@@ -199,7 +201,7 @@ class Storage:
         """Make a segment ahead of time; if that fails now, it may not when it is needed."""
         try:
             self._spare_segments.append(self._make_segment())
-        except _CANNOT as error:
+        except _WRITE_ERRORS as error:
             reraise_if_handlers(error)
             return False
         return True
@@ -208,7 +210,7 @@ class Storage:
         """Make a segment; where that fails return a sink, which counts events and keeps none."""
         try:
             return self._make_segment()
-        except _CANNOT as error:
+        except _WRITE_ERRORS as error:
             reraise_if_handlers(error)
             if not self._is_closed:
                 cannot_write("recording stopped", self._folder, error)
@@ -231,7 +233,7 @@ class Storage:
             try:
                 segment = self._create_segment()
             except OSError as error:
-                if error.errno not in _FULL or not self._drop_oldest():
+                if error.errno not in _FULL_ERRNOS or not self._drop_oldest():
                     raise
             else:
                 self._remember(segment)

@@ -33,11 +33,18 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.failures import Counter
     from tracelens_instrument.core.state import OpenRecording, Slot
 
-__all__ = ["LEAST_CONVERTED", "SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
+__all__ = [
+    "MIN_CONVERTED_SEGMENTS",
+    "SEGMENT_BYTES",
+    "Segment",
+    "count_records",
+    "create_segment",
+    "sink",
+]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
-LEAST_CONVERTED: Final = 20  # full ones: of fewer none becomes Arrow while training goes on
+MIN_CONVERTED_SEGMENTS: Final = 20  # full ones: of fewer none becomes Arrow while training goes on
 _DEFINITION_WORD: Final = RECORD_BYTES // 4 - 1  # of 4 bytes; the header has zeros there
 _OWN_REFERENCES: Final = 2  # the segment's, and that of asking
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name

@@ -24,11 +24,11 @@ __all__ = ["Losses", "SideFile"]
 
 _FIRST_PAUSE_NS: Final = 10**9
 _LONGEST_PAUSE_NS: Final = 64 * 10**9
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_BLOCK: Final = 1 << 12
-_RESERVE: Final = 16 * _BLOCK
+_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK_BYTES: Final = 1 << 12
+_RESERVE_BYTES: Final = 16 * _BLOCK_BYTES
 _WARNING: Final = "the side file of the recording cannot be written"
-_APPEND: Final = os.O_WRONLY | os.O_APPEND
+_APPEND_FLAGS: Final = os.O_WRONLY | os.O_APPEND
 
 
 class Losses:
@@ -79,7 +79,9 @@ class SideFile:
             OSError: it cannot be created.
         """
         self._path = folder / SIDE_FILE
-        self._descriptor = Descriptor(os.open(self._path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        self._descriptor = Descriptor(
+            os.open(self._path, _APPEND_FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
+        )
         self._reserve = _Reserve(folder)
         self.size_bytes = 0
         self._waiting_lines: list[bytes] = []
@@ -135,7 +137,7 @@ class SideFile:
         try:
             written_bytes = os.write(self._open_descriptor(), content)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _FULL_ERRNOS:
                 raise
             return False
         self.size_bytes += written_bytes
@@ -146,7 +148,7 @@ class SideFile:
         """Return the number of the file's descriptor, opened again if the program has closed it."""
         number = self._descriptor.descriptor_number
         if number is None:
-            reopened = Descriptor(os.open(self._path, _APPEND))
+            reopened = Descriptor(os.open(self._path, _APPEND_FLAGS))
             if not reopened.is_same_file(self._descriptor):
                 reopened.close()
                 raise OSError(errno.EBADF, "the side file was closed and replaced by another")
@@ -171,15 +173,15 @@ class _Reserve:
         with Tolerated(OSError), LimitsAsErrors():  # then there is none
             number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
             self._descriptor = Descriptor(number)
-            os.posix_fallocate(number, 0, _RESERVE)
-            self._size_bytes = _RESERVE
+            os.posix_fallocate(number, 0, _RESERVE_BYTES)
+            self._size_bytes = _RESERVE_BYTES
 
     def give(self) -> bool:
         """Make room for others; False if there is nothing left to give."""
         number = None if self._descriptor is None else self._descriptor.descriptor_number
         if number is None or self._size_bytes == 0:
             return False
-        self._size_bytes -= _BLOCK
+        self._size_bytes -= _BLOCK_BYTES
         os.ftruncate(number, self._size_bytes)
         return True
 

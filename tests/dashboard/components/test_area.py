@@ -8,7 +8,7 @@ from support.web.stores import devices, open_run, sharded, slow_rank
 
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components.timeline import area, finding
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Controls
@@ -39,7 +39,7 @@ def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
     rows = area.tables(store, marked).sums_by_name
     assert {row["process"] for row in rows} == {"rank 2"}
     start, end = marked.marked_window.start_ns, marked.marked_window.end_ns
-    assert end - start == round(0.3 * SECOND)
+    assert end - start == round(0.3 * NS_PER_SECOND)
     spans = store.spans_of_process(2).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
     assert sum(row["count"] for row in rows) == spans.height
     within = pl.min_horizontal("end_ns", end) - pl.max_horizontal("start_ns", start)
@@ -59,8 +59,8 @@ def test_single_spans_are_listed_with_their_place() -> None:
     start, end = marked.marked_window.start_ns, marked.marked_window.end_ns
     spans = store.spans_of_process(2).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
     assert (len(rows), has_more) == (
-        min(spans.height, area.MOST_SPANS),
-        spans.height > area.MOST_SPANS,
+        min(spans.height, area.MAX_LISTED_SPANS),
+        spans.height > area.MAX_LISTED_SPANS,
     )
     lengths = [float(row["length"]) for row in rows]
     assert lengths == sorted(lengths, reverse=True)

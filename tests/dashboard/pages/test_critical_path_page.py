@@ -32,7 +32,7 @@ def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     names = [entry.name for entry in legend]
     row = list(drawing.figure.layout.yaxis.ticktext).index("rank 2 ")
     codes = heat.z[row][20:40]
-    assert set(codes) == {names.index("backprop") * len(figures_critical_path.STRENGTHS)}
+    assert set(codes) == {names.index("backprop") * len(figures_critical_path.COLOUR_STRENGTHS)}
     assert heat.customdata[row][25] == write_cell_values(2, 25)
     assert drawing.summary.startswith("Rank 2 holds")
     assert sum(line["time on the path (ms)"] for line in drawing.rows) == pytest.approx(

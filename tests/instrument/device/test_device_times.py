@@ -10,7 +10,7 @@ from support.device.simulated_device import SimulatedDevice
 from support.launch.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument.device.times import MOST_WAITING, DeviceTimer, Timing
+from tracelens_instrument.device.times import MAX_WAITING_SPANS, DeviceTimer, Timing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,11 +113,11 @@ def test_the_oldest_are_lost_and_counted(trace: Path) -> None:
     """A device that never gets there costs a bounded amount of memory; what is lost is counted."""
     timed = Timed()
     timed.device.queue(10**15)
-    for _ in range(MOST_WAITING + 100):
+    for _ in range(MAX_WAITING_SPANS + 100):
         timed.span(1)
     assert len(timed.lost) == 100
     timed.times.finish(limit_s=0.0)
-    assert len(timed.lost) == MOST_WAITING + 100
+    assert len(timed.lost) == MAX_WAITING_SPANS + 100
     assert events_with_device_times(trace) == []
 
 

@@ -108,7 +108,7 @@ def network_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table.write_text(
         f"1 1 {number} / / rw - ext4 /dev/vda rw\n2 1 {number} / {folder} rw - nfs4 there:/ rw\n"
     )
-    monkeypatch.setattr(placement, "_MOUNTS", table)
+    monkeypatch.setattr(placement, "_MOUNTS_FILE", table)
     monkeypatch.setattr(placement, "read_mounts", lambda: read_mounts(table))
     monkeypatch.setenv("TMPDIR", str(local))
     return folder

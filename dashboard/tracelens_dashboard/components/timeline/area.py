@@ -16,7 +16,7 @@ from tracelens_dashboard import text
 from tracelens_dashboard.components import table
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.figures import quantity
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, subject_of
 from tracelens_dashboard.theme import name_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = "timeline-area-table"
 MOST_ROWS: Final = 16  # of processes and streams: each is read from its file
-MOST_NAMES: Final = 2000  # rows of the table
-MOST_SPANS: Final = 500  # rows of the other: the longest
+MAX_LISTED_NAMES: Final = 2000  # rows of the table
+MAX_LISTED_SPANS: Final = 500  # rows of the other: the longest
 POSITION_COLUMNS: Final = ("row", "at", "until")  # of a span; in no column
 BY_NAME, ONE_BY_ONE = "By name", "Single spans"
 ROW_PX: Final = table.GRID_OPTIONS["rowHeight"]
@@ -56,7 +56,7 @@ class Area:
 
 
 class Tables(NamedTuple):
-    """The rows of both tables; `has_more_spans`: there are spans beyond the `MOST_SPANS` longest."""
+    """The rows of both tables; `has_more_spans`: there are more than the `MAX_LISTED_SPANS` longest."""
 
     sums_by_name: Rows
     single_spans: Rows
@@ -84,7 +84,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def measure(selected_point: Any, run_key: Any) -> str:
-        return describe_time(current.store(run_key), selected_point)
+        return describe_time(current.store_of_run(run_key), selected_point)
 
 
 def describe_time(store: Store, selected_point: Any) -> str:
@@ -110,10 +110,10 @@ def _since_start(store: Store, window: Window) -> str:
 def marked_window(store: Store, selected_point: Any) -> Window | None:
     """Read the marked stretch of time, absolute in ns, from what the browser sends."""
     ends_s = _read_range(selected_point, "x")
-    if ends_s is None or not all(abs(end_s) < SECOND for end_s in ends_s):
+    if ends_s is None or not all(abs(end_s) < NS_PER_SECOND for end_s in ends_s):
         return None
     run_window = store.run_window
-    begin_ns, end_ns = (run_window.start_ns + round(end_s * SECOND) for end_s in ends_s)
+    begin_ns, end_ns = (run_window.start_ns + round(end_s * NS_PER_SECOND) for end_s in ends_s)
     window = Window(max(begin_ns, run_window.start_ns), min(end_ns, run_window.end_ns))
     return window if window.width_ns > 0 else None
 
@@ -162,11 +162,11 @@ def _bands_between(plan: Plan, top: float, bottom: float) -> list[Band]:
 def card(store: Store, marked_area: Area) -> Component:
     """Return the card of a marked area: a sentence, and the tables by name and of single spans."""
     sum_rows, span_rows, is_cut = tables(store, marked_area)
-    limit_text = f" (the {MOST_SPANS} longest)" if is_cut else ""
+    limit_text = f" (the {MAX_LISTED_SPANS} longest)" if is_cut else ""
     hint = f"A click on a span's name leads to it{limit_text}; begin: time since the start."
     panel_by_title = {
         BY_NAME: html.Div(
-            table.table(TABLE, sum_rows[:MOST_NAMES]), style=_fit_rows(len(sum_rows))
+            table.table(TABLE, sum_rows[:MAX_LISTED_NAMES]), style=_fit_rows(len(sum_rows))
         ),
         ONE_BY_ONE: html.Div(
             [
@@ -202,7 +202,7 @@ def describe_area(store: Store, marked_area: Area, row_count: int) -> str:
         clauses.append(
             f"of {marked_area.left_out_row_count + MOST_ROWS:,} marked rows the first {MOST_ROWS}"
         )
-    if row_count > MOST_NAMES:
+    if row_count > MAX_LISTED_NAMES:
         clauses.append(f"of {row_count:,} names those with the most time")
     return "; ".join(clauses) + "."
 
@@ -217,11 +217,13 @@ def tables(store: Store, marked_area: Area) -> Tables:
         spans = store.spans_of_scene_row(row, tracks)
         sums_by_name = span_sums.sum_by_name(spans, marked_area.marked_window)
         sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]
-        longest = span_sums.list_longest(spans, marked_area.marked_window, MOST_SPANS + 1)
+        longest = span_sums.list_longest(spans, marked_area.marked_window, MAX_LISTED_SPANS + 1)
         span_rows += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
     sum_rows.sort(key=lambda totals: -totals["total"])
     span_rows.sort(key=lambda span: span["at"] - span["until"])
-    return Tables(sum_rows, span_rows[:MOST_SPANS], has_more_spans=len(span_rows) > MOST_SPANS)
+    return Tables(
+        sum_rows, span_rows[:MAX_LISTED_SPANS], has_more_spans=len(span_rows) > MAX_LISTED_SPANS
+    )
 
 
 def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:

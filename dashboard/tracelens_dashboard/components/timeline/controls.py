@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 TITLE: Final = "Timeline"
-MOST_FLAGGED: Final = 4  # that are pinned unasked
+MAX_FLAGGED_RANKS: Final = 4  # that are pinned unasked
 STRIP_PX: Final = 64
 SORT_LABELS: Final = {
     "rank": "by rank",
@@ -74,7 +74,7 @@ def initial_pins(store: Store, view: ViewState) -> list[str]:
         shows_path=view.shows_path,
     )
     if replace(view, opened_row_keys=None, row_px=None, notes=()) == unpinned_view:
-        return [str(rank) for rank in sorted(store.flagged_ranks)[:MOST_FLAGGED]]
+        return [str(rank) for rank in sorted(store.flagged_ranks)[:MAX_FLAGGED_RANKS]]
     return [str(rank) for rank in view.pinned_ranks if rank in set(store.ranks)]
 
 
@@ -157,7 +157,10 @@ def register_strip(app: Dash) -> None:
     )
     def draw(scheme: str | None, run_key: Any) -> tuple[Any, ...]:
         """Return the strip's figure with its label, and the parts of the legend."""
-        store, theme = current.store(run_key), themes.for_scheme(current.stop_unless(scheme))
+        store, theme = (
+            current.store_of_run(run_key),
+            themes.for_scheme(current.prevent_update_unless(scheme)),
+        )
         drawing = overview.strip(
             store.category_times,
             store.step_windows,

@@ -69,7 +69,7 @@ def _register_drawing(app: Dash) -> None:
     )
     def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
         """Return the timeline's figure and style, its note twice, and the row buttons."""
-        theme = themes.for_scheme(current.stop_unless(scheme))
+        theme = themes.for_scheme(current.prevent_update_unless(scheme))
         frame = viewport.frame(*names.read_arguments(values))
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, theme)
@@ -85,7 +85,7 @@ def _register_drawing(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def grow(run_key: Any, view_data: Any) -> tuple[Any, str]:
-        return grow_view(current.store(run_key), view_data), str(run_key)
+        return grow_view(current.store_of_run(run_key), view_data), str(run_key)
 
 
 def grow_view(store: Store, view_data: Any) -> Any:
@@ -115,7 +115,7 @@ def _register_following(app: Dash) -> None:
     def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
         # Without a width it is not drawn yet, and only a store without data changed.
-        current.stop_unless(controls.plot_width_px)
+        current.prevent_update_unless(controls.plot_width_px)
         frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
         note = plot.describe_picture(frame, picture)

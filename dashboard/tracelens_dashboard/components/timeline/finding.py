@@ -17,7 +17,7 @@ from tracelens.model.inert import clean
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components.timeline import inspector, keys, names
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, key_of
 from tracelens_dashboard.view import links, viewport
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.components.timeline.inspector import Selection
 
 DIRECTIONS: Final = {"n": 1, "N": -1}
-MOST_NAMES: Final = 8
+MAX_LISTED_NAMES: Final = 8
 MATCH_COLUMNS: Final = ("span", "count", "total", "processes", "longest", "")
 # What leads to a span: it is selected, described, its process opened, and it is scrolled into view.
 SPAN_OUTPUTS: Final = (
@@ -40,8 +40,8 @@ SPAN_OUTPUTS: Final = (
     Output(keys.GOTO, "data", allow_duplicate=True),
     Output(names.SCROLL, "data", allow_duplicate=True),
 )
-NARROWEST: Final = 1 / 300  # of the window: a shorter span is zoomed in to
-AROUND: Final = 12  # lengths of it on either side
+MIN_READABLE_SHARE: Final = 1 / 300  # of the window: a shorter span is zoomed in to
+MARGIN_SPAN_LENGTHS: Final = 12  # lengths of it on either side
 
 
 class Hit(NamedTuple):
@@ -69,7 +69,7 @@ def register(app: Dash) -> None:
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
     def find(value: Any, run_key: Any) -> Component | None:
         search = read_search(value)
-        return list_matches(current.store(run_key), search) if search else None
+        return list_matches(current.store_of_run(run_key), search) if search else None
 
     @app.callback(
         *SPAN_OUTPUTS,
@@ -83,7 +83,7 @@ def register(app: Dash) -> None:
         """Return the values that select the next or previous match, and a note on it."""
         press = pressed if isinstance(pressed, dict) else {}
         search = read_search(press.get("text") or value)
-        current.stop_unless(press.get("key") in DIRECTIONS and bool(search))
+        current.prevent_update_unless(press.get("key") in DIRECTIONS and bool(search))
         store, controls = names.read_arguments(values)
         position = viewport.read_position(store, controls.selected_point)
         hit = find_next_hit(store, search, position, DIRECTIONS[press["key"]])
@@ -190,7 +190,7 @@ def _no_match(searched_name: str) -> str:
 
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
-    hit = current.stop_unless(hit)
+    hit = current.prevent_update_unless(hit)
     position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.scene_row])
     opened_keys = viewport.choose_opened(store, controls)
     if position.track_index is not None and key not in opened_keys:
@@ -205,7 +205,7 @@ def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, .
         selection,
         inspector.span_details(store, position),
         opened_keys,
-        [window.start_ns / SECOND, window.end_ns / SECOND] if window else no_update,
+        [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND] if window else no_update,
         {"y": plot.TOP_PX + tops_px[0]} if tops_px else no_update,
     )
 
@@ -284,10 +284,10 @@ def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
     """Return the window (ns since the start) that shows a span; None if `visible` does."""
     begin_ns, end_ns = hit.position.moment_ns, hit.end_ns
     visible_ns, length_ns = visible.width_ns, end_ns - begin_ns
-    is_readable = visible_ns * NARROWEST <= length_ns <= visible_ns
+    is_readable = visible_ns * MIN_READABLE_SHARE <= length_ns <= visible_ns
     if is_readable and visible.start_ns <= begin_ns and end_ns <= visible.end_ns:
         return None
-    margin_ns = (visible_ns - length_ns) // 2 if is_readable else AROUND * length_ns
+    margin_ns = (visible_ns - length_ns) // 2 if is_readable else MARGIN_SPAN_LENGTHS * length_ns
     return store.window_since_start(
         Window(begin_ns, end_ns).widen(margin_ns).clamp(store.run_window)
     )
@@ -308,7 +308,7 @@ def list_matches(store: Store, searched_name: str) -> Component:
         .last()
         .alias("longest"),
     )
-    listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MOST_NAMES)
+    listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MAX_LISTED_NAMES)
     table_rows = [
         html.Tr([html.Td(cell) for cell in _match_cells(store, searched_name, match)])
         for match in listed.iter_rows(named=True)
@@ -316,7 +316,9 @@ def list_matches(store: Store, searched_name: str) -> Component:
     head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
     span_count = text.count(int(matching_names["count"].sum()), "span")
     name_count = text.count(by_label.height, "name")
-    limit_text = f", the {MOST_NAMES} with most time" if by_label.height > MOST_NAMES else ""
+    limit_text = (
+        f", the {MAX_LISTED_NAMES} with most time" if by_label.height > MAX_LISTED_NAMES else ""
+    )
     caption = (
         f"{span_count} of the run match \u201c{searched_name}\u201d ({name_count}{limit_text}); "
         "n next, N previous"

@@ -84,7 +84,7 @@ def register(app: Dash) -> None:
     def toggle(toggled: Any, *values: Any) -> list[str]:
         store, controls = names.read_arguments(values)
         key = toggled.get("key") if isinstance(toggled, dict) else None
-        return current.stop_unless(toggle_key(store, key, controls))
+        return current.prevent_update_unless(toggle_key(store, key, controls))
 
 
 def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.view.state import ViewState
     from tracelens_dashboard.view.viewport import Position
 
-MOST_SPANS: Final = 12  # that lie around a moment
+MAX_LISTED_SPANS: Final = 12  # that lie around a moment
 _TIME_IN_STEP: Final = "in this step"
 
 Fact = tuple[str, str]
@@ -64,7 +64,7 @@ def register(app: Dash) -> None:
     def describe(click_data: Any, *values: Any) -> tuple[Component, Selection]:
         store, controls = names.read_arguments(values)
         frame = viewport.frame(store, controls)
-        position = current.stop_unless(viewport.find_position(store, frame, click_data))
+        position = current.prevent_update_unless(viewport.find_position(store, frame, click_data))
         return span_details(store, position), selection_of(store, position)
 
 
@@ -257,7 +257,7 @@ def _spans_at(store: Store, lane: Lane, moment_ns: int) -> pl.DataFrame:
 
 def _spans_section(spans: pl.DataFrame) -> Component:
     """List the recorded spans around the moment, the outermost first; a row per span."""
-    rows = [_list_span(row) for row in spans.head(MOST_SPANS).iter_rows(named=True)]
+    rows = [_list_span(row) for row in spans.head(MAX_LISTED_SPANS).iter_rows(named=True)]
     title = html.H3("Recorded spans at this time", className="panel-title")
     head = html.Thead(html.Tr([html.Th(name) for name in ("span", "duration")]))
     table = html.Table([head, html.Tbody(rows)], className="spans")

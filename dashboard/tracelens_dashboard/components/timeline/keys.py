@@ -13,11 +13,11 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids
 from tracelens_dashboard.components.timeline import names
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, key_of
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.links import MARGIN
+from tracelens_dashboard.view.links import MARGIN_SHARE
 from tracelens_dashboard.view.state import MOST_PINS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PIN: Final = "p"
 OPEN: Final = "o"
 DIRECTIONS: Final = {"[": -1, "]": 1}
 FEW_STEPS: Final = 40  # in view: steps can be distinguished, so a key leads from step to step
-AROUND_SPAN: Final = 1.0  # of a span's length, on either side
+MARGIN_SPAN_LENGTHS: Final = 1.0  # of a span's length, on either side
 
 
 def layout() -> Component:
@@ -54,20 +54,20 @@ def register(app: Dash) -> None:
     )
     def go(pressed: Any, view_data: Any, selected_point: Any, run_key: Any) -> list[float]:
         key = _pressed_key(pressed)
-        window = current.stop_unless(
-            find_destination(current.store(run_key), key, view_data, selected_point)
+        window = current.prevent_update_unless(
+            find_destination(current.store_of_run(run_key), key, view_data, selected_point)
         )
-        return [window.start_ns / SECOND, window.end_ns / SECOND]
+        return [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND]
 
     @app.callback(
         Output(names.PINS, "value"), Input(PRESSED, "data"), *under_mouse, prevent_initial_call=True
     )
     def pin(pressed: Any, hover_data: Any, *values: Any) -> list[str]:
-        current.stop_unless(_pressed_key(pressed) == PIN)
+        current.prevent_update_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
         position = _meant_position(store, viewport.frame(store, controls), hover_data, controls)
         rank = rank_of(store, position.scene_row if position else None)
-        return current.stop_unless(toggle_pin(store, controls.pinned_ranks, rank))
+        return current.prevent_update_unless(toggle_pin(store, controls.pinned_ranks, rank))
 
     @app.callback(
         Output(names.TOGGLE, "data"),
@@ -76,9 +76,9 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def open_or_close(pressed: Any, hover_data: Any, *values: Any) -> dict[str, Any]:
-        current.stop_unless(_pressed_key(pressed) == OPEN)
+        current.prevent_update_unless(_pressed_key(pressed) == OPEN)
         store, controls = names.read_arguments(values)
-        key = current.stop_unless(_meant_key(store, hover_data, controls))
+        key = current.prevent_update_unless(_meant_key(store, hover_data, controls))
         return {"key": key, "presses": pressed.get("presses")}
 
     app.clientside_callback(
@@ -152,9 +152,9 @@ def _fit_to_selected(store: Store, view_data: Any, selected_point: Any) -> Windo
             )
         item = lanes.find_item_at(lane_index, position.moment_ns)
         if item is not None:
-            return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
+            return _widen(store, Window(*lanes.extent_ns_of(item)), MARGIN_SPAN_LENGTHS)
     marked_window = viewport.read_marked_window(store, view_data)
-    return _widen(store, marked_window, MARGIN) if marked_window else None
+    return _widen(store, marked_window, MARGIN_SHARE) if marked_window else None
 
 
 def _go_to_step(store: Store, window: Window, direction: int) -> Window:
@@ -176,7 +176,9 @@ def _finding_windows(store: Store) -> list[Window]:
     step_windows = {
         store.window_of_steps(*finding.steps) for finding in store.report.findings if finding.steps
     }
-    windows = [_widen(store, step_window, MARGIN) for step_window in step_windows if step_window]
+    windows = [
+        _widen(store, step_window, MARGIN_SHARE) for step_window in step_windows if step_window
+    ]
     return sorted(windows, key=lambda window: (window.start_ns, window.end_ns))
 
 

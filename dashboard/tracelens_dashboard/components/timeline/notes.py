@@ -16,7 +16,7 @@ from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.timeline import area, keys, names
-from tracelens_dashboard.figures.timeline.frame import SECOND, Note
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Note
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import notes as address_notes
@@ -35,7 +35,9 @@ BUTTON_TITLE: Final = (
 )
 FIELD: Final = "timeline-note-field"
 GO, EDIT, DELETE, KEEP, LEAVE = "go", "edit", "delete", "keep", "leave"
-AROUND: Final = 0.5  # of a stretch's length, on either side, where it is wider than the window
+MARGIN_NOTE_LENGTHS: Final = (
+    0.5  # of a stretch's length, on either side, where it is wider than the window
+)
 NO_ROOM: Final = (
     f"A link has room for {address_notes.MOST_NOTES} notes, or fewer long ones: delete one to put "
     "another."
@@ -93,9 +95,9 @@ def register(app: Dash) -> None:
     def put(pressed: Any, notes: Any, marked: Any, hover_data: Any, *shown: Any) -> tuple[Any, ...]:
         """Return the notes with a new one, the edited one's index, and a problem, if any."""
         press = pressed if isinstance(pressed, dict) else {}
-        current.stop_unless(press.get("key") == KEY)
+        current.prevent_update_unless(press.get("key") == KEY)
         selected, view, run = shown
-        store = current.store(run)
+        store = current.store_of_run(run)
         notes_before = with_typed(address_notes.from_browser(notes), press)
         mouse = None if press.get("button") else hover_data
         new_note = _make_note(store, notes_before, area.marked_window(store, marked))
@@ -119,7 +121,7 @@ def register(app: Dash) -> None:
         notes_before = address_notes.from_browser(notes)
         action = clicked if isinstance(clicked, dict) else {}
         typed_notes = with_typed(notes_before, action)
-        notes_after = current.stop_unless(apply_action(typed_notes, action))
+        notes_after = current.prevent_update_unless(apply_action(typed_notes, action))
         if not address_notes.fits(notes_after.notes):
             return no_update, no_update, NO_ROOM, no_update
         notes_to_write: Any = no_update
@@ -128,9 +130,9 @@ def register(app: Dash) -> None:
         window_s: Any = no_update
         if action.get("does") == GO:
             window = _window_around(
-                current.store(run_key), view_data, typed_notes[action["number"]]
+                current.store_of_run(run_key), view_data, typed_notes[action["number"]]
             )
-            window_s = [window.start_ns / SECOND, window.end_ns / SECOND]
+            window_s = [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND]
         return notes_to_write, notes_after.edited_index, None, window_s
 
     @app.callback(
@@ -168,8 +170,8 @@ def choose_time(store: Store, hover_data: Any, selected_point: Any, view_data: A
     window, mouse = viewport.read_window(store, view_data), viewport.read_mouse(hover_data)
     position = viewport.read_position(store, selected_point)
     note_ns = (window.start_ns + window.end_ns) // 2
-    if mouse and abs(mouse_s := mouse[0]) < SECOND:  # no run has 30 years
-        note_ns = round(mouse_s * SECOND)
+    if mouse and abs(mouse_s := mouse[0]) < NS_PER_SECOND:  # no run has 30 years
+        note_ns = round(mouse_s * NS_PER_SECOND)
     elif position:
         note_ns = position.moment_ns - store.run_window.start_ns
     return max(0, min(note_ns, store.run_window.width_ns - 1))
@@ -205,7 +207,7 @@ def _window_around(store: Store, view_data: Any, note: Note) -> Window:
     length_ns = end_ns - note.start_ns
     margin_ns = (width_ns - length_ns) // 2
     if margin_ns < 0:
-        margin_ns = int(AROUND * length_ns)
+        margin_ns = int(MARGIN_NOTE_LENGTHS * length_ns)
     run_window = Window(start_ns=0, end_ns=store.run_window.width_ns)
     return Window(note.start_ns, end_ns).widen(margin_ns).clamp(run_window)
 
@@ -251,5 +253,7 @@ def _data(action: str, note_index: int) -> dict[str, Any]:
 
 def _time_text(note: Note) -> str:
     """Describe where a note is: times as the axis has them, which are longer than durations."""
-    start = f"{note.start_ns / SECOND:.6g}"
-    return f"{start} s" if note.end_ns is None else f"{start}\u2013{note.end_ns / SECOND:.6g} s"
+    start = f"{note.start_ns / NS_PER_SECOND:.6g}"
+    return (
+        f"{start} s" if note.end_ns is None else f"{start}\u2013{note.end_ns / NS_PER_SECOND:.6g} s"
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LEFT_PX: Final = 120  # for the rows' labels; other figures with this axis have the same
 RIGHT_PX: Final = 16
-SECOND: Final = 1e9
+NS_PER_SECOND: Final = 1e9
 LONGEST_LABEL: Final = 17
 NARROW: Final = "\N{NO-BREAK SPACE}" * 3  # between a row and its label: room for a mark
 
@@ -74,7 +74,7 @@ class Frame:
 
     def seconds_since_start(self, moment_ns: int) -> float:
         """Return an absolute moment as seconds since the run's start, as on the time axis."""
-        return (moment_ns - self.scene.run_window.start_ns) / SECOND
+        return (moment_ns - self.scene.run_window.start_ns) / NS_PER_SECOND
 
     def frame_of_process(self, process: OpenedProcess) -> Frame:
         """Return the frame of an opened process alone."""

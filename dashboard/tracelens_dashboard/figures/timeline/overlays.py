@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.lod import query
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import drawing
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note, band_label
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame, Note, band_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 PATH_NAME: Final = "critical path"
-MOST_JOINED: Final = 150  # changes of rank: lines between rows of more would hide what is below
+MAX_JOINED_STRETCHES: Final = (
+    150  # changes of rank: lines between rows of more would hide what is below
+)
 TALL_PX: Final = 10  # rows in which there is room for the line beside the names of spans
 EDGE_PX: Final = 3
 LINE_PX: Final = 3.5
@@ -51,7 +53,9 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
     heights = _line_heights(frame, "workers")
     strokes = _row_strokes(frame, stretches, heights)
     strokes += _row_strokes(frame, stretches, _line_heights(frame, "pinned"))
-    joints = _joint_strokes(frame, stretches, heights) if len(stretches) <= MOST_JOINED else ""
+    joints = (
+        _joint_strokes(frame, stretches, heights) if len(stretches) <= MAX_JOINED_STRETCHES else ""
+    )
     strokes_and_styles = (
         (joints, theme.text_colour, JOINT_PX),
         (strokes, theme.surface_colour, HALO_PX),
@@ -232,7 +236,7 @@ def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def _note_shape(note: Note, top_share: float, theme: Theme) -> dict[str, Any]:
     """Return the line or the band of a note, up to `top_share` of the plot's height."""
-    begin_s, end_s = note.start_ns / SECOND, (note.end_ns or note.start_ns) / SECOND
+    begin_s, end_s = note.start_ns / NS_PER_SECOND, (note.end_ns or note.start_ns) / NS_PER_SECOND
     extent: dict[str, Any] = {"x0": begin_s, "x1": end_s}
     extent |= {"yref": "paper", "y0": 0, "y1": top_share, "name": "note"}
     line = {"color": theme.text_colour, "width": 1.2}

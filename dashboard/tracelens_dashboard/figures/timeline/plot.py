@@ -19,9 +19,9 @@ from tracelens_dashboard.figures.timeline.frame import (
     CLOSED,
     LEFT_PX,
     NARROW,
+    NS_PER_SECOND,
     OPEN,
     RIGHT_PX,
-    SECOND,
     band_label,
     cut_name,
     track_label,
@@ -45,7 +45,7 @@ TIME_TICK_PX: Final = 70
 LETTER_PX: Final = 7
 EDGE_PX: Final = 0.5  # between spans of a track: neighbours of one kind are distinguished
 PLAIN_AXIS: Final = {"showgrid": False, "zeroline": False, "automargin": False}
-OPENING: Final = ("", "receive")  # parts of processes: tracks are shown below these
+PARTS_WITH_TRACKS: Final = ("", "receive")  # parts of processes: tracks are shown below these
 LEVELS: Final = {
     "residuals": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
     "Zoom in to see what it did.",
@@ -186,7 +186,7 @@ def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
         "yref": "y",
         "x": frame.seconds_since_start(grid.start_ns),
         "y": frame.row_plan.top_px,
-        "sizex": grid.column_count * grid.column_ns / SECOND,
+        "sizex": grid.column_count * grid.column_ns / NS_PER_SECOND,
         "sizey": frame.row_plan.bottom_px - frame.row_plan.top_px,
         "xanchor": "left",
         "yanchor": "top",
@@ -206,7 +206,7 @@ def _time_axis(frame: Frame) -> dict[str, Any]:
     return {
         "range": list(map(frame.seconds_since_start, (visible.start_ns, visible.end_ns))),
         "minallowed": 0,
-        "maxallowed": frame.scene.run_window.width_ns / SECOND,
+        "maxallowed": frame.scene.run_window.width_ns / NS_PER_SECOND,
         "ticksuffix": " s",
         "title": {"text": "time since the start", "standoff": 8},
         "nticks": max(3, min(9, frame.plot_width_px // TIME_TICK_PX)),
@@ -278,7 +278,7 @@ def opening_sign(frame: Frame, band: Band) -> str:
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.group:
         return OPEN if band.group.is_opened else CLOSED
-    if lane.role == "device" or lane.part not in OPENING:
+    if lane.role == "device" or lane.part not in PARTS_WITH_TRACKS:
         return ""
     return OPEN if _is_open(frame, band) else CLOSED
 
@@ -328,7 +328,7 @@ def _category_bars(
         "orientation": "h",
         "name": category_name,
         "base": [frame.seconds_since_start(start_ns) for start_ns in starts_ns.tolist()],
-        "x": [length_ns / SECOND for length_ns in lengths_ns],
+        "x": [length_ns / NS_PER_SECOND for length_ns in lengths_ns],
         "y": [band.middle_px for band in bands_of_spans],
         "width": [band.height_px for band in bands_of_spans],
         "marker": {

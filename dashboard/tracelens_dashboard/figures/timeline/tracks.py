@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracelens.lod.tracks.group import Counter
     from tracelens_dashboard.theme import Theme
 
-GROUND: Final = 0.05  # how much of the text's colour is in the ground of an opened process
+GROUND_OPACITY: Final = 0.05  # how much of the text's colour is in the ground of an opened process
 OUTLINE_PX: Final = 2
 MOST_POINTS: Final = 600  # of a counter's line
 LABELS: Final = {True: "process is opened", False: "processes are opened"}
@@ -31,7 +31,7 @@ def shade_ground(process: OpenedProcess, theme: Theme) -> dict[str, Any]:
         "y0": process.row_plan.top_px,
         "y1": process.row_plan.bottom_px,
         "fillcolor": theme.text_colour,
-        "opacity": GROUND,
+        "opacity": GROUND_OPACITY,
         "line": {"width": 0},
         "layer": "below",
     }

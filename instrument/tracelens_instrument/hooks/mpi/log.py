@@ -17,7 +17,7 @@ from tracelens.schema.vocabulary import PICKLE
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.hooks.base import MessageNumbers, guarded
-from tracelens_instrument.hooks.mpi.clock_offsets import PENDING, write_pending
+from tracelens_instrument.hooks.mpi.clock_offsets import PENDING_READINGS, write_pending
 from tracelens_instrument.hooks.mpi.table import PICKLING
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class CommLog:
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
         else:
             token = span.begin(track, nbytes=nbytes, seq=seq)
-        if PENDING:
+        if PENDING_READINGS:
             write_pending()
         return token
 
@@ -287,7 +287,7 @@ class CommLog:
         flight = Flight(tokens=[], status=arguments.get("status"))
         for leg in spec.legs:
             self._begin_leg(flight, name, leg, arguments, track)
-        if PENDING:
+        if PENDING_READINGS:
             write_pending()
         return flight if flight.open_tokens or flight.receipt is not None else None
 

@@ -1,10 +1,10 @@
 """Functions in the place of methods of requests, which record waiting, and what completes.
 
-What a non-blocking call has under way (`FLIGHTS`) belongs to the request that it returned, for as long
-as the program holds that, and ends when any of MPI's ways shows the program that it is complete. A table
-says of the methods for several requests which of them are complete when they return. Waiting for any
-of them is a span of the thread, and so is a loop of tests until one says "complete", if they follow each
-other so soon that nothing else can be done in between.
+What a non-blocking call has under way (`FLIGHT_BY_REQUEST`) belongs to the request that it
+returned, for as long as the program holds that, and ends when any of MPI's ways shows the program
+that it is complete. A table says of the methods for several requests which of them are complete
+when they return. Waiting for any of them is a span of the thread, and so is a loop of tests until
+one says "complete", if they follow each other so soon that nothing else can be done in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from tracelens_instrument.hooks.mpi.log import Flight
     from tracelens_instrument.hooks.mpi.replaced import Function, Replaced
 
-__all__ = ["COMPLETIONS", "FLIGHTS", "STARTS", "ByObject", "Completion", "replace", "span_of"]
+__all__ = [
+    "BEGIN_BY_REQUEST",
+    "COMPLETIONS",
+    "FLIGHT_BY_REQUEST",
+    "ByObject",
+    "Completion",
+    "replace",
+    "span_of",
+]
 T = TypeVar("T")
 _NO_SPAN: Final = nullcontext()
 _LOOP_PAUSE_NS: Final = 1_000_000  # tests that follow each other no later are a loop that waits
@@ -61,8 +69,10 @@ class ByObject(Generic[T]):
         self._reference_and_value_by_id.clear()
 
 
-FLIGHTS: Final[ByObject[Flight]] = ByObject()
-STARTS: Final[ByObject[Callable[[], Flight | None]]] = ByObject()  # of persistent requests
+FLIGHT_BY_REQUEST: Final[ByObject[Flight]] = ByObject()
+BEGIN_BY_REQUEST: Final[ByObject[Callable[[], Flight | None]]] = (
+    ByObject()
+)  # of persistent requests
 
 
 def span_of(name: str, kind: str | None) -> AbstractContextManager[object]:
@@ -130,7 +140,7 @@ class Completion:
 
 
 def _end(request: Any, status: MPI.Status | None = None, *, failed: bool = False) -> None:
-    flight = FLIGHTS.pop(request)
+    flight = FLIGHT_BY_REQUEST.pop(request)
     if flight is not None:
         flight.end(status, failed)
 
@@ -205,7 +215,9 @@ def _make_completing(name: str, mpi_method: Function) -> Function:
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Wait or test: in a span of `kind`, None without, and with a status if the end needs one."""
-        flight = FLIGHTS.get(self)  # the open spans of the call that returned this request
+        flight = FLIGHT_BY_REQUEST.get(
+            self
+        )  # the open spans of the call that returned this request
         if flight is None:
             return mpi_method(self, *args, **kwargs)
         status = args[0] if args else kwargs.get("status")
@@ -261,7 +273,7 @@ def _find_flights(requests: Any) -> list[Flight]:
     """Return the flights of requests; skip objects that are no MPI requests."""
     if not hasattr(requests, "__len__"):
         return []
-    return [flight for flight in map(FLIGHTS.get, requests) if flight is not None]
+    return [flight for flight in map(FLIGHT_BY_REQUEST.get, requests) if flight is not None]
 
 
 def _make_cancelling(_name: str, mpi_method: Function) -> Function:
@@ -269,7 +281,7 @@ def _make_cancelling(_name: str, mpi_method: Function) -> Function:
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = mpi_method(self, *args, **kwargs)
-        flight = FLIGHTS.get(self)
+        flight = FLIGHT_BY_REQUEST.get(self)
         if flight is not None:
             flight.cancel()
         return result
@@ -280,7 +292,7 @@ def _make_cancelling(_name: str, mpi_method: Function) -> Function:
 def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = mpi_method(self, *args, **kwargs)
-        STARTS.pop(self)
+        BEGIN_BY_REQUEST.pop(self)
         _end(self)  # the last moment at which anybody can say something of it
         return result
 
@@ -319,7 +331,7 @@ def _make_starting_all(_name: str, mpi_method: Function) -> Function:
 def _start(requests: Sequence[Any]) -> None:
     """Begin the operations of persistent requests."""
     for request in requests:
-        begin = STARTS.get(request)
+        begin = BEGIN_BY_REQUEST.get(request)
         flight = None if begin is None else begin()
         if flight is not None:
-            FLIGHTS.put(request, flight)
+            FLIGHT_BY_REQUEST.put(request, flight)

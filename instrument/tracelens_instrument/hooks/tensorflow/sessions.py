@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SESSIONS", "install"]
 
-WARM_UP: Final = 5  # runs, of which the first ones also place and start things
+WARM_UP_RUNS: Final = 5  # runs, of which the first ones also place and start things
 PROFILED_RUNS: Final = 60  # at least, where a window may be long enough
 LONGEST_S: Final = 60.0
 _MOST_RUNS: Final = 100_000  # kept: a window never has more
@@ -74,9 +74,9 @@ class Sessions:
         self.recent_runs.append(
             Run(begin_ns, end_ns, len(self.recent_runs) + (self._number_offset or 0))
         )
-        if self.plan is None and len(self._run_durations_s) <= WARM_UP:
+        if self.plan is None and len(self._run_durations_s) <= WARM_UP_RUNS:
             self._run_durations_s.append((end_ns - begin_ns) / 1e9)
-            if len(self._run_durations_s) == WARM_UP:
+            if len(self._run_durations_s) == WARM_UP_RUNS:
                 self._write_plan(session.graph)
 
     def _write_plan(self, graph: Any) -> None:

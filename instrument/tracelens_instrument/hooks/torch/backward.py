@@ -22,7 +22,7 @@ from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt, warn_failed
 from tracelens_instrument.hooks.torch.devices import Placed
-from tracelens_instrument.hooks.torch.steps import STEPS
+from tracelens_instrument.hooks.torch.steps import IMPLICIT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class _BackwardPass:
         """Begin: with what `torch.autograd.backward` is given, whose first tensor says where all are."""
         loss = next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors
         if STATE.infers_steps:
-            STEPS.note_backward_begin()
+            IMPLICIT_STEPS.note_backward_begin()
         self._thread_id = threading.get_ident()
         self._layer_token: Token | None = None
         self._operator_token: Token | None = None

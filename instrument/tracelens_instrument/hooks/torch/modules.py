@@ -32,7 +32,7 @@ from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt, warn_failed
 from tracelens_instrument.hooks.torch.backward import layer_begins, operator_begins
 from tracelens_instrument.hooks.torch.devices import Placed
-from tracelens_instrument.hooks.torch.steps import STEPS
+from tracelens_instrument.hooks.torch.steps import IMPLICIT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,7 +152,7 @@ class _BeginRoot(ModuleHook):
             self._settled = True
             attempt(self._root_span.settle, module)
         if STATE.infers_steps and module.training and torch.is_grad_enabled():
-            STEPS.note_forward_begin()
+            IMPLICIT_STEPS.note_forward_begin()
         self._root_span.span.__enter__()
         if self._root_span.records_operators:
             self._root_span.enter()
@@ -163,7 +163,7 @@ class _CountStep(ModuleHook):
 
     def __call__(self, module: Module, _inputs: Any) -> None:
         if not is_compiling() and module.training and torch.is_grad_enabled():
-            attempt(STEPS.note_forward_begin)
+            attempt(IMPLICIT_STEPS.note_forward_begin)
 
 
 class _EndRoot(ModuleHook):

@@ -32,7 +32,7 @@ from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
 from tracelens_instrument.hooks.torch import backward, buckets
 from tracelens_instrument.hooks.torch.process_groups import Flight, Group, end_waited_for, group_of
-from tracelens_instrument.hooks.torch.steps import STEPS
+from tracelens_instrument.hooks.torch.steps import IMPLICIT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -229,7 +229,7 @@ def _watch_message(
         if buckets.in_users_hook():
             return None
         try:
-            STEPS.note_message_begin()
+            IMPLICIT_STEPS.note_message_begin()
             return begin(args)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(begin, error)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
 
 __all__ = ["Flight", "Group", "end_waited_for", "group_of", "queues_only"]
-_GROUPS: Final[dict[int, tuple[weakref.ref[dist.ProcessGroup], Group]]] = {}  # by id
+_GROUP_BY_ID: Final[dict[int, tuple[weakref.ref[dist.ProcessGroup], Group]]] = {}  # by id
 _unbox_work: Final = dist.Work.unbox
 _MOST_ENDED_BY_WAITING: Final = 256
 
@@ -60,7 +60,7 @@ class Group:
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return the recorded group of `process_group`, without keeping that alive."""
-    entry = _GROUPS.get(id(process_group))
+    entry = _GROUP_BY_ID.get(id(process_group))
     if entry is not None:
         reference, group = entry
         if reference() is process_group:  # else the id is that of an object that is gone
@@ -71,14 +71,14 @@ def group_of(process_group: dist.ProcessGroup) -> Group:
         note_attached(f"process group of {len(ranks)} ranks")
     name = f"torch {process_group.group_name}"
     group = Group(name, ranks, queues=queues_only(process_group))
-    _GROUPS[id(process_group)] = weakref.ref(process_group, _forget_group), group
+    _GROUP_BY_ID[id(process_group)] = weakref.ref(process_group, _forget_group), group
     return group
 
 
 def _forget_group(dropped: weakref.ref[dist.ProcessGroup]) -> None:
-    for key, (known, _) in list(_GROUPS.items()):
+    for key, (known, _) in list(_GROUP_BY_ID.items()):
         if known is dropped:
-            del _GROUPS[key]
+            del _GROUP_BY_ID[key]
 
 
 def queues_only(process_group: dist.ProcessGroup) -> bool:

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Token
     from tracelens_instrument.device.spans import DeviceToken
 
-__all__ = ["DETAIL", "STEPS", "Detail", "ImplicitSteps", "install_updates", "record_updates"]
+__all__ = [
+    "DETAIL",
+    "IMPLICIT_STEPS",
+    "Detail",
+    "ImplicitSteps",
+    "install_updates",
+    "record_updates",
+]
 _RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
 
 
@@ -131,7 +138,7 @@ class ImplicitSteps:
         self._last_update_ns = None
 
 
-STEPS: Final = ImplicitSteps()
+IMPLICIT_STEPS: Final = ImplicitSteps()
 
 _updates: Final[dict[int, _Updates]] = {}  # by id, which is found without a call of Python
 _INSTALLED: Final = Switch()
@@ -192,7 +199,7 @@ class _Updates:
         if self._span_token is not None:
             self._span_token.end()
         if STATE.infers_steps:
-            STEPS.note_update(optimizer)
+            IMPLICIT_STEPS.note_update(optimizer)
 
     def _is_around(self, frame: FrameType) -> bool:
         outer = frame.f_back

@@ -77,7 +77,8 @@ def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
     """Draw whole steps over the run, without marks of findings, for the report."""
     times = store.measure_step_times(store.category_times.categories)
-    return step_durations.over_run(times, regimes.find_regimes(times.median_ns), [], "step", theme)
+    step_regimes = regimes.find_regimes(times.median_ns)
+    return step_durations.over_run(times, step_regimes, marks=[], measure_name="step", theme=theme)
 
 
 def _make_grid(store: Store, measure: str | None) -> StepGrid:

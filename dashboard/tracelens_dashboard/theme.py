@@ -53,22 +53,23 @@ _PALE_DARK: Final = {
 class Theme:
     """One colour scheme; the ramp runs from no residual to the largest.
 
-    A colour has one meaning on all pages: `accent` is of amounts that are of no category, `loss` of
-    what a finding or a test names, `faster` and `slower` of a difference between runs, series
-    colours of groups without an order (operations, algorithms, ranks).
+    A colour has one meaning on all pages: `accent_colour` is of amounts without a category,
+    `loss_colour` of what a finding or a test names, `faster_colour` and `slower_colour` of a
+    difference between runs, series colours of groups without an order (operations, algorithms,
+    ranks).
     """
 
-    name: str
-    text: str
-    secondary: str
-    grid: str
-    surface: str
-    accent: str
-    loss: str
-    slower: str
-    faster: str
-    quiet: str
-    flame: str  # of a call that takes no longer than elsewhere
+    scheme: str
+    text_colour: str
+    secondary_colour: str
+    grid_colour: str
+    surface_colour: str
+    accent_colour: str
+    loss_colour: str
+    slower_colour: str
+    faster_colour: str
+    quiet_colour: str
+    flame_colour: str  # of a call that takes no longer than elsewhere
     colour_by_category: dict[str, str]
     ramp_colours: tuple[str, ...]
     series_colours: tuple[str, ...]
@@ -81,33 +82,33 @@ class Theme:
 
 
 LIGHT: Final = Theme(
-    name="light",
-    text="#1F2328",
-    secondary="#5C636A",
-    grid="#E6E8EB",
-    surface="#FFFFFF",
-    accent="#64748B",
-    loss="#C4473A",
-    slower="#C9681A",
-    faster="#0F7C80",
-    quiet="#C9CED4",
-    flame="#EBE4D2",
+    scheme="light",
+    text_colour="#1F2328",
+    secondary_colour="#5C636A",
+    grid_colour="#E6E8EB",
+    surface_colour="#FFFFFF",
+    accent_colour="#64748B",
+    loss_colour="#C4473A",
+    slower_colour="#C9681A",
+    faster_colour="#0F7C80",
+    quiet_colour="#C9CED4",
+    flame_colour="#EBE4D2",
     colour_by_category=STRONG | PALE,
     ramp_colours=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
     series_colours=("#5B3FA8", "#A0522D", "#4F6B1E", "#B0568C", "#1F2937", "#8A8420"),
 )
 DARK: Final = Theme(
-    name="dark",
-    text="#E3E5E8",
-    secondary="#B5B8BD",
-    grid="#434343",
-    surface="#2E2E2E",
-    accent="#94A3B8",
-    loss="#EF7C6E",
-    slower="#E8923F",
-    faster="#3FB6B9",
-    quiet="#6A6E73",
-    flame="#4A473F",
+    scheme="dark",
+    text_colour="#E3E5E8",
+    secondary_colour="#B5B8BD",
+    grid_colour="#434343",
+    surface_colour="#2E2E2E",
+    accent_colour="#94A3B8",
+    loss_colour="#EF7C6E",
+    slower_colour="#E8923F",
+    faster_colour="#3FB6B9",
+    quiet_colour="#6A6E73",
+    flame_colour="#4A473F",
     colour_by_category=STRONG | _PALE_DARK,
     ramp_colours=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
     series_colours=("#A893F0", "#D08A5E", "#A9C25D", "#E39AC6", "#E5E7EB", "#CFC95A"),
@@ -129,34 +130,34 @@ def template(scheme: str) -> go.layout.Template:
     """Return the template that all figures of a scheme share; plots show their card through."""
     theme = for_scheme(scheme)
     axis_style = {
-        "gridcolor": theme.grid,
-        "linecolor": theme.grid,
-        "zerolinecolor": theme.grid,
-        "tickfont": {"color": theme.secondary},
-        "title": {"font": {"color": theme.secondary, "size": 12}},
+        "gridcolor": theme.grid_colour,
+        "linecolor": theme.grid_colour,
+        "zerolinecolor": theme.grid_colour,
+        "tickfont": {"color": theme.secondary_colour},
+        "title": {"font": {"color": theme.secondary_colour, "size": 12}},
         "automargin": True,
         "ticks": "",
         "ticklabelstandoff": 4,
         "tickangle": 0,
     }
     figure_layout = go.Layout(
-        font={"family": FONT, "size": 12, "color": theme.text},
+        font={"family": FONT, "size": 12, "color": theme.text_colour},
         paper_bgcolor=TRANSPARENT,
         plot_bgcolor=TRANSPARENT,
         margin={"l": 8, "r": 12, "t": 8, "b": 8},
         hoverlabel={
-            "bgcolor": theme.surface,
-            "bordercolor": theme.grid,
-            "font": {"family": FONT, "color": theme.text, "size": 12},
+            "bgcolor": theme.surface_colour,
+            "bordercolor": theme.grid_colour,
+            "font": {"family": FONT, "color": theme.text_colour, "size": 12},
             "align": "left",
         },
         dragmode=False,
         showlegend=False,
-        legend=_LEGEND | {"font": {"color": theme.secondary, "size": 12}},
+        legend=_LEGEND | {"font": {"color": theme.secondary_colour, "size": 12}},
         xaxis=axis_style,
         yaxis=axis_style,
     )
-    scale = _SCALE | {"tickfont": {"color": theme.secondary, "size": 11}}
+    scale = _SCALE | {"tickfont": {"color": theme.secondary_colour, "size": 11}}
     return go.layout.Template(layout=figure_layout, data={"heatmap": [go.Heatmap(colorbar=scale)]})
 
 
@@ -174,7 +175,7 @@ def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
     further.
     """
     theme = for_scheme(scheme)
-    category_colours = list_palette(theme.colour_by_category, theme.surface)
+    category_colours = list_palette(theme.colour_by_category, theme.surface_colour)
     stops = np.array([parse_rgb(colour) for colour in theme.ramp_colours], float)  # [stop, channel]
     positions = reach * np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(positions, range(len(stops)), stops[:, c]).round() for c in range(3)]

@@ -51,7 +51,7 @@ class EndNotes:
         self._fatal_dump: _Dump | None = None
         self._sigterm_dump: _Dump | None = None
         self._is_on = False
-        self._put_back: list[Callable[[], None]] = []
+        self._undo_calls: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Put hooks before those of the program, and open the files for signals."""
@@ -78,12 +78,12 @@ class EndNotes:
             if getattr(module, name) is function:
                 setattr(module, name, program_function)
 
-        self._put_back.append(put_back)
+        self._undo_calls.append(put_back)
 
     def look(self) -> None:
         """Give up a file that the program has closed: its number may belong to another file now."""
         for dump in (self._fatal_dump, self._sigterm_dump):
-            if dump is not None and dump.descriptor.number is None:
+            if dump is not None and dump.descriptor.descriptor_number is None:
                 self._leave_signals()
                 return
 
@@ -94,7 +94,7 @@ class EndNotes:
             error = error.__context__ or error  # which a wrapper has turned into an exit code
         exit_ending = EXIT_CALLS.find_ending()
         if error is not None:
-            self.note(error)
+            self.note_error(error)
         elif exit_ending is not None:
             self._note_ending(exit_ending)
         self.abandon()
@@ -103,11 +103,11 @@ class EndNotes:
         """Leave hooks and signals alone; in a forked child the notes are the parent's."""
         self._is_on = False
         EXIT_CALLS.end()
-        while self._put_back:
-            self._put_back.pop()()
+        while self._undo_calls:
+            self._undo_calls.pop()()
         self._leave_signals()
 
-    def note(self, error: BaseException, thread: str | None = None) -> None:
+    def note_error(self, error: BaseException, thread: str | None = None) -> None:
         """Write down an uncaught exception, once; `thread` is its thread's name, None = the main one."""
         if not self._is_on or error is self._noted_error or not _is_failure(error):
             return
@@ -125,7 +125,7 @@ class EndNotes:
         ) -> None:
             try:
                 if error is not None:
-                    contained(self.note)(error)
+                    contained(self.note_error)(error)
             finally:
                 program_hook(kind, error, traceback)
 
@@ -136,7 +136,7 @@ class EndNotes:
             try:
                 if arguments.exc_value is not None:
                     name = getattr(arguments.thread, "name", None) or "a thread"
-                    contained(self.note)(arguments.exc_value, str(name))
+                    contained(self.note_error)(arguments.exc_value, str(name))
             finally:
                 program_hook(arguments)
 
@@ -165,28 +165,28 @@ class _Dump:
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.descriptor = Descriptor(os.open(path, flags, 0o644))
-        self._handed_over: Callable[[], _DumpFile | None] = lambda: None
+        self._find_handed_over_file: Callable[[], _DumpFile | None] = lambda: None
 
     def hand_over(self) -> _DumpFile:
         """Return a new file object for faulthandler, to which nothing else refers."""
-        file = _DumpFile(self.descriptor.number or -1)
-        self._handed_over = weakref.ref(file)
+        file = _DumpFile(self.descriptor.descriptor_number or -1)
+        self._find_handed_over_file = weakref.ref(file)
         return file
 
     def is_in_use(self) -> bool:
         """Return True if faulthandler still writes there."""
-        return self._handed_over() is not None
+        return self._find_handed_over_file() is not None
 
 
 class _DumpFile:
     """The part of a file that faulthandler uses."""
 
     def __init__(self, number: int) -> None:
-        self._number = number
+        self._descriptor_number = number
 
     def fileno(self) -> int:
         """Return the number of the descriptor."""
-        return self._number
+        return self._descriptor_number
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -207,7 +207,7 @@ def open_on_failure(open_recording: Callable[[], object]) -> None:
                 contained(_open_for_failure)(open_recording)
                 recording: Any = STATE.recording
                 if recording is not None:
-                    contained(recording.end_notes.note)(error)
+                    contained(recording.end_notes.note_error)(error)
         finally:
             program_hook(kind, error, traceback)
 

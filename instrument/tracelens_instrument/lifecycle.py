@@ -65,7 +65,7 @@ __all__ = [
     "wait_for_first_use",
 ]
 
-_MOST_NAMED: Final = 3
+_MAX_NAMED_FUNCTIONS: Final = 3
 
 
 class UnrecordedFunctions:
@@ -77,7 +77,7 @@ class UnrecordedFunctions:
     def add(self, name: str) -> None:
         """Remember one more."""
         self._number += 1
-        if len(self._names) < _MOST_NAMED:
+        if len(self._names) < _MAX_NAMED_FUNCTIONS:
             self._names.append(name)
 
     def warn(self) -> None:

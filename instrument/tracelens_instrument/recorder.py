@@ -207,7 +207,7 @@ def span(
     number = REGISTRY.definition_id(
         name, kind, op=op, algorithm=algorithm, communicator=communicator, shard=shard
     )
-    if plain and REGISTRY.lookup(number).name == name:  # not one of too many names
+    if plain and REGISTRY.definition_of(number).name == name:  # not one of too many names
         _definitions[name, kind, op] = number
     return _on_device(Span(number)) if arguments.is_true(device) else Span(number)
 
@@ -325,7 +325,7 @@ def identify(rank: int, world: int, local_rank: int | None = None) -> None:
 def clock_reading(reading: ClockReading) -> None:
     """Write down how this process's clock stands to another's."""
     if STATE.recording is not None:
-        STATE.recording.clock_reading(reading)
+        STATE.recording.write_clock_reading(reading)
 
 
 @contained

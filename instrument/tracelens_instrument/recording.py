@@ -24,7 +24,7 @@ from tracelens_instrument.endings import EndNotes
 from tracelens_instrument.retention.policy import DEFAULT_DETAIL
 from tracelens_instrument.storage.placement import Location, discard_location, make_segments_folder
 from tracelens_instrument.storage.rotation import Storage
-from tracelens_instrument.storage.segments import LEAST_CONVERTED
+from tracelens_instrument.storage.segments import MIN_CONVERTED_SEGMENTS
 from tracelens_instrument.storage.side_file import Losses, SideFile
 
 TYPE_CHECKING = False
@@ -68,26 +68,26 @@ class Recording:
         self.process = describe_process(identity)
         location = make_segments_folder(directory, identity, self.process.pid)
         self.folder, self.note_path = location.folder, location.note_path
-        self._side = self._new_side_file()
-        self._losses = Losses(self._side.append)
+        self._side_file = self._new_side_file()
+        self._losses = Losses(self._side_file.append)
         self.clipped_events = self._losses.counter(CLIPPED)
         self.failed_events = self._losses.counter(FAILED)
-        self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow)
-        self._side.append(format_line("process", self.process))
-        self._side.append(format_line("retention", retention))
-        self.end_notes = EndNotes(self.folder, self._side.append)
-        REGISTRY.listen(self._side.append, identity.job)
+        self._losses.adopt(TOO_MANY_NAMES, REGISTRY.overflow_counter)
+        self._side_file.append(format_line("process", self.process))
+        self._side_file.append(format_line("retention", retention))
+        self.end_notes = EndNotes(self.folder, self._side_file.append)
+        REGISTRY.listen(self._side_file.append, identity.job)
         self.read_clocks()
         self._foreign_threads: dict[int, ThreadState] = {}
-        self._look_due = 0
+        self._look_due_ns = 0
         self._lock = threading.RLock()  # a signal handler may come in between
         self._devices: Devices | None = None
-        self.storage = Storage(self.folder, self, self._side, self._losses)
+        self.storage = Storage(self.folder, self, self._side_file, self._losses)
         self._background: Background | None = None
-        self._informing = threading.Lock()
+        self._inform_lock = threading.Lock()
         self._request = self._keep_request()
         self.detail_switch: DetailSwitch | None = None
-        self._boundary = 0  # segment that was in use then
+        self._boundary_segment_number = 0  # segment that was in use then
 
     @property
     def readable_path(self) -> Path:
@@ -110,7 +110,7 @@ class Recording:
         with self._lock:
             if self._devices is None:
                 STATE.disarm()  # they are asked at each boundary
-                self._devices = Devices(self.clock_reading, self._losses)
+                self._devices = Devices(self.write_clock_reading, self._losses)
             return self._devices
 
     def _new_side_file(self) -> SideFile:
@@ -128,13 +128,13 @@ class Recording:
     def reserve_slot_after(self, full: OpenSegment) -> tuple[Segment, Slot]:
         """Reserve a slot in the segment after `full`."""
         slot = self.storage.reserve_slot_after(full)
-        if self.segment.number > self._boundary + _NO_STEPS:
+        if self.segment.number > self._boundary_segment_number + _NO_STEPS:
             self._inform_converter(self.segment.number)
         return slot
 
     def _inform_converter(self, number: int) -> None:
         """Inform the converter, once a recording has grown, of how many segments are full."""
-        if number < LEAST_CONVERTED or not self._informing.acquire(blocking=False):
+        if number < MIN_CONVERTED_SEGMENTS or not self._inform_lock.acquire(blocking=False):
             return  # or another thread is saying it just now, or this one, in a signal handler
         try:
             if self._background is None:
@@ -143,7 +143,7 @@ class Recording:
                 self._background = Background(self.readable_path, self.retention)
             self._background.inform(number)
         finally:
-            self._informing.release()
+            self._inform_lock.release()
 
     def keep(self) -> None:
         """Keep the steps that a recording of the last steps holds, permanently."""
@@ -166,7 +166,7 @@ class Recording:
             thread = ThreadState(REGISTRY.thread_index())
             if thread.index != LAST_THREAD:
                 row = Thread(thread.index, any_text(python_thread.name)[:MAX_NAME], native_id)
-                self._side.append(format_line("threads", row))
+                self._side_file.append(format_line("threads", row))
             if is_foreign:
                 self._remember(native_id, thread)
         STATE.local.thread_state = thread
@@ -183,27 +183,27 @@ class Recording:
         """Change the identity of the process, which was not known before; the last one counts."""
         self.identity = identity
         self.process = replace(describe_process(identity), incarnation=self.process.incarnation)
-        self._side.append(format_line("process", self.process))
+        self._side_file.append(format_line("process", self.process))
 
     def look(self, level: str) -> None:
         """Write down that a hook looks so closely, if that is closer than what is written so far."""
         if DETAILS.index(level) > DETAILS.index(self._detail):
             self._detail = level
-            self._side.append(format_line("retention", replace(self.retention, detail=level)))
+            self._side_file.append(format_line("retention", replace(self.retention, detail=level)))
 
     def note_detail(self, level: str | None, sampling_hz: int | None) -> None:
         """Write down that hooks look closer from now on; with `level` null as before."""
         level = max(level or self._detail, self._detail, key=DETAILS.index)
-        self._side.append(format_line("details", DetailChange(now(), level, sampling_hz)))
+        self._side_file.append(format_line("details", DetailChange(now(), level, sampling_hz)))
 
-    def clock_reading(self, reading: ClockReading) -> None:
+    def write_clock_reading(self, reading: ClockReading) -> None:
         """Write down a reading of clocks."""
-        self._side.append(format_line("clocks", reading))
+        self._side_file.append(format_line("clocks", reading))
 
     def read_clocks(self) -> None:
         """Tie the monotonic clock to the wall clock, again."""
-        self._clock_due = now() + _CLOCK_EVERY_NS
-        self.clock_reading(read_clocks())
+        self._clock_due_ns = now() + _CLOCK_EVERY_NS
+        self.write_clock_reading(read_clocks())
 
     def at_step_boundary(self) -> None:
         """Do periodic work where it disturbs least: between two steps."""
@@ -211,22 +211,22 @@ class Recording:
             self.storage.at_step_boundary()
             if self._devices is not None:
                 self._devices.at_step_boundary()
-            self._boundary = self.segment.number
-            self._inform_converter(self._boundary)
+            self._boundary_segment_number = self.segment.number
+            self._inform_converter(self._boundary_segment_number)
             moment = now()
             if self._request is not None:
                 self._request.at_step_boundary(moment)
-            if moment >= self._look_due:
-                self._look_due = moment + _LOOK_EVERY_NS
+            if moment >= self._look_due_ns:
+                self._look_due_ns = moment + _LOOK_EVERY_NS
                 self._losses.report_if_due(moment)
                 self.end_notes.look()
-                if moment >= self._clock_due:
+                if moment >= self._clock_due_ns:
                     self.read_clocks()
                 if self.detail_switch is not None:
                     change_due = self.detail_switch.at_step_boundary(moment)
-                    self._look_due = min(self._look_due, change_due)
+                    self._look_due_ns = min(self._look_due_ns, change_due)
             if self._devices is None and self._request is None:
-                self.storage.pass_boundaries(self._look_due - moment)
+                self.storage.pass_boundaries(self._look_due_ns - moment)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             contain(error)
 
@@ -241,8 +241,8 @@ class Recording:
             REGISTRY.stop_listening()
         self.read_clocks()
         self._losses.report()
-        self._side.append(END_LINE)
-        self._side.close()
+        self._side_file.append(END_LINE)
+        self._side_file.close()
 
     def hand_over(self, *, wait: bool) -> bool:
         """Hand the closed recording over to the converter process; False if none is at it any more.
@@ -261,4 +261,4 @@ class Recording:
             self._devices.abandon()
         self.end_notes.abandon()
         self.storage.abandon()
-        self._side.close()
+        self._side_file.close()

@@ -74,7 +74,7 @@ def look(trace: Path) -> dict[str, str]:
     results["index"] = so_far(began, read_before)
     overview.layout(store, ViewState())
     charts.waterfall(store.report.efficiency, theme.LIGHT)
-    charts.step_parts(store.times, theme.LIGHT)
+    charts.step_parts(store.category_times, theme.LIGHT)
     stragglers.by_host(store.residuals, store.host_by_rank, theme.LIGHT)
     results["overview"] = so_far(began, read_before)
     frame = viewport.frame(store, viewport.Controls())

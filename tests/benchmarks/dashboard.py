@@ -187,7 +187,7 @@ def ask(trace: Path, looks: int) -> dict[str, str]:
     zooms = zoomed(closed, store.run_window.width_ns, looks)
     started = time.perf_counter()
     for key in OPENED:
-        store.open_process(store.row_by_key[key])
+        store.open_process_tracks(store.scene_row_by_key[key])
     took = (time.perf_counter() - started) / len(OPENED)
     opened_zooms = zoomed(asker(store, *OPENED), store.run_window.width_ns, looks)
     max_bytes = max(look.sent for look in [*zooms, *opened_zooms])

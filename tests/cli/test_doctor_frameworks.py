@@ -10,7 +10,7 @@ def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -
     """With all frameworks installed, each hook has one line, and none says that it has no hook."""
     monkeypatch.setattr(checks, "_find_version", lambda _package: "1.2.3")
     found = list(checks._check_frameworks())
-    assert [check.name for check in found] == [hook.name for hook in HOOKS]
+    assert [check.name for check in found] == [hook.framework_name for hook in HOOKS]
     assert {(check.state, check.found) for check in found} == {
         ("ok", "1.2.3, recorded without a change")
     }

@@ -19,7 +19,7 @@ from tracelens_dashboard.theme import (
     readable,
 )
 
-THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
+THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.scheme)
 HERE = Path(tracelens_dashboard.__file__).parent
 PAGES_STYLE, REPORT_STYLE = HERE / "assets" / "app.css", HERE / "export" / "report.css"
 CULPRITS = ("data", "forward", "backprop", "update", "checkpoint", "gc", "transfer")
@@ -28,8 +28,8 @@ CULPRITS = ("data", "forward", "backprop", "update", "checkpoint", "gc", "transf
 @THEMES
 def test_all_text_can_be_read(theme: Theme) -> None:
     """Primary, secondary and loss text have a contrast of at least 4.5 on a card."""
-    for colour in (theme.text, theme.secondary, theme.loss):
-        assert contrast(parse_rgb(colour), parse_rgb(theme.surface)) >= 4.5
+    for colour in (theme.text_colour, theme.secondary_colour, theme.loss_colour):
+        assert contrast(parse_rgb(colour), parse_rgb(theme.surface_colour)) >= 4.5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -55,7 +55,7 @@ def test_a_call_can_be_read_however_red_it_is(theme: Theme) -> None:
     """The text on it is light or dark, whichever is told from it better; black on white is 21."""
     assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     for tenth in range(11):
-        ground = mix(theme.loss, theme.flame, tenth / 10)
+        ground = mix(theme.loss_colour, theme.flame_colour, tenth / 10)
         assert contrast(parse_rgb(readable(ground)), ground) >= 4.5
 
 
@@ -63,11 +63,11 @@ def test_a_call_can_be_read_however_red_it_is(theme: Theme) -> None:
 def test_culprits_stand_out_from_victims(theme: Theme) -> None:
     """Waiting contrasts less with the card than any work or transfer does."""
     pale = max(
-        contrast(parse_rgb(theme.colour_by_category[name]), parse_rgb(theme.surface))
+        contrast(parse_rgb(theme.colour_by_category[name]), parse_rgb(theme.surface_colour))
         for name in ("wait", "ps_queue")
     )
     assert pale < min(
-        contrast(parse_rgb(theme.colour_by_category[name]), parse_rgb(theme.surface))
+        contrast(parse_rgb(theme.colour_by_category[name]), parse_rgb(theme.surface_colour))
         for name in CULPRITS
     )
 
@@ -84,7 +84,7 @@ def test_categories_have_colours_of_their_own(theme: Theme) -> None:
 @THEMES
 def test_the_palette_gives_every_code_its_colour(theme: Theme) -> None:
     """A category's index holds its colour; the levels run from the ramp's first to its last."""
-    colours = palette(theme.name)
+    colours = palette(theme.scheme)
     assert len(colours) == FIRST_LEVEL + LEVELS
     for label, code in CODES.items():
         assert colours[code] == parse_rgb(theme.colour_by_category[label])
@@ -96,11 +96,11 @@ def test_the_palette_gives_every_code_its_colour(theme: Theme) -> None:
 def test_a_colour_has_one_meaning(theme: Theme) -> None:
     """No category shares its colour with amounts of none, with groups, or with what is named."""
     alone = (
-        theme.accent,
-        theme.loss,
-        theme.slower,
-        theme.faster,
-        theme.quiet,
+        theme.accent_colour,
+        theme.loss_colour,
+        theme.slower_colour,
+        theme.faster_colour,
+        theme.quiet_colour,
         *theme.series_colours,
     )
     assert len(set(alone)) == len(alone)
@@ -117,7 +117,7 @@ def test_no_figure_gives_a_category_s_colour_to_something_else() -> None:
 @THEMES
 def test_a_larger_scale_pales_what_is_the_same(theme: Theme) -> None:
     """Two runs side by side share a scale: the lesser one never reaches the ramp's end."""
-    at_full_scale, at_half_scale = palette(theme.name), palette(theme.name, 0.5)
+    at_full_scale, at_half_scale = palette(theme.scheme), palette(theme.scheme, 0.5)
     last_level = FIRST_LEVEL + LEVELS - 1
     middle = FIRST_LEVEL + (LEVELS - 1) // 2
     assert at_half_scale[FIRST_LEVEL] == at_full_scale[FIRST_LEVEL]

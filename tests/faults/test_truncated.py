@@ -138,4 +138,4 @@ def test_every_file_cut_to_nothing_can_be_drawn(tmp_path: Path) -> None:
     for file in tmp_path.iterdir():
         rewritten(file, lambda table: table.slice(1, 1))
     trace = load.open(tmp_path).with_(steps=load.open(tmp_path).steps.clear())
-    assert Store.from_trace(trace, analyze(trace)).step_times(()) is not None
+    assert Store.from_trace(trace, analyze(trace)).measure_step_times(()) is not None

@@ -60,7 +60,7 @@ def test_spans_of_a_run_that_went(folder: Path) -> None:
     assert store is not None
     shutil.rmtree(folder / "goes")
     with pytest.raises(TraceNotFound, match="moved or removed since"):
-        store.spans_of(0)
+        store.spans_of_process(0)
 
 
 def test_pages_of_a_vanished_run_say_so(folder: Path) -> None:
@@ -68,11 +68,11 @@ def test_pages_of_a_vanished_run_say_so(folder: Path) -> None:
     runs = Runs([folder])
     vanishing, staying = sorted(runs.list_entries(), key=lambda entry: entry.name)
     app = create_app(runs)
-    assert runs.open(vanishing, LIMIT_S) is not None
+    assert runs.open_store(vanishing, LIMIT_S) is not None
     wait_until(lambda: removed(folder / "goes"))  # its index may still be refined
-    assert "moved or removed" in clicked(app, vanishing.id).text
-    assert "Recorded spans at this time" in clicked(app, staying.id).text
-    values = {"shown-run.data": staying.id, "scheme.computedColorScheme": "light"}
+    assert "moved or removed" in clicked(app, vanishing.run_key).text
+    assert "Recorded spans at this time" in clicked(app, staying.run_key).text
+    values = {"shown-run.data": staying.run_key, "scheme.computedColorScheme": "light"}
     assert call(app, SUMMARY, values).status_code == 200
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_vanishes_before_it_is_opened_fails(folder: Path) -> None:
     runs = Runs([folder])
     vanishing, _ = sorted(runs.list_entries(), key=lambda entry: entry.name)
     shutil.rmtree(folder / "goes")
-    assert runs.open(vanishing, LIMIT_S) is None
+    assert runs.open_store(vanishing, LIMIT_S) is None
     assert vanishing.stage.kind == "failed"
-    assert "There is no 'goes'" in vanishing.stage.failure
+    assert "There is no 'goes'" in vanishing.stage.failure_sentence
     assert [entry.name for entry in runs.list_entries()] == ["stays"]

@@ -9,13 +9,13 @@ from tracelens_instrument.hooks import HOOKS
 from tracelens_instrument.hooks.base import Hook
 
 
-@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.name)
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.framework_name)
 def test_a_hook_module_has_its_functions(hook: Hook) -> None:
     """Those that attach are asked by `attach`; the others find what they record by themselves."""
-    pytest.importorskip(hook.trigger)
+    pytest.importorskip(hook.framework_module)
     module = hook.load()
     assert callable(module.install)
-    if hook.attaches:
+    if hook.attachable_objects:
         assert not module.matches(object())
         assert callable(module.attach)
 

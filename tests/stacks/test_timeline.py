@@ -57,7 +57,7 @@ def test_a_run_lasts_until_the_stack_changes(tmp_path: Path) -> None:
         (20_000, 50_000, (train, load)),
         (50_000, 60_000, (train,)),
     ]
-    assert {(run.pid, run.thread, run.thread_name) for run in runs} == {(7, 1234, "MainThread")}
+    assert {(run.pid, run.thread_id, run.thread_name) for run in runs} == {(7, 1234, "MainThread")}
 
 
 def test_threads_have_stacks_of_their_own(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_threads_have_stacks_of_their_own(tmp_path: Path) -> None:
         _event(OTHER, "B", 10, "fetch", filename="data.py", line=1),
         _event(MAIN, "E", 30, "train", filename="train.py", line=3),
     )
-    assert [(run.thread, run.thread_name, run.start_ns, run.end_ns) for run in runs] == [
+    assert [(run.thread_id, run.thread_name, run.start_ns, run.end_ns) for run in runs] == [
         (1, "MainThread", 0, 30_000),
         (2, "loader (pid 5): x", 10_000, 30_000),
     ]

@@ -139,10 +139,10 @@ def _check_folder(directory: Path) -> Check:
         advice = "Choose another with --out or TRACELENS_DIR."
         return Check("trace folder", "problem", f"{folder} cannot be written", advice)
     mount = find_mount(folder, read_mounts())
-    file_system = mount.type if mount else "unknown type"
+    file_system = mount.filesystem_type if mount else "unknown type"
     free_bytes = shutil.disk_usage(folder).free
     description = f"{directory} on {file_system}, {free_bytes / _GIBIBYTE:.1f} GiB free"
-    if mount and is_network(mount.type):
+    if mount and is_network(mount.filesystem_type):
         advice = f"Live segments go to {find_local_directory(folder)}."
         return Check("trace folder", "note", description, advice)
     if free_bytes < _GIBIBYTE:
@@ -173,10 +173,10 @@ def _check_frameworks() -> Iterator[Check]:
     from tracelens_instrument.hooks import HOOKS
 
     for hook in HOOKS:
-        package = hook.trigger.partition(".")[0]
+        package = hook.framework_module.partition(".")[0]
         version = _find_version(package)
         description = f"{version}, recorded without a change" if version else "not installed"
-        yield Check(hook.name, "ok", description)
+        yield Check(hook.framework_name, "ok", description)
 
 
 def _check_extras() -> Iterator[Check]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 TRUSTED_HOSTS: Final = (LOOPBACK, "localhost", "::1")
-EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - served there with a token only
+WILDCARD_HOSTS: Final = ("0.0.0.0", "::")  # noqa: S104 - served there with a token only
 TOKEN_BYTES: Final = 32
-READING: Final = {"GET", "HEAD", "OPTIONS"}
+SAFE_METHODS: Final = {"GET", "HEAD", "OPTIONS"}
 # What the pages themselves send is far below; a longer address or body is no view of ours.
 LONGEST_QUERY: Final = 4096
 MOST_PARAMETERS: Final = 32
@@ -34,7 +34,7 @@ LOCKED: Final = "This run is shown with its token only: open the address that th
 class Access:
     """Names in `Host` that are answered, and the token to be shown first; None: none is asked for."""
 
-    hosts: tuple[str, ...] = TRUSTED_HOSTS
+    answered_hosts: tuple[str, ...] = TRUSTED_HOSTS
     token: str | None = None
 
     @classmethod
@@ -51,12 +51,12 @@ class Access:
                 f"Without a token whoever can reach '{host}' would see the run: leave --no-token "
                 "out, or --host."
             )
-        names = _own_names() if host in EVERYWHERE else (host,)
+        names = _own_names() if host in WILDCARD_HOSTS else (host,)
         return cls((*TRUSTED_HOSTS, *names), _make_token())
 
-    def address(self, host: str, port: int) -> str:
+    def make_address(self, host: str, port: int) -> str:
         """Return the address to open; it is a key if it has a token in it."""
-        shown_host = self.hosts[len(TRUSTED_HOSTS)] if host in EVERYWHERE else host
+        shown_host = self.answered_hosts[len(TRUSTED_HOSTS)] if host in WILDCARD_HOSTS else host
         url_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         return f"http://{url_host}:{port}/" + (f"?token={self.token}" if self.token else "")
 
@@ -98,7 +98,7 @@ def protect(app: Dash, access: Access | None = None) -> None:
 
     @app.server.before_request
     def check() -> Response | None:
-        _check_host(allowed.hosts)
+        _check_host(allowed.answered_hosts)
         _check_size()
         _check_origin()
         refused = _check_token(allowed.token) if allowed.token else None
@@ -128,7 +128,7 @@ def _check_size() -> None:
 
 
 def _check_origin() -> None:
-    if request.method not in READING and not _is_own_page(request.headers.get("Origin")):
+    if request.method not in SAFE_METHODS and not _is_own_page(request.headers.get("Origin")):
         abort(403, "This request comes from another page.")
 
 

@@ -19,8 +19,8 @@ from waitress.channel import HTTPChannel
 
 from tracelens.errors import InvalidArgument
 
-THREADS: Final = 8
-MOST_CONNECTIONS: Final = 512
+THREAD_COUNT: Final = 8
+MAX_CONNECTIONS: Final = 512
 ARRIVAL_S: Final = 20  # for a request, once its first byte is here; and for the next one
 BETWEEN_CHECKS_S: Final = 2
 PORT_TAKEN: Final = {errno.EADDRINUSE, errno.EACCES}
@@ -50,9 +50,9 @@ def listen(application: Any, host: str, port: int) -> Any:
     server = create_server(
         application,
         sockets=[listening_socket],
-        threads=THREADS,
+        threads=THREAD_COUNT,
         ident=None,
-        connection_limit=2 * MOST_CONNECTIONS,  # never reached: connections give way before
+        connection_limit=2 * MAX_CONNECTIONS,  # never reached: connections give way before
         channel_timeout=ARRIVAL_S,
         cleanup_interval=BETWEEN_CHECKS_S,
         asyncore_use_poll=True,  # select() ends at descriptor 1,024
@@ -70,7 +70,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         """Close an idle connection if there are too many: of the address with most, the oldest."""
         super().__init__(server, *arguments, **options)
         channels = [channel for channel in server.active_channels.values() if channel is not self]
-        if len(channels) >= MOST_CONNECTIONS:
+        if len(channels) >= MAX_CONNECTIONS:
             count_by_address = Counter(channel.addr[0] for channel in channels)
             idle = [channel for channel in channels if not (channel.requests or channel.will_close)]
             if idle:

@@ -31,7 +31,10 @@ PROGRESS: Final = "arriving-progress"
 AGAIN: Final = "arriving-again"
 SHAPE: Final = "live-shape"
 CARDS: Final = "live-cards"
-STEADY: Final = {links.OVERVIEW, links.TIMELINE}  # have the same cards whatever is recorded
+UNCHANGING_PAGE_PATHS: Final = {
+    links.OVERVIEW,
+    links.TIMELINE,
+}  # have the same cards whatever is recorded
 STAGES: Final = {
     "queued": "Another run is being read; this one is next.",
     "reading": "Its files are read, clocks are aligned and collectives matched.",
@@ -58,8 +61,12 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def poll(_times: Any, path: Any, search: Any) -> tuple[Any, Any, Any]:
-        runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
+    def poll(_times: Any, path: Any, query_string: Any) -> tuple[Any, Any, Any]:
+        runs, view, page = (
+            current.runs_of_app(),
+            state.read(query_string),
+            page_by_path.get(str(path), pages[0]),
+        )
         pending_entry = _find_pending(page, runs, view, patience_s=0)
         if pending_entry and pending_entry.stage.is_under_way:
             return no_update, _progress(pending_entry), no_update
@@ -72,18 +79,22 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def retry(clicks: Any, path: Any, search: Any) -> Any:
-        runs, view, page = current.runs(), state.read(search), page_by_path.get(str(path), pages[0])
+    def retry(clicks: Any, path: Any, query_string: Any) -> Any:
+        runs, view, page = (
+            current.runs_of_app(),
+            state.read(query_string),
+            page_by_path.get(str(path), pages[0]),
+        )
         entry = _find_pending(page, runs, view, patience_s=0)
-        entry = current.stop_unless(entry if clicks else None)
-        runs.retry(entry)
-        runs.open(entry)
+        entry = current.prevent_update_unless(entry if clicks else None)
+        runs.retry_opening(entry)
+        runs.open_store(entry)
         return _waiting(entry)
 
 
 def register_growth(app: Dash, pages: Sequence[Page]) -> None:
     """Lay a page out anew when a recorded run has something to show that it had not."""
-    page_by_path = {page.PATH: page for page in pages if page.PATH not in STEADY}
+    page_by_path = {page.PATH: page for page in pages if page.PATH not in UNCHANGING_PAGE_PATHS}
 
     @app.callback(
         Output(CARDS, "children"),
@@ -94,12 +105,16 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def lay_out(run: Any, shape_before: Any, path: Any, search: Any) -> tuple[Component, str]:
-        page = current.stop_unless(page_by_path.get(str(path)) if current.edition(run) else None)
-        store = current.store(run)
+    def lay_out(
+        run_key: Any, shape_before: Any, path: Any, query_string: Any
+    ) -> tuple[Component, str]:
+        page = current.prevent_update_unless(
+            page_by_path.get(str(path)) if current.edition_number_of(run_key) else None
+        )
+        store = current.store_of_run(run_key)
         shape = live.digest_shape(store)
-        current.stop_unless(shape != shape_before)
-        return page.layout(store, state.read(search)), shape
+        current.prevent_update_unless(shape != shape_before)
+        return page.layout(store, state.read(query_string)), shape
 
 
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:
@@ -112,9 +127,9 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     if entry is None:
         return _message_not_served()
     pending_entry = _find_pending(page, runs, view, patience_s=PATIENCE_S)
-    store = runs.open(entry, PATIENCE_S)
+    store = runs.open_store(entry, PATIENCE_S)
     if pending_entry is None and store:
-        return _show_page(page, entry.id, store, view)
+        return _show_page(page, entry.run_key, store, view)
     unopened = pending_entry or entry
     return _failed(unopened) if unopened.stage.kind == "failed" else _waiting(unopened)
 
@@ -123,13 +138,13 @@ def _find_pending(page: Page, runs: Runs, view: ViewState, *, patience_s: float)
     """Return the run that is not open yet: the page's own, or one it is compared with; or None."""
     run_keys = [view.run_key, *view.baseline_keys] if page.PATH == links.COMPARE else [view.run_key]
     entries = [entry for entry in map(runs.find_entry, run_keys) if entry]
-    return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
+    return next((entry for entry in entries if not runs.open_store(entry, patience_s)), None)
 
 
 def _show_page(page: Page, run_key: str, store: Any, view: ViewState) -> Component:
     """Return the page below the bar of the selection, with what it keeps in the browser."""
     bars = [selection_bar.layout(store, view, page.PATH), live.layout()]
-    shape = live.digest_shape(store) if current.runs().is_recorded(run_key) else None
+    shape = live.digest_shape(store) if current.runs_of_app().is_recorded(run_key) else None
     stores = [dcc.Store(id=ids.RUN, data=run_key), dcc.Store(id=SHAPE, data=shape)]
     cards = html.Div(page.layout(store, view), id=CARDS)
     return html.Div([*stores, html.Div(bars, className="top"), cards])
@@ -147,22 +162,22 @@ def _waiting(entry: Entry) -> Component:
 def _progress(entry: Entry) -> list[Component]:
     """Describe what is being done to a run, with a bar of how much of it is done."""
     stage = entry.stage
-    percent = 100 * stage.done_count / stage.total_count if stage.total_count else 0
+    percent = 100 * stage.done_part_count / stage.total_part_count if stage.total_part_count else 0
     bar = dmc.Progress(value=percent or 100, animated=True, mt="xs", **aria("progress"))
     return [html.P(_stage_text(stage)), bar]
 
 
 def _stage_text(stage: Stage) -> str:
     sentence = STAGES.get(stage.activity or stage.kind, "Queued for reading.")
-    if not stage.total_count:
+    if not stage.total_part_count:
         return sentence
-    return f"{sentence} {stage.done_count:,} of {stage.total_count:,}."
+    return f"{sentence} {stage.done_part_count:,} of {stage.total_part_count:,}."
 
 
 def _failed(entry: Entry) -> Component:
     return _message(
         f"{entry.name} cannot be shown",
-        html.P(entry.stage.failure, role="alert"),
+        html.P(entry.stage.failure_sentence, role="alert"),
         dmc.Button("Try again", id=AGAIN, variant="default", size="xs", mt="xs"),
     )
 

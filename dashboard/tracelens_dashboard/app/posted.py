@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PATH: Final = "/_dash-update-component"
 _REFUSAL: Final = "Unknown request: no page of this server sends it."
 # By property; whatever has no value yet is null.
-TYPES: Final[dict[str, tuple[type, ...]]] = {
+TYPES_BY_PROPERTY: Final[dict[str, tuple[type, ...]]] = {
     "cellClicked": (dict,),
     "checked": (bool,),
     "clickData": (dict,),
@@ -36,8 +36,8 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
     "selectedData": (dict,),
     "value": (str, int, float, list),
 }
-_OF_POINTS: Final = frozenset({"clickData", "hoverData", "selectedData"})
-_SCALAR: Final = (str, int, float)
+_POINT_PROPERTIES: Final = frozenset({"clickData", "hoverData", "selectedData"})
+_SCALAR_TYPES: Final = (str, int, float)
 
 
 def check(app: Dash) -> None:
@@ -87,12 +87,12 @@ def _is_value_of(entry: Any, property_name: str) -> bool:
     if not isinstance(entry, dict) or entry.get("property") != property_name or "id" not in entry:
         return False
     value = entry.get("value")
-    types = TYPES[property_name]
+    types = TYPES_BY_PROPERTY[property_name]
     if value is None:
         return True
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         return False
-    return property_name not in _OF_POINTS or _has_points(value)
+    return property_name not in _POINT_PROPERTIES or _has_points(value)
 
 
 def _has_points(value: Any) -> bool:
@@ -108,7 +108,7 @@ def _is_point(point: Any) -> bool:
     data = point.get("customdata")
     first_value, *other_values = (data or [None]) if isinstance(data, list) else [data]
     return (
-        all(isinstance(point.get(axis), _SCALAR) for axis in "xy")
+        all(isinstance(point.get(axis), _SCALAR_TYPES) for axis in "xy")
         and _is_plain(first_value)
         and all(
             all(map(_is_plain, value)) if isinstance(value, list) else _is_plain(value)
@@ -118,4 +118,4 @@ def _is_point(point: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, _SCALAR)
+    return value is None or isinstance(value, _SCALAR_TYPES)

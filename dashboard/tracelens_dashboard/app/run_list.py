@@ -47,7 +47,7 @@ SURVEY: Final = "run-survey"
 PROGRESS: Final = "run-progress"
 SHOWN: Final = "run-shown"
 CHOICE: Final = "run-choice"
-FEWEST: Final = 2  # runs to compare
+MIN_COMPARED_RUNS: Final = 2  # runs to compare
 POLL: Final = "run-poll"
 BUSY_MS: Final = 1500
 IDLE_MS: Final = 6000  # new runs are found
@@ -65,16 +65,16 @@ NONE_YET: Final = (
 class Query(NamedTuple):
     """Which runs are listed, and how; all of it comes from the browser."""
 
-    search: str = ""
-    sort: str = NEWEST
-    group: str = UNGROUPED
-    tags: frozenset[str] = frozenset()
+    searched_text: str = ""
+    sort_name: str = NEWEST
+    group_name: str = UNGROUPED
+    required_tags: frozenset[str] = frozenset()
     chosen_ids: frozenset[str] = frozenset()
 
     @property
     def list_options(self) -> tuple[object, ...]:
         """Its values that change the list."""
-        return self.search, self.sort, self.group, sorted(self.tags)
+        return self.searched_text, self.sort_name, self.group_name, sorted(self.required_tags)
 
 
 def layout(runs: Runs, _view: ViewState) -> Component:
@@ -130,7 +130,7 @@ def _register_table(app: Dash) -> None:
         """
         # Return the table, the progress, all tags, how often to poll (ms), a digest of the content.
         typed, sort, group, chosen_tags, is_switched_on, _, _, chosen_ids, digest_before = values
-        runs = current.runs()
+        runs = current.runs_of_app()
         is_surveying = bool(is_switched_on) if ctx.triggered_id == SURVEY else runs.is_surveying
         runs.survey(enabled=is_surveying)
         rows = _list_rows(runs)
@@ -139,7 +139,7 @@ def _register_table(app: Dash) -> None:
         tags_and_ids = _read_texts(chosen_tags) & {*all_tags}, _read_texts(chosen_ids)
         query = Query(search, str(sort), str(group), *tags_and_ids)
         digest = _digest([query.list_options, is_surveying, *(row.shown_values for row in rows)])
-        current.stop_unless(digest != digest_before)
+        current.prevent_update_unless(digest != digest_before)
         return (
             _list_table(rows, query),
             _progress(rows, is_surveying=is_surveying),
@@ -164,8 +164,8 @@ def _register_tags(app: Dash) -> None:
     )
     def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
         entries = _find_chosen(choice)
-        current.stop_unless(bool(entries and tags.clean_tag(tag)))
-        current.runs().tags.add([entry.path for entry in entries], tag)
+        current.prevent_update_unless(bool(entries and tags.clean_tag(tag)))
+        current.runs_of_app().tags.add([entry.path for entry in entries], tag)
         return _count_change(changes), ""
 
     @app.callback(
@@ -176,9 +176,13 @@ def _register_tags(app: Dash) -> None:
     )
     def remove(clicks: Any, changes: Any) -> int:
         button = ctx.triggered_id
-        entry = current.runs().find_entry(button.get("run")) if isinstance(button, dict) else None
-        entry = current.stop_unless(entry if any(clicks) else None)
-        current.runs().tags.remove(entry.path, str(button.get("tag")))
+        entry = (
+            current.runs_of_app().find_entry(button.get("run"))
+            if isinstance(button, dict)
+            else None
+        )
+        entry = current.prevent_update_unless(entry if any(clicks) else None)
+        current.runs_of_app().tags.remove(entry.path, str(button.get("tag")))
         return _count_change(changes)
 
 
@@ -202,15 +206,15 @@ def _register_choice(app: Dash) -> None:
     )
     def compare(clicks: Any, choice: Any) -> str:
         readable_runs = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
-        current.stop_unless(bool(clicks) and len(readable_runs) >= FEWEST)
-        newest, *others = sorted(readable_runs, key=lambda entry: -entry.changed_ns)
-        return links.to_comparison(newest.id, *(entry.id for entry in others))
+        current.prevent_update_unless(bool(clicks) and len(readable_runs) >= MIN_COMPARED_RUNS)
+        newest, *others = sorted(readable_runs, key=lambda entry: -entry.modified_ns)
+        return links.to_comparison(newest.run_key, *(entry.run_key for entry in others))
 
 
 def _find_chosen(choice: Any) -> list[Entry]:
     """Return the runs that are chosen, also where the list does not show them at the moment."""
     run_ids = _read_texts(choice)
-    return [entry for entry in current.runs().list_entries() if entry.id in run_ids]
+    return [entry for entry in current.runs_of_app().list_entries() if entry.run_key in run_ids]
 
 
 def _read_texts(value: Any) -> frozenset[str]:
@@ -228,7 +232,12 @@ def _list_rows(runs: Runs) -> list[Row]:
     entries = runs.list_entries()
     folder_by_id = runs.name_folders(entries)
     return [
-        Row(entry, runs.find_glance(entry), runs.tags.tags_of(entry.path), folder_by_id[entry.id])
+        Row(
+            entry,
+            runs.find_glance(entry),
+            runs.tags.tags_of(entry.path),
+            folder_by_id[entry.run_key],
+        )
         for entry in entries
     ]
 
@@ -305,9 +314,11 @@ def _list_table(rows: list[Row], query: Query) -> Component:
     if not rows:
         return html.P(NONE_YET, className="summary")
     matching_rows = [
-        row for row in rows if query.search in row.searchable_text and query.tags <= set(row.tags)
+        row
+        for row in rows
+        if query.searched_text in row.searchable_text and query.required_tags <= set(row.tags)
     ]
     if not matching_rows:
-        search_text = f" “{query.search}”" if query.search else ""
+        search_text = f" “{query.searched_text}”" if query.searched_text else ""
         return html.P(f"No run matches{search_text}.", className="summary")
-    return table(matching_rows, query.sort, query.group, query.chosen_ids)
+    return table(matching_rows, query.sort_name, query.group_name, query.chosen_ids)

@@ -59,7 +59,7 @@ class Row:
     entry: Entry
     glance: Glance | None
     tags: tuple[str, ...] = ()
-    folder: str = ""
+    folder_name: str = ""
 
     @property
     def name(self) -> str:
@@ -88,7 +88,14 @@ class Row:
     def shown_values(self) -> tuple[object, ...]:
         """All that its row shows."""
         entry = self.entry
-        return entry.id, entry.stage, entry.is_recorded, self.glance, self.tags, self.folder
+        return (
+            entry.run_key,
+            entry.stage,
+            entry.is_recorded,
+            self.glance,
+            self.tags,
+            self.folder_name,
+        )
 
 
 def _measure(row: Row, measure: Callable[[Glance], float | None]) -> float:
@@ -98,7 +105,7 @@ def _measure(row: Row, measure: Callable[[Glance], float | None]) -> float:
 
 
 SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    NEWEST: lambda row: -row.entry.changed_ns,
+    NEWEST: lambda row: -row.entry.modified_ns,
     "by name": lambda row: row.name.casefold(),
     "lowest efficiency first": lambda row: _measure(row, lambda glance: glance.efficiency),
     "longest steps first": lambda row: _measure(row, lambda glance: -glance.step_ns),
@@ -119,7 +126,7 @@ def _by_tags(row: Row) -> tuple[Any, str]:
 # Each returns a group's sort key, and its title.
 GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
     UNGROUPED: None,
-    "by folder": lambda row: (row.folder.casefold(), text.clean_name(row.folder)),
+    "by folder": lambda row: (row.folder_name.casefold(), text.clean_name(row.folder_name)),
     "by verdict": _by_verdict,
     "by tags": _by_tags,
 }
@@ -154,15 +161,17 @@ def _draw_group(title: str, rows: list[Row], chosen_ids: AbstractSet[str]) -> Co
 
 
 def _draw_rows(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]:
-    return [draw_row(row, chosen=row.entry.id in chosen) for row in rows]
+    return [draw_row(row, chosen=row.entry.run_key in chosen) for row in rows]
 
 
 def draw_row(row: Row, *, chosen: bool = False) -> Component:
     """Return the row of a run; its link covers all of it, `chosen` checks its box."""
     glance = row.glance
-    link = dcc.Link(row.name, href=ViewState(run_key=row.entry.id).link("/"), className="stretched")
+    link = dcc.Link(
+        row.name, href=ViewState(run_key=row.entry.run_key).make_link("/"), className="stretched"
+    )
     choice_box = dmc.Checkbox(
-        id={"type": CHOSEN, "run": row.entry.id},
+        id={"type": CHOSEN, "run": row.entry.run_key},
         checked=chosen or None,  # what is drawn with a choice of before takes nothing off it
         size="xs",
         className="way",
@@ -188,7 +197,7 @@ def draw_row(row: Row, *, chosen: bool = False) -> Component:
 def _tag(row: Row, tag: str) -> Component:
     button = html.Button(
         "\N{MULTIPLICATION SIGN}",
-        id={"type": UNTAG, "run": row.entry.id, "tag": tag},
+        id={"type": UNTAG, "run": row.entry.run_key, "tag": tag},
         className="untag",
         **aria(f"remove the tag {tag} from {row.name}"),
     )
@@ -227,7 +236,7 @@ def _draw_verdict(row: Row) -> Component:
     """Return the verdict of a run and how many more faults it has, or why it has none yet."""
     stage = row.entry.stage
     if row.has_failed:
-        return html.Span(stage.failure, className="points-fault")
+        return html.Span(stage.failure_sentence, className="points-fault")
     if row.glance is None:
         return html.Span(_explain_absence(row), className="fact-name")
     others_text = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
@@ -255,7 +264,9 @@ def draw_state(row: Row) -> Component:
         state_text = "queued"
     elif stage.is_under_way:
         share_text = (
-            f" {100 * stage.done_count // stage.total_count} %" if stage.total_count else ""
+            f" {100 * stage.done_part_count // stage.total_part_count} %"
+            if stage.total_part_count
+            else ""
         )
         state_text = f"{stage.activity}{share_text}"
     state_class = "busy" if stage.is_under_way else stage.kind

@@ -106,7 +106,7 @@ def _add(path: str, title: str, layout: Callable[[Runs, ViewState], Component]) 
     """Add a page, laid out for the runs that are served and the view in the address."""
 
     def lay_out(**query: str) -> Component:
-        return layout(current.runs(), state.parse(query))
+        return layout(current.runs_of_app(), state.parse(query))
 
     dash.register_page(
         f"tracelens_dashboard.pages{path.replace('/', '.')}",
@@ -152,7 +152,7 @@ def serve(
     access = Access.from_host(host, token=token)
     runs = source if isinstance(source, Runs) else Runs.from_store(_open_store(source))
     server = listen(create_app(runs, access).server, host, port)
-    url = access.address(host, server.effective_port)
+    url = access.make_address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
     with closing(server), closing(runs), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
         runs.survey(enabled=not runs.only_store)

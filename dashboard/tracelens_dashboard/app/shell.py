@@ -117,9 +117,9 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         Output(ids.PICKER, "value"),
         Input(ids.GO, "search"),
     )
-    def follow(search: Any) -> tuple[Any, ...]:
+    def follow(query_string: Any) -> tuple[Any, ...]:
         """Return heading, links to pages, and the picker's runs and chosen id, for an address."""
-        runs, view = current.runs(), state.read(search)
+        runs, view = current.runs_of_app(), state.read(query_string)
         run_selection = selection.read(view.run_key) if runs.find_entry(view.run_key) else None
         page_links = _link_pages(runs, pages, view)
         shown_id = run_selection.run_id if run_selection else None
@@ -131,9 +131,9 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def grow(run: Any, search: Any) -> list[Component]:
-        current.stop_unless(bool(current.edition(run)))
-        return heading(current.runs(), state.read(search))
+    def grow(run_key: Any, query_string: Any) -> list[Component]:
+        current.prevent_update_unless(bool(current.edition_number_of(run_key)))
+        return heading(current.runs_of_app(), state.read(query_string))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -142,13 +142,13 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "pathname"),
         prevent_initial_call=True,
     )
-    def pick(run_id: Any, search: Any, path: Any) -> str:
-        view = state.read(search)
+    def pick(run_id: Any, query_string: Any, path: Any) -> str:
+        view = state.read(query_string)
         run_selection = selection.read(view.run_key)
         is_other = run_selection is None or run_id != run_selection.run_id
-        current.stop_unless(is_other and current.runs().find_entry(run_id))
+        current.prevent_update_unless(is_other and current.runs_of_app().find_entry(run_id))
         page_paths = {page.PATH for page in pages}
-        return ViewState(run_key=run_id, baseline_ids=view.baseline_ids).link(
+        return ViewState(run_key=run_id, baseline_ids=view.baseline_ids).make_link(
             path if path in page_paths else "/"
         )
 
@@ -161,7 +161,7 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
     entry = runs.find_entry(view.run_key)
     if entry is None:
         return [html.B(text.count(len(runs.list_entries()), "run"))]
-    store = runs.open(entry, PATIENCE_S)
+    store = runs.open_store(entry, PATIENCE_S)
     size = current.describe_size(store) if store else "is being opened"
     return [html.Span(size, className="chip-facts")]
 
@@ -169,7 +169,7 @@ def heading(runs: Runs, view: ViewState) -> list[Component]:
 def list_choices(runs: Runs) -> list[dict[str, str]]:
     """List the runs to choose from, by name."""
     entries = sorted(runs.list_entries(), key=lambda entry: entry.name.casefold())
-    return [{"value": entry.id, "label": text.clean_name(entry.name)} for entry in entries]
+    return [{"value": entry.run_key, "label": text.clean_name(entry.name)} for entry in entries]
 
 
 def _header(runs: Runs) -> Component:
@@ -236,12 +236,15 @@ def _link_pages(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Comp
     """Return links to the pages of the run that is shown, and to the list of runs."""
     if runs.only_store:
         run_view = ViewState(run_key=view.run_key)
-        return [_entry(page.TITLE, run_view.link(page.PATH)) for page in pages]
+        return [_entry(page.TITLE, run_view.make_link(page.PATH)) for page in pages]
     list_link = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
     if runs.find_entry(view.run_key) is None:
         return [list_link]
     comparison_view = ViewState(run_key=view.run_key, baseline_ids=view.baseline_ids)
-    return [list_link, *(_entry(page.TITLE, comparison_view.link(page.PATH)) for page in pages)]
+    return [
+        list_link,
+        *(_entry(page.TITLE, comparison_view.make_link(page.PATH)) for page in pages),
+    ]
 
 
 def _entry(title: str, href: str) -> Component:

@@ -27,9 +27,9 @@ COMPILE_HINT: Final = "//# allFunctionsCalledOnLoad\n"
 KEPT: Final = "private, max-age=31536000, immutable"
 LEAST_BYTES: Final = 1024
 # zlib's, for what is compressed once, and each time: level 6 takes twice as long as 4, for 5 % less.
-LEVEL: Final = 4
-QUICK_LEVEL: Final = 1
-COMPRESSED: Final = {
+COMPRESSION_LEVEL: Final = 4
+QUICK_COMPRESSION_LEVEL: Final = 1
+COMPRESSED_TYPES: Final = {
     "application/javascript",
     "application/json",
     "image/svg+xml",
@@ -37,7 +37,7 @@ COMPRESSED: Final = {
     "text/html",
     "text/javascript",
 }
-STATIC: Final = ("/assets/", "/_dash-component-suites/", LIBRARY_PATH)
+STATIC_PATHS: Final = ("/assets/", "/_dash-component-suites/", LIBRARY_PATH)
 
 
 def register(app: Dash) -> None:
@@ -69,13 +69,13 @@ def _compress(server: Flask) -> None:
         body = response.get_data()
         if len(body) < LEAST_BYTES:
             return response
-        if request.method == "GET" and request.path.startswith(STATIC):
+        if request.method == "GET" and request.path.startswith(STATIC_PATHS):
             cache_key = (request.path, response.get_etag()[0] or str(len(body)))
             packed_body = packed_by_key.get(cache_key) or packed_by_key.setdefault(
-                cache_key, gzip.compress(body, LEVEL, mtime=0)
+                cache_key, gzip.compress(body, COMPRESSION_LEVEL, mtime=0)
             )
         else:
-            packed_body = gzip.compress(body, QUICK_LEVEL, mtime=0)
+            packed_body = gzip.compress(body, QUICK_COMPRESSION_LEVEL, mtime=0)
         response.set_data(packed_body)
         response.headers["Content-Encoding"] = "gzip"
         return response
@@ -84,7 +84,7 @@ def _compress(server: Flask) -> None:
 def _compressible(response: Response) -> bool:
     return (
         response.status_code == 200
-        and response.mimetype in COMPRESSED
+        and response.mimetype in COMPRESSED_TYPES
         and "Content-Encoding" not in response.headers
         and "Content-Range" not in response.headers
     )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BASELINES: Final = "compare-baselines"
 FEWEST_BASELINES: Final = 2
-MOST_MEASURED: Final = 64  # baselines that are not measured again
+MAX_MEASURED_RUNS: Final = 64  # baselines that are not measured again
 MISSING: Final = "Fewer than two of the baselines are served any more."
 STATES: Final = {
     "new": "Only in the new run",
@@ -59,23 +59,23 @@ def _draw_comparison(draw: Callable[[Comparison, Theme], Drawing]) -> Callable[.
 
 
 CHANGES: Final = ChartCard(
-    name="compare-changes",
+    card_id="compare-changes",
     title="Ratio to the baselines",
     explanation="What a usual step has of each, over the mean of the baselines, with its 95 % interval. "
     "Coloured: equal runs would rarely differ so far.",
     draw=_draw_comparison(compare.changes),
     height_px=420,
     inputs=(Input(BASELINES, "data"),),
-    span={"base": 12, "lg": 7},
+    grid_columns={"base": 12, "lg": 7},
 )
 LEVELS: Final = ChartCard(
-    name="compare-levels",
+    card_id="compare-levels",
     title="Step time of each run",
     explanation="The median step (dot) and the middle 80 % of the steps (line) of the new run and each "
     "baseline.",
     draw=_draw_comparison(compare.levels),
     inputs=(Input(BASELINES, "data"),),
-    span={"base": 12, "lg": 5},
+    grid_columns={"base": 12, "lg": 5},
 )
 CARDS: Final = (CHANGES, LEVELS)
 
@@ -95,12 +95,12 @@ def layout(store: Store, view: ViewState) -> list[Component]:
 
 
 def _select_served(baselines: Sequence[str]) -> list[str]:
-    return [key for key in baselines if current.runs().find_entry(key)]
+    return [key for key in baselines if current.runs_of_app().find_entry(key)]
 
 
 def compare_with(store: Store, baselines: tuple[str, ...]) -> Comparison:
     """Compare a run with its baselines, measured once as long as their files are the same."""
-    runs = current.runs()
+    runs = current.runs_of_app()
     keys_and_states = [(key, runs.files_state_of(key)) for key in _select_served(baselines)]
     return _compare_states(store, tuple(keys_and_states))
 
@@ -108,18 +108,20 @@ def compare_with(store: Store, baselines: tuple[str, ...]) -> Comparison:
 @lru_cache(2)
 def _compare_states(store: Store, keys_and_states: tuple[tuple[str, Any], ...]) -> Comparison:
     measured = [_measure(key, files_state) for key, files_state in keys_and_states]
-    return compare_runs(measured, replace(RunMetrics.from_run(store.run), name=current.name(store)))
+    return compare_runs(
+        measured, replace(RunMetrics.from_run(store.run), name=current.name_run(store))
+    )
 
 
-@lru_cache(MOST_MEASURED)
+@lru_cache(MAX_MEASURED_RUNS)
 def _measure(run_key: str, _files_state: Any) -> RunMetrics:
     """Measure a baseline; it need not stay open for that, and is measured anew if its files change.
 
     Raises:
         InvalidArgument: it has to be read again first.
     """
-    store = current.store(run_key)
-    return replace(RunMetrics.from_run(store.run), name=current.name(store))
+    store = current.store_of_run(run_key)
+    return replace(RunMetrics.from_run(store.run), name=current.name_run(store))
 
 
 def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
@@ -134,13 +136,15 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
             *(html.P(text.tie_units(line)) for line in lines),
         ],
         className="verdict",
-        **aria(f"what changed in {current.name(store)}"),
+        **aria(f"what changed in {current.name_run(store)}"),
     )
 
 
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
     """Return a link to the comparison with each baseline alone, step by step."""
-    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
+    name_by_id = {
+        entry.run_key: text.clean_name(entry.name) for entry in current.runs_of_app().list_entries()
+    }
     baseline_selections = (selection.read(key) for key in baselines)
     run_ids = [chosen.run_id for chosen in baseline_selections if chosen and chosen.run_id]
     baseline_links = [

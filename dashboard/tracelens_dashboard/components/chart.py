@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 DRAWN_CLASS: Final = "plot"
 NOTHING_DRAWN_CLASS: Final = "plot nothing"  # the sentence stands above it
 PLOT_PX: Final = 290
-HALF: Final = {"base": 12, "lg": 6}  # columns of twelve, by the width of the window
-HALF_FROM_MEDIUM: Final = {"base": 12, "md": 6}
+HALF_WIDTH: Final = {"base": 12, "lg": 6}  # columns of twelve, by the width of the window
+HALF_WIDTH_FROM_MEDIUM: Final = {"base": 12, "md": 6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,31 +46,31 @@ class ChartCard:
     which the report draws it. `link_from_mark(store, point, *values)`, with the values of
     `link_states`, and `link_from_row(store, row_index)` return an address or None. `lay_out_choice`
     returns a field next to the title. In a narrow window a plot may be wider than its card
-    (`scrolls`): the keyboard reaches it.
+    (`is_scrollable`): the keyboard reaches it.
     """
 
-    name: str
+    card_id: str
     title: str
     explanation: str
     draw: Callable[..., Drawing]
     height_px: int | Callable[[Store], int] = PLOT_PX
-    span: int | Mapping[str, int] = 12
+    grid_columns: int | Mapping[str, int] = 12
     inputs: tuple[Input, ...] = ()
     link_from_mark: Callable[..., str | None] | None = None
     link_states: tuple[State, ...] = ()
     link_from_row: Callable[[Store, int], str | None] | None = None
     lay_out_choice: Callable[[Store, ViewState], Component] | None = None
-    scrolls: bool = False
+    is_scrollable: bool = False
     title_suffix: str = ""  # which run it is about
 
-    def height_in(self, store: Store) -> int:
+    def height_px_of(self, store: Store) -> int:
         """Return the height of the plot in pixels; it fills a higher card."""
         return self.height_px if isinstance(self.height_px, int) else self.height_px(store)
 
     def lay_out(self, store: Store, view: ViewState) -> Component:
         """Return the card, in its column of the page's grid."""
-        height_css = f"{self.height_in(store)}px"
-        switch_id = ids.part(self.name, "switch")
+        height_css = f"{self.height_px_of(store)}px"
+        switch_id = ids.part(self.card_id, "switch")
         switch = dmc.Switch(id=switch_id, label="Table", size="xs", className="table-switch")
         save_button = png_button(self.title + self.title_suffix)
         tools = html.Div([save_button, switch], className="card-tools")
@@ -81,22 +81,24 @@ class ChartCard:
         card = dmc.Card(
             [
                 html.Div(heading, className="card-heading"),
-                dcc.Store(id=ids.part(self.name, "lead")),
-                html.P(id=ids.part(self.name, "summary"), className="summary"),
+                dcc.Store(id=ids.part(self.card_id, "lead")),
+                html.P(id=ids.part(self.card_id, "summary"), className="summary"),
                 html.Div(
-                    graph(ids.part(self.name, "graph")),
-                    id=ids.part(self.name, "plot"),
+                    graph(ids.part(self.card_id, "graph")),
+                    id=ids.part(self.card_id, "plot"),
                     role="img",
                     **aria(self.title),  # until it is drawn: then the sentence about what it shows
                     className=DRAWN_CLASS,
                     style={"minHeight": height_css},
-                    tabIndex=0 if self.scrolls else None,
+                    tabIndex=0 if self.is_scrollable else None,
                 ),
-                html.Div(id=ids.part(self.name, "grid"), hidden=True, style={"height": height_css}),
+                html.Div(
+                    id=ids.part(self.card_id, "grid"), hidden=True, style={"height": height_css}
+                ),
             ],
             className="card chart-card",
         )
-        return dmc.GridCol(card, span=self.span)
+        return dmc.GridCol(card, span=self.grid_columns)
 
     def register(self, app: Dash) -> None:
         """Draw the chart whenever the colour scheme, the run or an input changes; follow clicks."""
@@ -109,19 +111,19 @@ class ChartCard:
     def _register_drawing(self, app: Dash) -> None:
         """Draw the chart; its table is made when it is asked for, so that charts come first."""
         # `checked`: the table is shown; `values`: the colour scheme, the run, the inputs.
-        table_switch = Input(ids.part(self.name, "switch"), "checked")
-        table_id = ids.part(self.name, "grid")
+        table_switch = Input(ids.part(self.card_id, "switch"), "checked")
+        table_id = ids.part(self.card_id, "grid")
         scheme_input = Input(ids.SCHEME, "computedColorScheme")
 
-        def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
-            scheme_theme = theme.for_scheme(current.stop_unless(scheme))
-            return self.draw(current.store(run), scheme_theme, *values)
+        def draw(scheme: str | None, run_key: Any, *values: Any) -> Drawing:
+            scheme_theme = theme.for_scheme(current.prevent_update_unless(scheme))
+            return self.draw(current.store_of_run(run_key), scheme_theme, *values)
 
         @app.callback(
-            Output(ids.part(self.name, "graph"), "figure"),
-            Output(ids.part(self.name, "summary"), "children"),
-            Output(ids.part(self.name, "plot"), "aria-label"),
-            Output(ids.part(self.name, "plot"), "className"),
+            Output(ids.part(self.card_id, "graph"), "figure"),
+            Output(ids.part(self.card_id, "summary"), "children"),
+            Output(ids.part(self.card_id, "plot"), "aria-label"),
+            Output(ids.part(self.card_id, "plot"), "className"),
             Output(table_id, "children"),
             _as_state(table_switch),
             scheme_input,
@@ -131,7 +133,7 @@ class ChartCard:
         def redraw(checked: Any, *values: Any) -> tuple[Any, ...]:
             drawing = draw(*values)
             class_name = DRAWN_CLASS if drawing.figure.data else NOTHING_DRAWN_CLASS
-            rows = table(ids.part(self.name, "rows"), drawing.rows) if checked else None
+            rows = table(ids.part(self.card_id, "rows"), drawing.rows) if checked else None
             return drawing.figure, drawing.summary, drawing.summary, class_name, rows
 
         @app.callback(
@@ -141,46 +143,51 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def tabulate(checked: Any, *values: Any) -> Component:
-            current.stop_unless(bool(checked))
-            return table(ids.part(self.name, "rows"), draw(*values).rows)
+            current.prevent_update_unless(bool(checked))
+            return table(ids.part(self.card_id, "rows"), draw(*values).rows)
 
     def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
         """Go to where `link` leads from the mark that is clicked."""
 
         @app.callback(
-            Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
-            Input(ids.part(self.name, "graph"), "clickData"),
+            Output(ids.part(self.card_id, "lead"), "data", allow_duplicate=True),
+            Input(ids.part(self.card_id, "graph"), "clickData"),
             current.RUN,
             *self.link_states,
             prevent_initial_call=True,
         )
-        def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
-            point = axes.read_cell_values(current.stop_unless(clicked_point(click)))
-            return current.stop_unless(link(current.store(run), point, *values))
+        def follow(click: dict[str, Any] | None, run_key: Any, *values: Any) -> str:
+            point = axes.read_cell_values(current.prevent_update_unless(clicked_point(click)))
+            return current.prevent_update_unless(
+                link(current.store_of_run(run_key), point, *values)
+            )
 
     def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
         """Go to where `link` leads from the row of the table that is clicked."""
 
         @app.callback(
-            Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
-            Input(ids.part(self.name, "rows"), "cellClicked"),
+            Output(ids.part(self.card_id, "lead"), "data", allow_duplicate=True),
+            Input(ids.part(self.card_id, "rows"), "cellClicked"),
             current.RUN,
             prevent_initial_call=True,
         )
-        def follow(cell: dict[str, Any] | None, run: Any) -> str:
-            store, row_index = current.store(run), current.stop_unless(clicked_row(cell))
-            return current.stop_unless(link(store, row_index))
+        def follow(cell: dict[str, Any] | None, run_key: Any) -> str:
+            store, row_index = (
+                current.store_of_run(run_key),
+                current.prevent_update_unless(clicked_row(cell)),
+            )
+            return current.prevent_update_unless(link(store, row_index))
 
 
-def clicked_point(click: Any) -> dict[str, Any] | None:
+def clicked_point(click_data: Any) -> dict[str, Any] | None:
     """Return the first point of a click on a graph; None without one."""
-    points = (click or {}).get("points")
+    points = (click_data or {}).get("points")
     return points[0] if points else None
 
 
-def clicked_row(cell: Any) -> int | None:
+def clicked_row(clicked_cell: Any) -> int | None:
     """Return a clicked cell's row by its index in the drawing, however the table is sorted."""
-    row_id = str((cell or {}).get("rowId"))
+    row_id = str((clicked_cell or {}).get("rowId"))
     return int(row_id) if row_id.isdecimal() else None
 
 
@@ -197,7 +204,7 @@ def from_tables(draw: Callable[..., Drawing], *table_names: str) -> Callable[...
     """Return a card's `draw` that hands tables of the run, then the theme, to a function of figures."""
 
     def draw_tables(store: Store, card_theme: theme.Theme) -> Drawing:
-        return draw(*map(store.table, table_names), card_theme)
+        return draw(*map(store.analysis_table, table_names), card_theme)
 
     return draw_tables
 

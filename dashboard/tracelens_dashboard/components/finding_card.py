@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Listed = TypeVar("Listed")
 
 MOST_CARDS: Final = 3  # at the top of a page
-MOST_LISTED: Final = 6  # in a list of a comparison
+MAX_LISTED_CARDS: Final = 6  # in a list of a comparison
 LEAST_SHARE: Final = 0.0005  # of the job's time: less than a tenth of a point
 
 
@@ -67,11 +67,11 @@ def titled_cards(
     title: str, items: Sequence[Listed], build_card: Callable[[Listed], Component]
 ) -> Component:
     """Return a title and the cards of the first items of a list, and count the others."""
-    cards = [build_card(item) for item in items[:MOST_LISTED]]
+    cards = [build_card(item) for item in items[:MAX_LISTED_CARDS]]
     if not items:
         cards = [html.P("No finding.", className="summary")]
-    elif len(items) > MOST_LISTED:
-        cards.append(html.P(f"and {len(items) - MOST_LISTED} more", className="summary"))
+    elif len(items) > MAX_LISTED_CARDS:
+        cards.append(html.P(f"and {len(items) - MAX_LISTED_CARDS} more", className="summary"))
     heading = dmc.Title(title, order=2, className="card-title", mb="xs")
     return html.Section([heading, dmc.Stack(cards, gap="xs")], **aria(title))
 

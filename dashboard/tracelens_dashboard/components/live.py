@@ -58,8 +58,8 @@ def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Compone
 
 def digest_shape(store: Store) -> str:
     """Return a digest of the facts that decide a page's cards; a new digest means a new layout."""
-    filled_tables = [name for name in store.run.tables if not store.table(name).is_empty()]
-    has_steps = bool(store.times.steps)
+    filled_tables = [name for name in store.run.tables if not store.analysis_table(name).is_empty()]
+    has_steps = bool(store.category_times.steps)
     facts = [filled_tables, store.ranks, store.shard_count, store.sampled_ranks, has_steps]
     return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
@@ -94,10 +94,10 @@ def register(app: Dash) -> None:
         # Return the id of a newer edition, if there is one, the status line, whether the switch is
         # hidden, and how often to look (ms); a run that is not recorded any more has no age.
         run_key = current.run_key_of(run)
-        freshness = current.runs().check_freshness(run_key, paused=bool(paused))
-        is_newer = freshness.edition > current.edition(run) and not paused
+        freshness = current.runs_of_app().check_freshness(run_key, paused=bool(paused))
+        is_newer = freshness.edition_number > current.edition_number_of(run) and not paused
         return (
-            current.with_edition(run_key, freshness.edition) if is_newer else no_update,
+            current.with_edition(run_key, freshness.edition_number) if is_newer else no_update,
             _status(freshness, run, paused=bool(paused)),
             freshness.age_s is None,
             IDLE_MS if freshness.age_s is None else POLL_MS,
@@ -110,9 +110,9 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def rebuild(run: Any, section_ids: Any, search: Any) -> list[Any]:
+    def rebuild(run_key: Any, section_ids: Any, query_string: Any) -> list[Any]:
         """Return each section of the page made anew for the run and the view in the address."""
-        store, view = current.store(run), state.read(search)
+        store, view = current.store_of_run(run_key), state.read(query_string)
         return [
             _SECTIONS[section_id[SECTION]](store, view)
             if section_id.get(SECTION) in _SECTIONS
@@ -121,7 +121,7 @@ def register(app: Dash) -> None:
         ]
 
 
-def _status(freshness: Freshness, run: Any, *, paused: bool) -> Any:
+def _status(freshness: Freshness, run_key: Any, *, paused: bool) -> Any:
     """Return a run's state as a sentence; None for a run that is complete and unchanged."""
     # `age_s` is the time since the last reading began, of a run that is still recorded.
     if freshness.is_missing:
@@ -130,7 +130,7 @@ def _status(freshness: Freshness, run: Any, *, paused: bool) -> Any:
         return html.Span(UNREADABLE if freshness.is_unreadable else REPLACED, role="alert")
     if freshness.age_s is None:
         return None
-    lost_count = sum(current.store(run).report.summary.dropped.values())
+    lost_count = sum(current.store_of_run(run_key).report.summary.dropped.values())
     losses_text = f"{text.count(lost_count, 'event')} lost" if lost_count else "nothing lost"
     state_text = "paused" if paused else "live"
     return f"\N{BLACK CIRCLE} {state_text}: as of {freshness.age_s:.0f} s ago, {losses_text}"

@@ -111,10 +111,10 @@ def register(app: Dash) -> None:
     @app.callback(
         Output(RANKS, "value"), Input(GROUP, "value"), current.RUN, prevent_initial_call=True
     )
-    def choose(group: Any, run: Any) -> str:
-        numbered_groups = enumerate(groups(current.store(run)))
+    def choose(group: Any, run_key: Any) -> str:
+        numbered_groups = enumerate(groups(current.store_of_run(run_key)))
         ranks_by_number = {str(number): ranks for number, (_, ranks) in numbered_groups}
-        return current.stop_unless(ranks_by_number.get(str(group)))
+        return current.prevent_update_unless(ranks_by_number.get(str(group)))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -123,7 +123,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def clear(clicks: Any, *page: Any) -> str:
-        current.stop_unless(bool(clicks))
+        current.prevent_update_unless(bool(clicks))
         return _address(EVERYTHING, "", *page)
 
 
@@ -178,15 +178,17 @@ def _address(choice: Choice, searched_name: str, address_query: Any, path: Any, 
     timeline (`notes`) may be newer than those of the address by which it was opened.
     """
     view = state.read(address_query)
-    run_selection = current.stop_unless(selection.read(view.run_key))
-    current.stop_unless((run_selection.choice, view.searched_name) != (choice, searched_name))
+    run_selection = current.prevent_update_unless(selection.read(view.run_key))
+    current.prevent_update_unless(
+        (run_selection.choice, view.searched_name) != (choice, searched_name)
+    )
     if run_selection.choice == choice:
-        return replace(view, searched_name=searched_name).link(str(path))
+        return replace(view, searched_name=searched_name).make_link(str(path))
     kept_notes: tuple[Note, ...] = ()
     if run_selection.choice.steps == choice.steps:
         kept_notes = view.notes if notes is None else address_notes.from_browser(notes)
-    new_key = run_selection._replace(choice=choice).key
-    cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened_keys=None)
-    return replace(cleared, run_key=new_key, searched_name=searched_name, notes=kept_notes).link(
-        str(path)
-    )
+    new_key = run_selection._replace(choice=choice).address_key
+    cleared = replace(view, start_ns=None, end_ns=None, selected_point=None, opened_row_keys=None)
+    return replace(
+        cleared, run_key=new_key, searched_name=searched_name, notes=kept_notes
+    ).make_link(str(path))

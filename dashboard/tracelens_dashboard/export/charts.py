@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
 
-MOST_PINNED: Final = 4
+MAX_PINNED_RANKS: Final = 4
 
 
 def _frame_of_run(store: Store) -> Frame:
-    pins = [str(rank) for rank in sorted(store.flagged_ranks)[:MOST_PINNED]]
+    pins = [str(rank) for rank in sorted(store.flagged_ranks)[:MAX_PINNED_RANKS]]
     return viewport.frame(store, viewport.Controls(pinned_ranks=pins))
 
 
@@ -54,7 +54,7 @@ def _draw_timeline(store: Store, theme: Theme) -> Drawing:
 
 
 TIMELINE: Final = ChartCard(
-    name="timeline",
+    card_id="timeline",
     title="Timeline of all ranks",
     explanation="",
     draw=_draw_timeline,
@@ -72,7 +72,7 @@ class ReportChart:
 
     card: ChartCard
     finding_groups: frozenset[Group] = frozenset()
-    is_deep: bool = False
+    needs_finding: bool = False
     applies_to: Callable[[Store], bool] = lambda _store: True
 
 
@@ -95,33 +95,35 @@ CHARTS: Final = (
     ReportChart(
         replace(collectives.LAST_ARRIVALS, title="Last arrivals at collectives"),
         STRAGGLERS,
-        is_deep=True,
+        needs_finding=True,
     ),
     ReportChart(shards.LOADS, SHARDS),
     ReportChart(shards.TRAFFIC, SHARDS),
     ReportChart(
         replace(shards.TENSORS, title="Tensors of the max shard", draw=shards.draw_heaviest_shard),
         SHARDS,
-        is_deep=True,
+        needs_finding=True,
     ),
     ReportChart(
-        shards.PLACEMENTS, SHARDS, applies_to=lambda store: store.table("placements").height > 1
+        shards.PLACEMENTS,
+        SHARDS,
+        applies_to=lambda store: store.analysis_table("placements").height > 1,
     ),
     ReportChart(
         replace(shards.STALENESS, title="Staleness and fairness of asynchronous workers"), SHARDS
     ),
     ReportChart(interleaving.BY_STEP, NETWORK),
-    ReportChart(collectives.BANDWIDTH, NETWORK, is_deep=True),
-    ReportChart(collectives.LINKS, NETWORK, is_deep=True),
-    ReportChart(interleaving.CHAINS, NETWORK, is_deep=True),
-    ReportChart(interleaving.GAPS, OVERLAP, is_deep=True),
-    ReportChart(TIMELINE, applies_to=lambda store: bool(store.times.steps)),
+    ReportChart(collectives.BANDWIDTH, NETWORK, needs_finding=True),
+    ReportChart(collectives.LINKS, NETWORK, needs_finding=True),
+    ReportChart(interleaving.CHAINS, NETWORK, needs_finding=True),
+    ReportChart(interleaving.GAPS, OVERLAP, needs_finding=True),
+    ReportChart(TIMELINE, applies_to=lambda store: bool(store.category_times.steps)),
     ReportChart(replace(critical_path.BY_STEP, title="Critical path: ranks per step"), STRAGGLERS),
     ReportChart(replace(critical_path.COMPOSITION, title="Critical path: composition"), STRAGGLERS),
     ReportChart(
         replace(critical_path.SEGMENTS, title="Critical path: longest segments"),
         STRAGGLERS,
-        is_deep=True,
+        needs_finding=True,
     ),
     ReportChart(
         replace(collectives.EXCHANGE, title="Collectives: wait and transfer per step"),
@@ -146,6 +148,8 @@ def select_charts(store: Store) -> list[ReportChart]:
 
     charts = (waterfall, *sorted(other_charts, key=rank_chart))
     needed_charts = (
-        chart for chart in charts if not chart.is_deep or rank_chart(chart) < len(groups_by_cost)
+        chart
+        for chart in charts
+        if not chart.needs_finding or rank_chart(chart) < len(groups_by_cost)
     )
     return [chart for chart in needed_charts if chart.applies_to(store)]

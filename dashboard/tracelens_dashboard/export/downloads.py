@@ -66,7 +66,7 @@ def _requested() -> tuple[Store, ViewState]:
         abort(403, "This request comes from another page.")
     view = state.parse(request.args)
     try:
-        return current.store(view.run_key), view
+        return current.store_of_run(view.run_key), view
     except TraceLensError as error:
         abort(Response(str(error), 404, mimetype="text/plain"))
 
@@ -93,7 +93,7 @@ def selection_of(store: Store, view: ViewState) -> Selection:
         end_ns=window.end_ns,
         origin_ns=store.run_window.start_ns,
         threads=store.run.threads,
-        events_of=store.spans_of,
+        events_of=store.spans_of_process,
     )
 
 

@@ -68,9 +68,9 @@ def register(app: Dash) -> None:
         if not isinstance(address, dict):
             raise PreventUpdate
         view = state.read(address.get("search"))
-        if view.run_key is None and not current.runs().only_store:
+        if view.run_key is None and not current.runs_of_app().only_store:
             return [html.P("Choose a run first.", className="summary")]
-        return _offers(current.store(view.run_key), view)
+        return _offers(current.store_of_run(view.run_key), view)
 
 
 def _offers(store: Store, view: ViewState) -> list[Component]:
@@ -78,7 +78,7 @@ def _offers(store: Store, view: ViewState) -> list[Component]:
     return [
         dmc.Title("Report", order=2, className="card-title"),
         html.P(REPORT_HELP, className="summary"),
-        _download("Download the report", view_of_run.link(downloads.REPORT)),
+        _download("Download the report", view_of_run.make_link(downloads.REPORT)),
         dmc.Title("Perfetto", order=2, className="card-title", mt="md"),
         html.P(PERFETTO_HELP, className="summary"),
         *_selected(store, view),
@@ -98,7 +98,7 @@ def _selected(store: Store, view: ViewState) -> list[Component]:
     sentence = f"{downloads.selection_sentence(store, selection)}: {amount}."
     return [
         html.P(sentence, id="export-size", className="fact"),
-        _download("Download this selection", view.link(downloads.PERFETTO)),
+        _download("Download this selection", view.make_link(downloads.PERFETTO)),
     ]
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 
-LARGEST: Final = 8_000_000  # bytes: what mail and chats take
-MARGIN: Final = 50_000
+MAX_REPORT_BYTES: Final = 8_000_000  # bytes: what mail and chats take
+MARGIN_BYTES: Final = 50_000
 MOST_TABLE_ROWS: Final = 64
 SUFFIX: Final = ".report.html"
 THEMES: Final = (LIGHT, DARK)
@@ -58,7 +58,7 @@ def write(store: Store, path: Path) -> None:
         raise InvalidArgument(f"'{path}' cannot be written ({error}).") from error
 
 
-def render(store: Store, max_bytes: int = LARGEST) -> str:
+def render(store: Store, max_bytes: int = MAX_REPORT_BYTES) -> str:
     """Return the report; charts that would make it larger than `max_bytes` are left out, and named."""
     library, page_script = chart_library.source(), _read_file("report.js")
     page_fields = {  # of report.html
@@ -73,7 +73,7 @@ def render(store: Store, max_bytes: int = LARGEST) -> str:
         "library": library,
         "script": page_script,
     }
-    room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in page_fields.values())
+    room_bytes = max_bytes - MARGIN_BYTES - sum(len(part.encode()) for part in page_fields.values())
     chart_sections, figures, left_out = _draw_charts(store, room_bytes)
     note = f"<p>Left out to keep this file small: {escape_html(', '.join(left_out))}.</p>"
     return Template(_read_file("report.html")).substitute(
@@ -90,11 +90,11 @@ def _draw_charts(store: Store, room_bytes: int) -> tuple[list[str], list[str], l
     figures: list[str] = []
     omitted_titles: list[str] = []
     for chart in select_charts(store):
-        drawings = {theme.name: chart.card.draw(store, theme) for theme in THEMES}
-        drawing = drawings[LIGHT.name]
+        drawings = {theme.scheme: chart.card.draw(store, theme) for theme in THEMES}
+        drawing = drawings[LIGHT.scheme]
         if not drawing.figure.data and chart.card is not WATERFALL:
             continue
-        section = chart_section(len(sections), chart.card, chart.card.height_in(store), drawing)
+        section = chart_section(len(sections), chart.card, chart.card.height_px_of(store), drawing)
         members = [f'"{name}":{drawn.figure.to_json()}' for name, drawn in drawings.items()]
         figure_json = "{" + ",".join(members).replace("<", "\\u003c") + "}"
         size_bytes = len(section.encode()) + len(figure_json)

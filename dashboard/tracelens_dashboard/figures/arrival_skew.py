@@ -33,8 +33,8 @@ RANK_COLUMNS: Final[quantity.Columns] = {
     "rank": "rank",
     "calls": "calls",
     "last arrivals": "last",
-    "expected by chance": ("expected", rounded(1)),
-    "chance, upper bound": ("chance", rounded(1)),
+    "expected by chance": ("expected", rounded(digits=1)),
+    "chance, upper bound": ("chance", rounded(digits=1)),
     "wait caused alone": ("alone_ns", quantity.time),
     "waited": ("wait_ns", quantity.time),
     "transfer": ("transfer_ns", quantity.time),
@@ -84,7 +84,7 @@ def _draw_counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar
     """Draw a bar per rank (row): how many calls it was last in; red beyond `chance`, a count."""
     last_counts = ranks["last"]
     is_beyond_chance = last_counts.to_numpy() > ranks["chance"].to_numpy()
-    colours = np.where(is_beyond_chance, theme.loss, theme.accent).tolist()
+    colours = np.where(is_beyond_chance, theme.loss_colour, theme.accent_colour).tolist()
     counts = zip(last_counts, ranks["calls"], strict=True)
     texts = [f"{last_count:,} of {call_count:,} calls" for last_count, call_count in counts]
     custom_data = pairs(texts, _link_longest_calls(ranks))
@@ -95,8 +95,8 @@ def _draw_counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar
 def _draw_chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
     """Mark per rank (row) in how many calls chance makes it last; whiskers reach to the bound."""
     expected, bounds = ranks["expected"].to_numpy(), ranks["chance"].to_numpy()
-    whiskers = {"array": (bounds - expected).tolist(), "color": theme.text, "width": 3}
-    marker = {"symbol": "line-ns", "size": 11, "line": {"width": 2, "color": theme.text}}
+    whiskers = {"array": (bounds - expected).tolist(), "color": theme.text_colour, "width": 3}
+    marker = {"symbol": "line-ns", "size": 11, "line": {"width": 2, "color": theme.text_colour}}
     texts = [f"{low:.0f}, at most {high:.0f}" for low, high in zip(expected, bounds, strict=True)]
     custom_data = pairs(texts, [None] * len(texts))
     hover = "expected by chance: %{customdata[0]}"
@@ -106,7 +106,7 @@ def _draw_chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Sc
 
 def _draw_waits(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
     """Draw a bar per rank: how long others waited for it alone, over the run."""
-    colour, edge = theme.colour_by_category["wait"], {"width": 1, "color": theme.secondary}
+    colour, edge = theme.colour_by_category["wait"], {"width": 1, "color": theme.secondary_colour}
     custom_data = pairs(map(text.duration, ranks["alone_ns"]), _link_longest_calls(ranks))
     hover, marker = "wait caused by %{y}alone: %{customdata[0]}", {"color": colour, "line": edge}
     wait_ns = ranks["alone_ns"].to_list()
@@ -204,7 +204,7 @@ def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
     other_steps = drawn_steps.filter(~pl.col("last_rank").is_in(coloured_ranks))
     traces = []
     if other_steps.height:
-        traces.append(_draw_points(other_steps, "another rank last", theme.quiet))
+        traces.append(_draw_points(other_steps, "another rank last", theme.quiet_colour))
     traces += [
         _draw_points(drawn_steps.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
         for rank, colour in zip(coloured_ranks, theme.series_colours, strict=False)

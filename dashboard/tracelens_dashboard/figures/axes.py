@@ -50,12 +50,16 @@ def scale_to_unit(values: Array, units: Units) -> tuple[str, Array]:
 
 def rows_downwards(theme: Theme) -> Axis:
     """Return an axis of rows that are named by the traces, the first on top."""
-    return {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}}
+    return {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text_colour}}
 
 
 def rows_of(row_count: int, theme: Theme, **options: Any) -> Axis:
     """Return an axis of `row_count` rows, the first on top."""
-    rows = {"range": [row_count - 0.5, -0.5], "fixedrange": True, "tickfont": {"color": theme.text}}
+    rows = {
+        "range": [row_count - 0.5, -0.5],
+        "fixedrange": True,
+        "tickfont": {"color": theme.text_colour},
+    }
     return rows | options
 
 
@@ -180,7 +184,7 @@ def ranks_and_steps(
     label_stride = max(1, -(-len(labels) // MOST_LABELS))
     frames = []
     if marked_steps:
-        line = {"color": theme.secondary, "width": 1, "dash": "dot"}
+        line = {"color": theme.secondary_colour, "width": 1, "dash": "dot"}
         extent = {"x0": marked_steps[0] - 0.5, "x1": marked_steps[1] + 0.5, "y0": 0, "y1": 1}
         frames = [{"type": "rect", "yref": "paper", "line": line} | extent]
     return {

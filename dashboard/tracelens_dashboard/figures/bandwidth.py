@@ -198,11 +198,13 @@ def _draw_fit(sizes: pl.DataFrame, fit: dict[str, Any], colour: str) -> go.Scatt
 
 def _mark_peak(plot: go.Figure, peak_bandwidth: float, theme: Theme) -> None:
     """Draw a dotted line at the peak, in bytes per ns, with its name."""
-    plot.add_hline(y=peak_bandwidth, line={"dash": "dot", "width": 1.2, "color": theme.secondary})
+    plot.add_hline(
+        y=peak_bandwidth, line={"dash": "dot", "width": 1.2, "color": theme.secondary_colour}
+    )
     position = {"x": 1, "xref": "paper", "xanchor": "right", "yanchor": "bottom"}
     name = f"peak observed: {fmt.bandwidth(peak_bandwidth)}"
     height = float(np.log10(peak_bandwidth))
-    plot.add_annotation(drawing.label(name, theme.secondary, position, y=height))
+    plot.add_annotation(drawing.label(name, theme.secondary_colour, position, y=height))
 
 
 def _name_operation(row: dict[str, Any]) -> str:
@@ -220,7 +222,9 @@ def by_link(
     drawn_links = links.head(MOST_LINKS)
     link_bandwidths = drawn_links["bandwidth"].to_numpy()
     link_ranks = drawn_links.select("sender", "receiver").rows()
-    colours = [theme.loss if link in slow_links else theme.accent for link in link_ranks]
+    colours = [
+        theme.loss_colour if link in slow_links else theme.accent_colour for link in link_ranks
+    ]
     texts = [
         f"{fmt.bandwidth(row['bandwidth'])}, {text.duration(row['message_ns'])} per message, "
         f"{row['messages']:,} messages"

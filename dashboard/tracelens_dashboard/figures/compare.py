@@ -66,7 +66,11 @@ def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Dr
         z=cells_ns.astype(np.float32),
         x=[difference.steps[group.start] for group in step_groups],
         y=labels,
-        colorscale=[[0, theme.faster], [0.5, theme.surface], [1, theme.slower]],
+        colorscale=[
+            [0, theme.faster_colour],
+            [0.5, theme.surface_colour],
+            [1, theme.slower_colour],
+        ],
         zmin=-ceiling_ns,
         zmax=ceiling_ns,
         hoverongaps=False,
@@ -145,8 +149,8 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
     categories, this_run_ns, other_run_ns = map(list, zip(*times_by_category, strict=True))
     traces = []
     for run_name, times_ns, colour in (
-        (names[1], other_run_ns, theme.quiet),
-        (names[0], this_run_ns, theme.accent),
+        (names[1], other_run_ns, theme.quiet_colour),
+        (names[0], this_run_ns, theme.accent_colour),
     ):
         name, duration_texts = text.escape_name(run_name), list(map(text.duration, times_ns))
         hover = f"%{{y}}: %{{customdata}} per step<extra>{name}</extra>"
@@ -193,10 +197,10 @@ def changes(comparison: Comparison, theme: Theme) -> Drawing:
         [text.escape_name(_name_metric(metric)) for metric in drawn_metrics],
         {"size": 10, "color": [_change_colour(metric, theme) for metric in drawn_metrics]},
         "%{y}: %{customdata}",
-        error_x=intervals(low_ratios, ratios, high_ratios, theme.secondary, thickness=1.5),
+        error_x=intervals(low_ratios, ratios, high_ratios, theme.secondary_colour, thickness=1.5),
         customdata=[_ratio_text(metric) for metric in drawn_metrics],
     )
-    line = {"color": theme.secondary, "width": 1, "dash": "dot"}
+    line = {"color": theme.secondary_colour, "width": 1, "dash": "dot"}
     plot = figure(
         theme,
         trace,
@@ -250,9 +254,9 @@ def _name_metric(metric: Metric) -> str:
 
 def _change_colour(metric: Metric, theme: Theme) -> str:
     if not metric.is_clear:
-        return theme.quiet
+        return theme.quiet_colour
     is_worse = (metric.change.difference > 0) != (metric.name == EFFICIENCY)
-    return theme.slower if is_worse else theme.faster
+    return theme.slower_colour if is_worse else theme.faster_colour
 
 
 def _ratio_text(metric: Metric) -> str:
@@ -304,7 +308,9 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
         [np.quantile(run.values_by_metric[STEP_TIME], MIDDLE_QUANTILES) for run in runs]
     )
     labels = [text.escape_name(run.name) for run in runs]
-    colours = [theme.accent if run is comparison.new else theme.secondary for run in runs]
+    colours = [
+        theme.accent_colour if run is comparison.new else theme.secondary_colour for run in runs
+    ]
     spread_lines = [
         drawing.lines([low, high], [label, label], {"color": colour, "width": 2}, showlegend=False)
         for (low, _, high), label, colour in zip(spread_ns.tolist(), labels, colours, strict=True)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 24  # the ranks that hold most; all others share a row below them
 MOST_COLUMNS: Final = 320
 FEW_COLUMNS: Final = 40  # between which there is a gap
-OTHERS: Final = -1
-STRENGTHS: Final = ((0.5, 1.0), (0.2, 0.6), (0.0, 0.3))  # least share of a step's path, how strong
+OTHERS: Final = -1  # in place of a rank: all that have no row
+# (least share of a step's path, strength of the colour from 0 to 1)
+COLOUR_STRENGTHS: Final = ((0.5, 1.0), (0.2, 0.6), (0.0, 0.3))
 NO_PATH: Final = "No steps recorded: no critical path."
 GROUPS: Final = ("rank", "category", "host")
 MOST_GROUPS: Final = 16
@@ -45,9 +46,9 @@ CELL_COLUMNS: Final[quantity.Columns] = {
 }
 SLACK_COLUMNS: Final[quantity.Columns] = {
     "rank": "rank",
-    "slack, median (ms)": ("slack_ns", milliseconds(4)),
-    "slack, min (ms)": ("least_slack_ns", milliseconds(4)),
-    "% of steps without slack": ("critical_steps", rounded(2, factor=0.01)),
+    "slack, median (ms)": ("slack_ns", milliseconds(digits=4)),
+    "slack, min (ms)": ("least_slack_ns", milliseconds(digits=4)),
+    "% of steps without slack": ("critical_steps", rounded(digits=2, factor=0.01)),
 }
 
 
@@ -71,8 +72,8 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
     cell_texts = np.full(colour_numbers.shape, "", object)
     for row_rank, first_step, category, ns, rank, share in dominant.iter_rows():
         cell = ranks.index(row_rank), first_steps.index(first_step)
-        strength_index = next(i for i, (least, _) in enumerate(STRENGTHS) if share >= least)
-        colour_numbers[cell] = categories.index(category) * len(STRENGTHS) + strength_index
+        strength_index = next(i for i, (least, _) in enumerate(COLOUR_STRENGTHS) if share >= least)
+        colour_numbers[cell] = categories.index(category) * len(COLOUR_STRENGTHS) + strength_index
         cell_links[cell] = write_cell_values(rank, first_step)
         cell_texts[cell] = (
             f"rank {rank}, step {first_step}: {name_of(category)}, {text.duration(ns)} of the "
@@ -86,7 +87,7 @@ def by_step(cells: pl.DataFrame, theme: Theme) -> Drawing:
         text=cell_texts.tolist(),
         colorscale=_stepped_scale(categories, theme),
         zmin=-0.5,
-        zmax=len(categories) * len(STRENGTHS) - 0.5,
+        zmax=len(categories) * len(COLOUR_STRENGTHS) - 0.5,
         showscale=False,
         hoverongaps=False,
         xgap=1 if len(first_steps) <= FEW_COLUMNS else 0,
@@ -160,11 +161,11 @@ def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
-    """Return a colour scale without transitions: of each category all `STRENGTHS`, in turn."""
+    """Return a colour scale without transitions: of each category all `COLOUR_STRENGTHS`, in turn."""
     colours = [
-        "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface, strength))
+        "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface_colour, strength))
         for name in categories
-        for _, strength in STRENGTHS
+        for _, strength in COLOUR_STRENGTHS
     ]
     colour_width = 1 / len(colours)
     return [
@@ -201,7 +202,7 @@ def composition(
         if share_by_category.get(category, 0.0) >= LEAST_SHARE:
             category_shares = group_shares.filter(pl.col("category") == category)
             name, groups = part_name(category), category_shares["group"].to_list()
-            colour = theme.colour_by_category.get(category, theme.quiet)
+            colour = theme.colour_by_category.get(category, theme.quiet_colour)
             links = [[grouping, group, category] for group in groups]
             hover = f"%{{y}}, {name}: %{{x:.1f}} % of the path"
             percents = 100 * category_shares["share"]
@@ -355,7 +356,7 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     rings = dots(
         drawn_ranks["least_slack_ns"].to_numpy(),
         labels,
-        {"size": 9, "symbol": "circle-open", "color": theme.secondary},
+        {"size": 9, "symbol": "circle-open", "color": theme.secondary_colour},
         "%{y}slack at least %{customdata[3]}",
         name="least",
         **shared_options,
@@ -363,7 +364,7 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     medians = dots(
         medians_ns,
         labels,
-        {"size": 11, "color": np.where(is_critical, theme.loss, theme.accent)},
+        {"size": 11, "color": np.where(is_critical, theme.loss_colour, theme.accent_colour)},
         "%{y}slack %{customdata[2]} in the median step, none in %{customdata[1]} of steps",
         name="median step",
         **shared_options,

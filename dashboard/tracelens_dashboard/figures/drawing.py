@@ -43,14 +43,14 @@ def empty(theme: Theme, sentence: str) -> Drawing:
     """Return, in a figure's place, the reason for its absence."""
     wrapped = "<br>".join(textwrap.wrap(sentence, LINE_LETTERS, break_on_hyphens=False))
     middle = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
-    note = label(wrapped, theme.secondary, middle, size=13)
+    note = label(wrapped, theme.secondary_colour, middle, size=13)
     blank = {"visible": False}
     return Drawing(figure(theme, annotations=[note], xaxis=blank, yaxis=blank), sentence)
 
 
 def figure(theme: Theme, *traces: go.Figure, **layout: Any) -> go.Figure:
     """Make a figure in a theme."""
-    return go.Figure(list(traces), layout={"template": themes.template(theme.name), **layout})
+    return go.Figure(list(traces), layout={"template": themes.template(theme.scheme), **layout})
 
 
 def panels(
@@ -63,8 +63,8 @@ def panels(
         horizontal_spacing=spacing_share,
         subplot_titles=list(titles),
     )
-    plot.update_layout(template=themes.template(theme.name), **layout)
-    plot.update_annotations(font={"size": 12, "color": theme.secondary})
+    plot.update_layout(template=themes.template(theme.scheme), **layout)
+    plot.update_annotations(font={"size": 12, "color": theme.secondary_colour})
     return plot
 
 

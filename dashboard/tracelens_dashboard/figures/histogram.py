@@ -24,13 +24,13 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 @dataclass(frozen=True)
 class Series:
-    """How many durations lie between neighbouring edges; `examples` lead from a bar to a span."""
+    """How many durations lie between neighbouring edges; `bin_examples` lead from a bar to a span."""
 
     name: str
-    edges_ns: Floats
-    counts: Floats
+    bin_edges_ns: Floats
+    bin_counts: Floats
     colour: str
-    examples: Sequence[object] = field(default_factory=tuple)
+    bin_examples: Sequence[object] = field(default_factory=tuple)
 
 
 def choose_edges(durations_ns: Floats, bin_count: int = 60) -> Floats:
@@ -86,7 +86,7 @@ def draw(
     all_series: Sequence[Series], duration_name: str, count_name: str, theme: Theme
 ) -> go.Figure:
     """Draw series over each other; `duration_name` and `count_name` are the titles of the axes."""
-    edges_ns = all_series[0].edges_ns
+    edges_ns = all_series[0].bin_edges_ns
     begin_ns, end_ns, widths_ns = float(edges_ns[0]), float(edges_ns[-1]), np.diff(edges_ns)
     is_geometric = len(widths_ns) > 1 and widths_ns[-1] > 1.05 * widths_ns[0]
     axis = axes.durations(end_ns, begin_ns)
@@ -109,12 +109,12 @@ def mark(plot: go.Figure, marks: Sequence[tuple[str, float]], theme: Theme) -> g
     """Draw lines at durations, (name, ns), with their names and values one below the other."""
     is_log = plot.layout.xaxis.type == "log"
     for label_row, (name, ns) in enumerate(marks):
-        plot.add_vline(x=ns, line={"dash": "dot", "width": 1, "color": theme.secondary})
+        plot.add_vline(x=ns, line={"dash": "dot", "width": 1, "color": theme.secondary_colour})
         x = float(np.log10(max(ns, 1e-9))) if is_log else ns
         position = {"x": x, "xanchor": "left", "yshift": -15 * label_row} | drawing.AT_TOP
-        ground = {"bgcolor": theme.surface, "opacity": 0.92}
+        ground = {"bgcolor": theme.surface_colour, "opacity": 0.92}
         words = f" {name}: {text.duration(ns)}"
-        plot.add_annotation(drawing.label(words, theme.secondary, position, ground))
+        plot.add_annotation(drawing.label(words, theme.secondary_colour, position, ground))
     return plot
 
 
@@ -123,29 +123,29 @@ def rows(all_series: Sequence[Series], count_name: str) -> Rows:
     return [
         {
             **({"of": series.name} if len(all_series) > 1 else {}),
-            "from": quantity.time(float(series.edges_ns[bin_index])),
-            "to": quantity.time(float(series.edges_ns[bin_index + 1])),
-            count_name: int(series.counts[bin_index]),
+            "from": quantity.time(float(series.bin_edges_ns[bin_index])),
+            "to": quantity.time(float(series.bin_edges_ns[bin_index + 1])),
+            count_name: int(series.bin_counts[bin_index]),
         }
         for series in all_series
-        for bin_index in np.flatnonzero(series.counts)
+        for bin_index in np.flatnonzero(series.bin_counts)
     ]
 
 
 def _draw_series(series: Series, count_name: str) -> go.Bar:
     """Draw a series as bars, one per bin; each leads to its example, a span."""
-    begins_ns, ends_ns = series.edges_ns[:-1], series.edges_ns[1:]
+    begins_ns, ends_ns = series.bin_edges_ns[:-1], series.bin_edges_ns[1:]
     bin_texts = [
         f"{text.duration(begin)} to {text.duration(end)}"
         for begin, end in zip(begins_ns.tolist(), ends_ns.tolist(), strict=True)
     ]
-    examples = list(series.examples) or [None] * len(bin_texts)
+    examples = list(series.bin_examples) or [None] * len(bin_texts)
     return go.Bar(
         name=series.name,
         x=begins_ns,
         width=ends_ns - begins_ns,
         offset=0,
-        y=series.counts,
+        y=series.bin_counts,
         marker={"color": series.colour, "line": {"width": 0}},
         customdata=pairs(bin_texts, examples),
         hovertemplate=f"%{{customdata[0]}}: %{{y:,}} {count_name}<extra></extra>",

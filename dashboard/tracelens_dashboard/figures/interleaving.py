@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Stage(NamedTuple):
     """A stage of a gradient's way to its weights: its column (ns), and the category of its colour."""
 
-    column: str
-    name: str
-    category: str
+    column_name: str
+    label: str
+    colour_category: str
 
 
 MOST_BUCKETS: Final = 40
@@ -47,7 +47,7 @@ CHAIN_COLUMNS: Final[quantity.Columns] = {
     "of": "of",
     "number": "number",
     "ready after": ("ready_ns", quantity.time),
-    **{stage.name: (stage.column, quantity.time) for stage in STAGES},
+    **{stage.label: (stage.column_name, quantity.time) for stage in STAGES},
     "total": ("whole_ns", quantity.time),
     "p90": ("whole_p90_ns", quantity.time),
 }
@@ -65,7 +65,7 @@ def has_no_communication(steps: pl.DataFrame) -> bool:
 
 def _layers(theme: Theme) -> tuple[Layer, Layer, Layer]:
     return (
-        Layer("hidden_ns", "overlapped with compute", theme.accent),
+        Layer("hidden_ns", "overlapped with compute", theme.accent_colour),
         Layer("transfer_ns", "exposed communication", theme.colour_by_category["transfer"]),
         Layer("wait_ns", "wait", theme.colour_by_category["wait"]),
     )
@@ -81,7 +81,7 @@ def overlap_by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
     if has_no_communication(steps):
         return empty(theme, NO_COMMUNICATION)
     layers = _layers(theme)
-    sums_ns = [float(steps[layer.column].sum()) for layer in layers]
+    sums_ns = [float(steps[layer.column_name].sum()) for layer in layers]
     hidden_share, exposed_share, wait_share = (ns / sum(sums_ns) for ns in sums_ns)
     summary = (
         f"Of {text.duration(sum(sums_ns) / steps.height)} of communication per step, "
@@ -103,11 +103,16 @@ def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
     longest_calls = drawn_buckets.select("start_ns", "end_ns", "rank").rows()
     traces = []
     for layer in layers:
-        times_ns, hover = drawn_buckets[layer.column], f"%{{y}}{layer.name}: %{{customdata[0]}}"
+        times_ns, hover = (
+            drawn_buckets[layer.column_name],
+            f"%{{y}}{layer.label}: %{{customdata[0]}}",
+        )
         custom_data = pairs(map(text.duration, times_ns), longest_calls)
-        options: dict[str, Any] = {"name": layer.name, "customdata": custom_data}
+        options: dict[str, Any] = {"name": layer.label, "customdata": custom_data}
         traces.append(bars(labels, times_ns.to_list(), layer.colour, hover, **options))
-    totals_ns = drawn_buckets.select(layer.column for layer in layers).sum_horizontal().to_numpy()
+    totals_ns = (
+        drawn_buckets.select(layer.column_name for layer in layers).sum_horizontal().to_numpy()
+    )
     plot = figure(
         theme,
         *traces,
@@ -121,7 +126,7 @@ def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
         "bucket": "bucket",
         "calls": "calls",
         "bytes": ("bytes", quantity.size),
-        **{layer.name: (layer.column, quantity.time) for layer in layers},
+        **{layer.label: (layer.column_name, quantity.time) for layer in layers},
     }
     return Drawing(plot, _describe_worst_bucket(buckets), quantity.tabulate(buckets, columns))
 
@@ -154,16 +159,16 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
     ready_ns = drawn_chains["ready_ns"].fill_null(0)
     begins_ns, traces = ready_ns, []
     for stage in STAGES:
-        times_ns = drawn_chains[stage.column]
-        edge = {"width": 0.5, "color": theme.grid}
+        times_ns = drawn_chains[stage.column_name]
+        edge = {"width": 0.5, "color": theme.grid_colour}
         trace = bars(
             labels,
             times_ns.fill_null(0).to_list(),
             colour=None,  # `marker` has it
-            hover=f"%{{y}}{stage.name}: %{{customdata[0]}}",
-            name=stage.name,
+            hover=f"%{{y}}{stage.label}: %{{customdata[0]}}",
+            name=stage.label,
             base=begins_ns.to_list(),
-            marker={"color": theme.colour_by_category[stage.category], "line": edge},
+            marker={"color": theme.colour_by_category[stage.colour_category], "line": edge},
             customdata=pairs(map(_duration_text, times_ns), links),
         )
         traces.append(trace)
@@ -173,7 +178,7 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
     total_marks = dots(
         ends_ns.to_list(),
         labels,
-        {"symbol": "line-ns-open", "size": 15, "color": theme.text, "line": {"width": 2}},
+        {"symbol": "line-ns-open", "size": 15, "color": theme.text_colour, "line": {"width": 2}},
         "%{y}from ready to first use: %{customdata[0]}",
         name="ready to first use",
         customdata=pairs(map(_duration_text, drawn_chains["whole_ns"]), links),
@@ -203,7 +208,7 @@ def latency_summary(chains: pl.DataFrame) -> str:
     complete_chains = chains.drop_nulls("whole_ns")
     ranked_chains = complete_chains if complete_chains.height else chains
     longest_chain = ranked_chains.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
-    stages_ns = {stage.name: longest_chain[stage.column] or 0 for stage in STAGES}
+    stages_ns = {stage.label: longest_chain[stage.column_name] or 0 for stage in STAGES}
     longest_stage = max(stages_ns, key=lambda name: stages_ns[name])  # its name
     latency_ns = longest_chain["whole_ns"] or sum(stages_ns.values())
     mark_text = (

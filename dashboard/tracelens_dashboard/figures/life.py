@@ -31,8 +31,8 @@ _IN_ORDER: Final = (
 USE_COLUMNS: Final[quantity.Columns] = {
     "attempt": "attempt",
     "use": ("use", USES.__getitem__),
-    "time (ms)": ("ns", quantity.milliseconds(1)),
-    "% of the wall time": ("share", quantity.rounded(2, factor=0.01)),
+    "time (ms)": ("ns", quantity.milliseconds(digits=1)),
+    "% of the wall time": ("share", quantity.rounded(digits=2, factor=0.01)),
 }
 
 
@@ -95,16 +95,16 @@ def _describe_uses(uses: pl.DataFrame, attempt_rows: pl.DataFrame) -> str:
 
 def _choose_colours(theme: Theme) -> dict[str, str]:
     return {
-        "kept": theme.faster,
-        "repeated": theme.slower,
+        "kept": theme.faster_colour,
+        "repeated": theme.slower_colour,
         "failed_step": theme.series_colours[2],
         "slow_steps": theme.ramp_colours[3],
         "first_step": theme.series_colours[0],
         "checkpoint": theme.series_colours[5],
         "evaluation": theme.series_colours[3],
         "data_preparation": theme.series_colours[1],
-        "start_up": theme.accent,
-        "hanging": theme.loss,
-        "shut_down": theme.quiet,
-        "dead": theme.grid,
+        "start_up": theme.accent_colour,
+        "hanging": theme.loss_colour,
+        "shut_down": theme.quiet_colour,
+        "dead": theme.grid_colour,
     }

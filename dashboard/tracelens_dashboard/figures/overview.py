@@ -13,7 +13,7 @@ from tracelens.reports.messages import name_cause
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
-from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND
+from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, NS_PER_SECOND, RIGHT_PX
 from tracelens_dashboard.theme import Theme, name_of
 
 if TYPE_CHECKING:
@@ -48,17 +48,19 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     if efficiency is None:
         return empty(theme, "No steps recorded: time cannot be attributed.")
     waterfall_bars = [
-        WaterfallBar("total rank time", base_share=0.0, share=1.0, colour=theme.quiet)
+        WaterfallBar("total rank time", base_share=0.0, share=1.0, colour=theme.quiet_colour)
     ]
     remaining_share = 1.0
     for loss in efficiency.waterfall:
         remaining_share -= loss.share
         if loss.share >= LEAST_SHARE:
             name, base_share = text.escape_name(name_cause(loss.cause)), max(remaining_share, 0.0)
-            bar = WaterfallBar(name, base_share, loss.share, theme.loss, loss.cause)
+            bar = WaterfallBar(name, base_share, loss.share, theme.loss_colour, loss.cause)
             waterfall_bars.append(bar)
     achieved = efficiency.achieved
-    waterfall_bars.append(WaterfallBar("efficiency", 0.0, share=achieved, colour=theme.accent))
+    waterfall_bars.append(
+        WaterfallBar("efficiency", base_share=0.0, share=achieved, colour=theme.accent_colour)
+    )
     labels = [bar.label for bar in waterfall_bars]
     trace = bars(
         labels,
@@ -91,21 +93,21 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     return Drawing(plot, f"{efficiency_text} parallel efficiency{largest_loss_text}.", table_rows)
 
 
-def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing:
+def step_parts(category_times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing:
     """Draw the mean rank's time per step, an area per category; neighbours may share a point.
 
-    `of_hosts`: devices did the work, and `times` are those of the threads that feed them.
+    `of_hosts`: devices did the work, and `category_times` are those of the threads that feed them.
     """
-    if not times.steps:
+    if not category_times.steps:
         return empty(theme, "No steps recorded.")
-    mean_ns = times.mean_ns  # [category, step]
-    step_groups = step_times.split_evenly(len(times.steps), MOST_STEP_POINTS)
+    mean_ns = category_times.mean_ns  # [category, step]
+    step_groups = step_times.split_evenly(len(category_times.steps), MOST_STEP_POINTS)
     group_means_ns = np.stack(  # [category, group]
         [mean_ns[:, group].mean(axis=1) for group in step_groups], axis=1
     )
     traces = [
         go.Scatter(
-            x=[times.steps[group.start] for group in step_groups],
+            x=[category_times.steps[group.start] for group in step_groups],
             y=category_ns,
             name=name_of(name),
             stackgroup="all",
@@ -115,7 +117,7 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
             customdata=list(map(text.duration, category_ns.tolist())),
             hovertemplate="%{customdata} %{fullData.name}<extra></extra>",
         )
-        for name, category_ns in zip(times.categories, group_means_ns, strict=True)
+        for name, category_ns in zip(category_times.categories, group_means_ns, strict=True)
         if category_ns.any()
     ]
     high_ns = max(float(np.quantile(group_means_ns.sum(axis=0), SCALE_QUANTILE)), 1.0) * 1.1
@@ -123,8 +125,8 @@ def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing
     layout: dict[str, Any] = {"hovermode": "x unified"} | axes.LEGEND
     plot = figure(theme, *traces, xaxis=axes.STEPS, yaxis=time_axis, **layout)
     note = "These are host threads, not devices. " if of_hosts else ""
-    summary = f"{note}{parts_summary(times.categories, mean_ns)}"
-    return Drawing(plot, summary, partial(_longest_steps, times, mean_ns))
+    summary = f"{note}{parts_summary(category_times.categories, mean_ns)}"
+    return Drawing(plot, summary, partial(_longest_steps, category_times, mean_ns))
 
 
 def parts_summary(categories: tuple[str, ...], mean_ns: Floats) -> str:
@@ -138,20 +140,20 @@ def parts_summary(categories: tuple[str, ...], mean_ns: Floats) -> str:
     return f"Mean step {text.duration(float(category_ns.sum()))}: {' and '.join(largest_texts)}."
 
 
-def _longest_steps(times: Times, mean_ns: Floats) -> Rows:
+def _longest_steps(category_times: Times, mean_ns: Floats) -> Rows:
     """List the longest steps with their times by category; `mean_ns` is [category, step]."""
     longest_indexes = np.argsort(-mean_ns.sum(axis=0), kind="stable")[:MOST_STEPS_LISTED]
-    headings = ["step time", *map(name_of, times.categories)]
+    headings = ["step time", *map(name_of, category_times.categories)]
     table_rows: Rows = []
     for index in longest_indexes.tolist():
         times_ns = [mean_ns[:, index].sum(), *mean_ns[:, index]]
         cells = zip(headings, (quantity.time(float(ns)) for ns in times_ns), strict=True)
-        table_rows.append({"step": times.steps[index], **dict(cells)})
+        table_rows.append({"step": category_times.steps[index], **dict(cells)})
     return table_rows
 
 
 def strip(
-    times: Times,
+    category_times: Times,
     step_windows: pl.DataFrame,
     run_window: Window,
     theme: Theme,
@@ -161,16 +163,16 @@ def strip(
     """Stack the categories' shares of the time of all ranks over the run.
 
     `step_windows` has one row per step: step, start_ns, end_ns. `of_hosts`: devices did the work,
-    and `times` are those of the threads that feed them.
+    and `category_times` are those of the threads that feed them.
     """
     step_count = step_windows.height
     if not step_count:
         return empty(theme, "No steps recorded.")
-    step_indexes = np.searchsorted(times.steps, step_windows["step"].to_numpy())
-    step_shares = times.share_of_categories()[:, step_indexes]  # [category, step]
-    share_by_category = dict(zip(times.categories, step_shares, strict=True))
+    step_indexes = np.searchsorted(category_times.steps, step_windows["step"].to_numpy())
+    step_shares = category_times.share_of_categories()[:, step_indexes]  # [category, step]
+    share_by_category = dict(zip(category_times.categories, step_shares, strict=True))
     middles_ns = (step_windows["start_ns"] + step_windows["end_ns"]) / 2
-    middles_s = (middles_ns - run_window.start_ns) / SECOND
+    middles_s = (middles_ns - run_window.start_ns) / NS_PER_SECOND
     groups = np.array_split(np.arange(step_count), min(step_count, MOST_STRIP_POINTS))
     traces = [
         go.Scatter(
@@ -191,7 +193,7 @@ def strip(
         theme,
         *traces,
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 4},
-        xaxis={"range": [0, run_window.width_ns / SECOND], "visible": False} | fixed_axis,
+        xaxis={"range": [0, run_window.width_ns / NS_PER_SECOND], "visible": False} | fixed_axis,
         yaxis={"range": [0, 100]} | row_axis | fixed_axis,
         hovermode="x unified",
     )

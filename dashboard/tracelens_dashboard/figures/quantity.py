@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Measure:
     """How a kind of number is written, and in which units a column of it may be."""
 
-    write: Callable[[float], str]
-    units: Units
+    format_value: Callable[[float], str]
+    unit_choices: Units
 
     def __call__(self, value: float | None) -> Quantity | None:
         """Return a number of this measure; what was not measured stays None."""
@@ -38,7 +38,7 @@ class Quantity(float):
     measure: Measure
 
     def __str__(self) -> str:
-        return self.measure.write(float(self))
+        return self.measure.format_value(float(self))
 
     __repr__ = __str__
 
@@ -86,5 +86,5 @@ def choose_unit(column: Iterable[Quantity]) -> tuple[float, str]:
     """Choose the (size, name) of a unit in which a column's largest number is at least 1."""
     values = list(column)
     largest_value = max(map(abs, values), default=0.0)
-    units = values[0].measure.units
+    units = values[0].measure.unit_choices
     return next(((size, name) for size, name in units if largest_value >= size), units[-1])

@@ -88,7 +88,7 @@ def _stretch_bars(
     return bars(
         [f"rank {rank} " for rank in stretch_ranks.tolist()],
         lengths_ns,
-        theme.accent if activity == WORK else theme.colour_by_category["wait"],
+        theme.accent_colour if activity == WORK else theme.colour_by_category["wait"],
         f"%{{y}}{activity}: %{{customdata}}",
         name=activity,
         legendgroup=activity,
@@ -101,13 +101,13 @@ def _stretch_bars(
 
 def _end_line(end_ns: float, panel: int, theme: Theme) -> dict[str, Any]:
     """Return the line at which a step is over, through one panel."""
-    line = {"color": theme.text, "width": 1, "dash": "dot"}
+    line = {"color": theme.text_colour, "width": 1, "dash": "dot"}
     return drawing.vertical_line(end_ns, line, PANEL_DOMAINS[panel])
 
 
 def _panel_title(title: str, panel: int, theme: Theme) -> dict[str, Any]:
     corner = {"x": 0, "xanchor": "left", "y": PANEL_DOMAINS[panel][1], "yanchor": "bottom"}
-    return drawing.label(title, theme.secondary, corner, size=12, xref="paper", yref="paper")
+    return drawing.label(title, theme.secondary_colour, corner, size=12, xref="paper", yref="paper")
 
 
 def _times_of_ranks(before_and_after: tuple[Stretches, Stretches], ranks: Sequence[int]) -> Rows:
@@ -139,9 +139,11 @@ def savings(whatif: WhatIf, theme: Theme) -> Drawing:
     trace = bars(
         labels,
         saving_shares,
-        theme.faster,
+        theme.faster_colour,
         "%{y}%{customdata[1]} less, %{customdata[2]} a step",
-        error_x=intervals(low_shares, saving_shares, high_shares, theme.secondary, thickness=1),
+        error_x=intervals(
+            low_shares, saving_shares, high_shares, theme.secondary_colour, thickness=1
+        ),
         customdata=[
             [answer.edits[0], text.percent(answer.saving), text.duration(answer.after_ns)]
             for answer in drawn_answers

@@ -14,7 +14,7 @@ from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import TIMES, scale_to_unit
 from tracelens_dashboard.figures.drawing import Drawing, Rows, bars, empty, figure
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND
 from tracelens_dashboard.theme import Theme, readable
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ CHILD_SHARE: Final = 0.6  # of the residual: a call with less is not named inste
 MOST_FUNCTIONS: Final = 12
 LABEL_LETTERS: Final = 36  # of a frame, to the left of its bars
 LONGER_RATIO: Final = 1.25  # to the median peer's, and by
-LEAST_LONGER: Final = 0.01  # of the longest: drawn in red
-BINS: Final = 160  # of the window, in each of which a frame's share is drawn
+MIN_LONGER_SHARE: Final = 0.01  # of the longest: drawn in red
+BIN_COUNT: Final = 160  # of the window, in each of which a frame's share is drawn
 FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
 
@@ -67,7 +67,7 @@ def icicle(calls: pl.DataFrame, rank: int, peer_count: int, theme: Theme) -> Dra
         branchvalues="total",
         marker={
             "colors": ["#{:02x}{:02x}{:02x}".format(*colour) for colour in colours],
-            "line": {"width": 1, "color": theme.surface},
+            "line": {"width": 1, "color": theme.surface_colour},
         },
         tiling={"orientation": "v"},
         customdata=[row["frame"] for row in drawn_rows],
@@ -163,7 +163,9 @@ def _fitting_name(row: dict[str, Any], total_ns: float) -> str:
 def _call_colour(row: dict[str, Any], total_ns: float, theme: Theme) -> Colour:
     """Make calls that take longer than the peers' red, the others pale."""
     strength = min(max(_residual_of_call(row) / total_ns, 0.0) * 3, 1.0)
-    return mix(theme.loss, theme.flame, strength if strength > LEAST_RESIDUAL else 0.0)
+    return mix(
+        theme.loss_colour, theme.flame_colour, strength if strength > LEAST_RESIDUAL else 0.0
+    )
 
 
 def _call_hover(row: dict[str, Any], total_ns: float, peer_count: int) -> str:
@@ -186,17 +188,19 @@ def by_function(frames: pl.DataFrame, rank: int, theme: Theme) -> Drawing:
     unit_name, _ = scale_to_unit(self_ns, TIMES)
     unit_ns = next(ns for ns, name in TIMES if name == unit_name)
     rank_lengths = self_ns / unit_ns
-    traces = [_function_bars(f"rank {rank}", rank_lengths, names, unit_name, theme.accent)]
+    traces = [_function_bars(f"rank {rank}", rank_lengths, names, unit_name, theme.accent_colour)]
     is_compared = bool(drawn_frames["peers_self_ns"].is_not_null().all())
     if is_compared:
         peer_lengths = drawn_frames["peers_self_ns"].to_numpy() / unit_ns
-        traces.insert(0, _function_bars("median peer", peer_lengths, names, unit_name, theme.quiet))
-        is_longer = (
-            rank_lengths > LONGER_RATIO * peer_lengths + LEAST_LONGER * self_ns.max() / unit_ns
+        traces.insert(
+            0, _function_bars("median peer", peer_lengths, names, unit_name, theme.quiet_colour)
         )
-        traces[1].marker.color = np.where(is_longer, theme.loss, theme.accent)
+        is_longer = (
+            rank_lengths > LONGER_RATIO * peer_lengths + MIN_LONGER_SHARE * self_ns.max() / unit_ns
+        )
+        traces[1].marker.color = np.where(is_longer, theme.loss_colour, theme.accent_colour)
     labels = [f"{shorten_frame(name, LABEL_LETTERS)} " for name in names]
-    tick_font = {"color": theme.text, "size": 11}
+    tick_font = {"color": theme.text_colour, "size": 11}
     plot = figure(
         theme,
         *traces,
@@ -259,7 +263,7 @@ def over_time(
     ranks = list(shares)
     heat = go.Heatmap(
         z=percents.astype(np.float32),
-        x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / SECOND,
+        x=(offset_ns + (np.arange(bin_count) + 0.5) * bin_ns) / NS_PER_SECOND,
         y=[f"rank {rank} " for rank in ranks],
         customdata=[
             [axes.write_cell_values(rank, round(edge), round(edge + bin_ns)) for edge in edges_ns]

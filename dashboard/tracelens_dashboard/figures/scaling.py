@@ -60,7 +60,7 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
             name: [row.ratio_by_factor[factor] for row in curve.rows]
             for factor, name in messages.WORDS.items()
         }
-    colours = (theme.text, *theme.series_colours)
+    colours = (theme.text_colour, *theme.series_colours)
     return [
         drawing.lines(
             [row.size for row in curve.rows],

@@ -46,13 +46,13 @@ class Measure(NamedTuple):
     """One measure of all shards, [shard], in a unit that suits its size."""
 
     title: str
-    unit: str
-    values: Floats
+    unit_name: str
+    value_by_shard: Floats
 
     @property
     def heading(self) -> str:
         """Its name with its unit, in two lines."""
-        return f"{self.title} ({self.unit})" if self.unit else self.title
+        return f"{self.title} ({self.unit_name})" if self.unit_name else self.title
 
 
 def scale_measures(shards: pl.DataFrame) -> list[Measure]:
@@ -80,24 +80,24 @@ def load(shards: pl.DataFrame, theme: Theme, marked_shard: int | None = None) ->
     )
     for panel, measure in enumerate(measures, start=1):
         cell = {"row": 1, "col": panel}
-        mean = float(measure.values.mean())
-        is_far = measure.values > FAR_RATIO * mean
-        marker = {"size": 11, "color": np.where(is_far, theme.loss, theme.accent)}
-        hover = f"%{{y}}: %{{x:,.2f}} {measure.unit}"
+        mean = float(measure.value_by_shard.mean())
+        is_far = measure.value_by_shard > FAR_RATIO * mean
+        marker = {"size": 11, "color": np.where(is_far, theme.loss_colour, theme.accent_colour)}
+        hover = f"%{{y}}: %{{x:,.2f}} {measure.unit_name}"
         plot.add_trace(
-            dots(measure.values, labels, marker, hover, customdata=shard_numbers), **cell
+            dots(measure.value_by_shard, labels, marker, hover, customdata=shard_numbers), **cell
         )
-        plot.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **cell)
-        plot.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **cell)
+        plot.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary_colour}, **cell)
+        plot.update_xaxes(range=[0, max(measure.value_by_shard.max(), 1e-9) * 1.15], **cell)
     plot.update_xaxes(fixedrange=True, nticks=4)
     plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5], ticksuffix=" ")
     if marked_shard in shard_numbers:
         marked_row = shard_numbers.index(marked_shard)
         band = {"y0": marked_row - 0.45, "y1": marked_row + 0.45}
-        plot.add_hrect(**band, fillcolor=theme.loss, opacity=0.14, line_width=0)
+        plot.add_hrect(**band, fillcolor=theme.loss_colour, opacity=0.14, line_width=0)
     table_columns = {"shard": shard_numbers, "host": shards["host"].to_list()}
     table_columns |= {
-        measure.heading.replace("<br>", " "): measure.values.round(3).tolist()
+        measure.heading.replace("<br>", " "): measure.value_by_shard.round(3).tolist()
         for measure in measures
     }
     table_rows = zip(*table_columns.values(), strict=True)
@@ -144,7 +144,7 @@ def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
         ],
         x=[f"shard {name}" for name in shard_names],
         y=[f"worker {rank} " for rank in bytes_by_worker["rank"]],
-        colorscale=[[0, theme.ramp_colours[0]], [1, theme.accent]],
+        colorscale=[[0, theme.ramp_colours[0]], [1, theme.accent_colour]],
         zmin=0,
         zmax=float(cell_sizes.max()) or 1.0,
         colorbar={"ticksuffix": f" {unit_name}", "nticks": 5},
@@ -185,7 +185,7 @@ def tensor_bars(
     trace = bars(
         list(range(len(labels))),
         scaled_sizes,
-        np.where(step_bytes > (mean_bytes or np.inf), theme.loss, theme.accent),
+        np.where(step_bytes > (mean_bytes or np.inf), theme.loss_colour, theme.accent_colour),
         f"%{{hovertext}}: %{{x:,.2f}} {unit_name} per step",
         customdata=[[shard, row] for row in range(len(labels))],
         text=[text.percent(share) for share in drawn_tensors["share"]],
@@ -206,8 +206,10 @@ def tensor_bars(
     if mean_bytes:
         mean_size = mean_bytes * scaled_sizes[0] / step_bytes[0]
         position = {"x": mean_size, "y": 1, "yref": "paper", "yanchor": "bottom"}
-        plot.add_vline(x=mean_size, line={"dash": "dot", "color": theme.secondary, "width": 1.5})
-        plot.add_annotation(drawing.label("mean shard", theme.secondary, position))
+        plot.add_vline(
+            x=mean_size, line={"dash": "dot", "color": theme.secondary_colour, "width": 1.5}
+        )
+        plot.add_annotation(drawing.label("mean shard", theme.secondary_colour, position))
     length_ms = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
     table = tensors_of_shard.select(
         "tensor",
@@ -256,7 +258,10 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
     trace = bars(
         labels,
         fullest_sizes,
-        [theme.quiet if row["placement"] == "now" else theme.accent for row in placement_rows],
+        [
+            theme.quiet_colour if row["placement"] == "now" else theme.accent_colour
+            for row in placement_rows
+        ],
         f"%{{y}}: %{{x:,.2f}} {unit_name} on the max shard, %{{customdata}} effective shards",
         text=[_saving_text(row) for row in placement_rows],
         textposition="outside",
@@ -265,7 +270,7 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
     )
     marker, hover = {"symbol": "diamond", "size": 10}, f"lower bound %{{x:,.2f}} {unit_name}"
     bound_sizes = placements["least_bytes"].to_numpy() / unit_bytes
-    bound_dots = dots(bound_sizes, labels, marker | {"color": theme.text}, hover)
+    bound_dots = dots(bound_sizes, labels, marker | {"color": theme.text_colour}, hover)
     plot = figure(
         theme,
         trace,
@@ -277,10 +282,10 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
         bargap=0.35,
         margin={"t": 22},
     )
-    label_font = {"size": 11, "color": theme.secondary}
+    label_font = {"size": 11, "color": theme.secondary_colour}
     plot.add_vline(
         x=placement_rows[0]["mean_bytes"] / unit_bytes,
-        line={"dash": "dot", "color": theme.secondary, "width": 1.5},
+        line={"dash": "dot", "color": theme.secondary_colour, "width": 1.5},
         annotation={"text": "mean shard", "yanchor": "bottom", "font": label_font},
         annotation_position="top",
     )
@@ -334,21 +339,30 @@ def _saving_text(row: dict[str, Any]) -> str:
 
 
 class _Panel(NamedTuple):
-    column: str
+    column_name: str
     title: str
-    factor: float
-    unit: str
+    unit_factor: float
+    unit_name: str
     even_value: float | None = None  # where all workers are served alike
 
 
 PANELS: Final = (
     _Panel(
-        "rate", "updates made,<br>times the mean worker's", factor=1, unit="times", even_value=1.0
+        "rate",
+        "updates made,<br>times the mean worker's",
+        unit_factor=1,
+        unit_name="times",
+        even_value=1.0,
     ),
     _Panel(
-        "staleness", "staleness of an update<br>(versions; ring: max)", factor=1, unit="versions"
+        "staleness",
+        "staleness of an update<br>(versions; ring: max)",
+        unit_factor=1,
+        unit_name="versions",
     ),
-    _Panel("turn_share", "serialized at the server,<br>% of the job", factor=100, unit="%"),
+    _Panel(
+        "turn_share", "serialized at the server,<br>% of the job", unit_factor=100, unit_name="%"
+    ),
 )
 
 
@@ -364,25 +378,30 @@ def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
     )
     drawn_workers = workers.sort(severity, descending=True).head(MOST_WORKERS).sort("rank")
     drawn_panels = [
-        panel for panel in PANELS if (drawn_workers[panel.column].fill_null(0) > 0).any()
+        panel for panel in PANELS if (drawn_workers[panel.column_name].fill_null(0) > 0).any()
     ]
     titles = [panel.title for panel in drawn_panels]
     plot = panels(titles, theme, spacing_share=0.05, margin={"t": 48}, bargap=0.3)
     labels = [f"worker {rank} " for rank in drawn_workers["rank"]]
     ranks = drawn_workers["rank"].to_list()
     for column, panel in enumerate(drawn_panels, start=1):
-        cell, hover = {"row": 1, "col": column}, f"%{{y}}: %{{x:.2f}} {panel.unit}"
-        values = drawn_workers[panel.column] * panel.factor
-        plot.add_trace(bars(labels, values, theme.accent, hover, customdata=ranks), **cell)
-        if panel.column == "staleness":
-            ring = {"symbol": "circle-open", "size": 9, "color": theme.loss, "line": {"width": 2}}
+        cell, hover = {"row": 1, "col": column}, f"%{{y}}: %{{x:.2f}} {panel.unit_name}"
+        values = drawn_workers[panel.column_name] * panel.unit_factor
+        plot.add_trace(bars(labels, values, theme.accent_colour, hover, customdata=ranks), **cell)
+        if panel.column_name == "staleness":
+            ring = {
+                "symbol": "circle-open",
+                "size": 9,
+                "color": theme.loss_colour,
+                "line": {"width": 2},
+            }
             hover, options = "%{y}: at most %{x} versions", {"cliponaxis": False}
             max_versions = drawn_workers["staleness_max"]
             rings = dots(max_versions, labels, ring, hover, customdata=ranks, **options)
             plot.add_trace(rings, **cell)
         if panel.even_value:
             plot.add_vline(
-                x=panel.even_value, line={"dash": "dot", "color": theme.secondary}, **cell
+                x=panel.even_value, line={"dash": "dot", "color": theme.secondary_colour}, **cell
             )
     plot.update_xaxes(fixedrange=True, rangemode="tozero", nticks=5)
     plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5])

@@ -26,14 +26,14 @@ SCALE_QUANTILE: Final = 0.99  # of the bars: a first step may be very long
 class Layer(NamedTuple):
     """A column of the table (ns), what it is called, and its colour."""
 
-    column: str
-    name: str
+    column_name: str
+    label: str
     colour: str
 
 
 def draw(table: pl.DataFrame, layers: Sequence[Layer], theme: Theme) -> go.Figure:
     """Stack the layers (columns, ns) of each step (row); of steps that share a bar the longest."""
-    times_ns = table.select(layer.column for layer in layers).to_numpy()  # [step, layer]
+    times_ns = table.select(layer.column_name for layer in layers).to_numpy()  # [step, layer]
     totals_ns = times_ns.sum(axis=1)
     step_groups = step_times.split_evenly(table.height, MOST_BARS)
     drawn_rows = [group.start + int(totals_ns[group].argmax()) for group in step_groups]
@@ -43,13 +43,13 @@ def draw(table: pl.DataFrame, layers: Sequence[Layer], theme: Theme) -> go.Figur
         layer_ns = times_ns[drawn_rows, layer_index]
         texts_and_steps = zip(map(text.duration, layer_ns.tolist()), steps, strict=True)
         trace = go.Bar(
-            name=layer.name,
+            name=layer.label,
             x=steps,
             y=layer_ns,
             width=_choose_widths(steps),
             marker={"color": layer.colour, "line": {"width": 0}},
             customdata=[list(pair) for pair in texts_and_steps],
-            hovertemplate=f"step %{{x}}, {layer.name}: %{{customdata[0]}}<extra></extra>",
+            hovertemplate=f"step %{{x}}, {layer.label}: %{{customdata[0]}}<extra></extra>",
         )
         traces.append(trace)
     high_ns = max(float(np.quantile(totals_ns[drawn_rows], SCALE_QUANTILE)), 1.0) * 1.1
@@ -60,10 +60,10 @@ def draw(table: pl.DataFrame, layers: Sequence[Layer], theme: Theme) -> go.Figur
 
 def rows(table: pl.DataFrame, layers: Sequence[Layer], most_rows: int = 500) -> Rows:
     """List the longest steps, at most `most_rows`; `table` as in `draw`."""
-    totals_ns = table.select(layer.column for layer in layers).sum_horizontal()
+    totals_ns = table.select(layer.column_name for layer in layers).sum_horizontal()
     longest = table.with_columns(total=totals_ns).sort("total", descending=True).head(most_rows)
     columns: quantity.Columns = {
-        "step": "step", **{layer.name: (layer.column, quantity.time) for layer in layers}
+        "step": "step", **{layer.label: (layer.column_name, quantity.time) for layer in layers}
     }  # fmt: skip
     return quantity.tabulate(longest, columns)
 

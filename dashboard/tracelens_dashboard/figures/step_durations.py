@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.lod import step_times
+from tracelens.lod.step_times import split_evenly
 from tracelens.model.fmt import capital
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, drawing, histogram, quantity
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 
 
 def over_run(
-    times: StepTimes,
+    step_times: StepTimes,
     regimes: Sequence[Regime],
     marks: Sequence[Mark],
     measure_name: str,
@@ -57,20 +57,22 @@ def over_run(
 ) -> Drawing:
     """Draw the slowest and the median rank's time per step; `measure_name` is what they measure."""
     # By step: `longest_ns` of the slowest rank, `median_ns` of the median one (NaN without any).
-    if not times.steps:
+    if not step_times.steps:
         return empty(theme, NO_STEPS)
-    step_groups = step_times.split_evenly(len(times.steps), MOST_POINTS)
+    step_groups = split_evenly(len(step_times.steps), MOST_POINTS)
     drawn_marks = marks[:MOST_MARKS]
-    median_ns = float(np.nanmedian(times.median_ns))
-    nearly_all_ns = 1.1 * float(np.quantile(times.longest_ns, q=0.98))  # nearly all steps are below
+    median_ns = float(np.nanmedian(step_times.median_ns))
+    nearly_all_ns = 1.1 * float(
+        np.quantile(step_times.longest_ns, q=0.98)
+    )  # nearly all steps are below
     limit_ns = max(FAR_RATIO * median_ns, nearly_all_ns) or 1.0
-    highest_ns = min(float(np.nanmax(times.longest_ns)), limit_ns)
+    highest_ns = min(float(np.nanmax(step_times.longest_ns)), limit_ns)
     top_ns = highest_ns * (1.12 + 0.08 * len(drawn_marks))
     plot = figure(
         theme,
-        _draw_slowest(times, step_groups, theme),
-        _draw_medians(times, step_groups, theme),
-        _draw_regimes(times, regimes, theme),
+        _draw_slowest(step_times, step_groups, theme),
+        _draw_medians(step_times, step_groups, theme),
+        _draw_regimes(step_times, regimes, theme),
         xaxis=axes.STEPS,
         yaxis=axes.durations(top_ns) | {"range": [0, top_ns]},
         showlegend=True,
@@ -78,26 +80,26 @@ def over_run(
         margin={"t": 30},
     )
     for label_row, mark in enumerate(drawn_marks):
-        _add_mark(plot, mark, label_row, times.steps, theme)
-    summary = over_run_summary(times, regimes, measure_name)
-    return Drawing(plot, summary, over_run_table(times, regimes))
+        _add_mark(plot, mark, label_row, step_times.steps, theme)
+    summary = over_run_summary(step_times, regimes, measure_name)
+    return Drawing(plot, summary, over_run_table(step_times, regimes))
 
 
-def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
+def over_run_summary(step_times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
     """Return the median step, the longest one, and the regimes if there are several."""
     # A regime is a range of step indexes, with the median of their times, in ns.
-    median_ns = float(np.nanmedian(times.median_ns))
-    longest_index = int(np.argmax(times.longest_ns))
+    median_ns = float(np.nanmedian(step_times.median_ns))
+    longest_index = int(np.argmax(step_times.longest_ns))
     median_text = (
         f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
-        f"{text.duration(float(times.longest_ns[longest_index]))}, on rank "
-        f"{times.longest_rank[longest_index]} in step {times.steps[longest_index]}."
+        f"{text.duration(float(step_times.longest_ns[longest_index]))}, on rank "
+        f"{step_times.longest_rank[longest_index]} in step {step_times.steps[longest_index]}."
     )
     if len(regimes) < 2:
         return f"{median_text} One regime over the whole run."
     regime_texts = [
         f"{text.duration(regime.median)} in "
-        f"{text.steps(times.steps[regime.first_index], times.steps[regime.last_index])}"
+        f"{text.steps(step_times.steps[regime.first_index], step_times.steps[regime.last_index])}"
         for regime in regimes[:MOST_REGIMES_NAMED]
     ]
     other_count = len(regimes) - MOST_REGIMES_NAMED
@@ -105,53 +107,55 @@ def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: 
     return f"{median_text} Regimes: {', '.join(regime_texts)}{others_text}."
 
 
-def over_run_table(times: StepTimes, regimes: Sequence[Regime]) -> Rows:
+def over_run_table(step_times: StepTimes, regimes: Sequence[Regime]) -> Rows:
     """List the regimes: each has the indexes of its first and last step, and a median in ns."""
     return [
         {
             "regime": number,
-            "first step": times.steps[regime.first_index],
-            "last step": times.steps[regime.last_index],
+            "first step": step_times.steps[regime.first_index],
+            "last step": step_times.steps[regime.last_index],
             "level": quantity.time(regime.median),
             "vs. first": quantity.change(regime.median / max(regimes[0].median, 1e-9) - 1),
             "longest": quantity.time(
-                float(times.longest_ns[regime.first_index : regime.last_index + 1].max())
+                float(step_times.longest_ns[regime.first_index : regime.last_index + 1].max())
             ),
         }
         for number, regime in enumerate(regimes, 1)
     ]
 
 
-def _draw_slowest(times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
+def _draw_slowest(step_times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
     """Draw the longest step of any rank in each group of steps (indexes)."""
-    step_indexes = [group.start + int(times.longest_ns[group].argmax()) for group in step_groups]
-    longest_ns = [float(times.longest_ns[step_index]) for step_index in step_indexes]
+    step_indexes = [
+        group.start + int(step_times.longest_ns[group].argmax()) for group in step_groups
+    ]
+    longest_ns = [float(step_times.longest_ns[step_index]) for step_index in step_indexes]
     return drawing.lines(
-        [times.steps[step_index] for step_index in step_indexes],
+        [step_times.steps[step_index] for step_index in step_indexes],
         longest_ns,
-        {"color": theme.quiet, "width": 1},
+        {"color": theme.quiet_colour, "width": 1},
         "step %{x}, slowest: rank %{customdata[1]}: %{customdata[2]}",
         name="slowest rank",
         mode="lines+markers" if len(step_indexes) <= MOST_POINTS / 4 else "lines",
-        marker={"size": 4, "color": theme.quiet},
+        marker={"size": 4, "color": theme.quiet_colour},
         customdata=[
-            [times.steps[step_index], times.longest_rank[step_index], text.duration(ns)]
+            [step_times.steps[step_index], step_times.longest_rank[step_index], text.duration(ns)]
             for step_index, ns in zip(step_indexes, longest_ns, strict=True)
         ],
     )
 
 
-def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
+def _draw_medians(step_times: StepTimes, step_groups: list[slice], theme: Theme) -> go.Scatter:
     """Draw the median rank's time in each group of steps; None where no rank has one."""
-    first_steps, medians_ns = [times.steps[group.start] for group in step_groups], []
+    first_steps, medians_ns = [step_times.steps[group.start] for group in step_groups], []
     for group in step_groups:
-        known_ns = times.median_ns[group]
+        known_ns = step_times.median_ns[group]
         known_ns = known_ns[np.isfinite(known_ns)]
         medians_ns.append(float(np.median(known_ns)) if len(known_ns) else None)
     return drawing.lines(
         first_steps,
         medians_ns,
-        {"color": theme.accent, "width": 1.6},
+        {"color": theme.accent_colour, "width": 1.6},
         "step %{x}, median rank: %{customdata[2]}",
         name="median rank",
         customdata=[
@@ -161,14 +165,18 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
     )
 
 
-def _draw_regimes(times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> go.Scatter:
+def _draw_regimes(step_times: StepTimes, regimes: Sequence[Regime], theme: Theme) -> go.Scatter:
     """Draw each regime's median as a line of its own, over its range of step indexes."""
     steps: list[float | None] = []
     levels_ns: list[float | None] = []
     for regime in regimes if len(regimes) > 1 else ():
-        steps += [times.steps[regime.first_index] - 0.5, times.steps[regime.last_index] + 0.5, None]
+        steps += [
+            step_times.steps[regime.first_index] - 0.5,
+            step_times.steps[regime.last_index] + 0.5,
+            None,
+        ]
         levels_ns += [regime.median, regime.median, None]
-    line = {"color": theme.text, "width": 2.2, "dash": "dash"}
+    line = {"color": theme.text_colour, "width": 2.2, "dash": "dash"}
     return drawing.lines(steps, levels_ns, line, name="regime level")
 
 
@@ -176,7 +184,7 @@ def _add_mark(
     plot: go.Figure, mark: Mark, label_row: int, steps: Sequence[int], theme: Theme
 ) -> None:
     """Shade the steps of a finding, and name it `label_row` lines below the top."""
-    colour = theme.loss if mark.is_fault else theme.secondary
+    colour = theme.loss_colour if mark.is_fault else theme.secondary_colour
     middle_step = (mark.first_step + mark.last_step) / 2
     position_share = (middle_step - steps[0]) / max(steps[-1] - steps[0], 1)
     # A label grows to the side on which there is more room: never out of the plot.
@@ -258,39 +266,41 @@ def _choose_scale(cells_ns: Floats) -> tuple[float, float]:
     return low_ns, max(high_ns, LEAST_SCALE * median_ns, 1.0)
 
 
-def distribution(times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
-    """Draw how many steps of ranks lasted how long; `measure_name` is what `times` measure."""
+def distribution(step_times: StepTimes, measure_name: str, theme: Theme) -> Drawing:
+    """Draw how many steps of ranks lasted how long; `measure_name` is what `step_times` measure."""
     # The sample is [rank, sampled step] of every `times.sample_stride`-th step, NaN if absent.
-    is_known = np.isfinite(times.sample_ns)
-    sample_ns = times.sample_ns[is_known]
+    is_known = np.isfinite(step_times.sample_ns)
+    sample_ns = step_times.sample_ns[is_known]
     if not sample_ns.size:
         return empty(theme, NO_STEPS)
     edges_ns = histogram.choose_edges(sample_ns)
     counts = np.histogram(sample_ns, edges_ns)[0].astype(float)
-    examples = _choose_examples(times, is_known, edges_ns)
-    series = [histogram.Series(measure_name, edges_ns, counts, theme.accent, examples)]
+    examples = _choose_examples(step_times, is_known, edges_ns)
+    series = [histogram.Series(measure_name, edges_ns, counts, theme.accent_colour, examples)]
     quantiles_ns = np.quantile(sample_ns, list(QUANTILES.values())).tolist()
     plot = histogram.draw(series, measure_name, COUNTED, theme)
     histogram.mark(plot, list(zip(QUANTILES, quantiles_ns, strict=True)), theme)
     p50, p90, p99 = map(text.duration, quantiles_ns)
     sampled_text = (
-        f" Every {times.sample_stride}th step is counted." if times.sample_stride > 1 else ""
+        f" Every {step_times.sample_stride}th step is counted."
+        if step_times.sample_stride > 1
+        else ""
     )
     summary = f"p50 {p50}, p90 {p90}, p99 {p99}.{sampled_text}"
     return Drawing(plot, summary, histogram.rows(series, COUNTED))
 
 
-def _choose_examples(times: StepTimes, is_known: Flags, edges_ns: Floats) -> list[Any]:
+def _choose_examples(step_times: StepTimes, is_known: Flags, edges_ns: Floats) -> list[Any]:
     """Return [rank, step] of the longest step between neighbouring edges; None for an empty bar."""
     # `is_known` is [rank, sampled step]; every `times.sample_stride`-th step is sampled.
     rank_indexes, sample_indexes = np.nonzero(is_known)
-    sample_ns = times.sample_ns[is_known]
+    sample_ns = step_times.sample_ns[is_known]
     order = np.argsort(sample_ns, kind="stable")
     last_in_bar = np.searchsorted(sample_ns[order], edges_ns[1:], side="left") - 1
     longest_in_bar = order[np.maximum(last_in_bar, 0)]
-    sampled_steps = times.steps[:: times.sample_stride]
+    sampled_steps = step_times.steps[:: step_times.sample_stride]
     return [
-        [times.ranks[rank_indexes[sample_index]], sampled_steps[sample_indexes[sample_index]]]
+        [step_times.ranks[rank_indexes[sample_index]], sampled_steps[sample_indexes[sample_index]]]
         if sample_ns[sample_index] >= low_ns
         else None
         for sample_index, low_ns in zip(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Floats
     from tracelens.lod.residuals import Residuals
 
-MS: Final = 1e6
+NS_PER_MS: Final = 1e6
 MOST_RANKS: Final = 16  # that have bars
 NO_STEPS: Final = "No steps recorded."
 MAP_TITLE: Final = "Residual by rank and step"
@@ -101,16 +101,16 @@ def _draw_map(
     rows_ns = _reduce_to_maximum(residuals.residual_ns, rank_groups, axis=0)
     cells_ns = _reduce_to_maximum(rows_ns, step_groups, axis=1)
     trace = go.Heatmap(
-        z=(cells_ns / MS).astype(np.float32),
+        z=(cells_ns / NS_PER_MS).astype(np.float32),
         x=[residuals.steps[group[0]] for group in step_groups],
         y=labels,
         colorscale=theme.colorscale,
         zmin=0,
-        zmax=residuals.ceiling_ns / MS,
+        zmax=residuals.ceiling_ns / NS_PER_MS,
         hoverongaps=False,
         colorbar={
             "ticksuffix": " ms",
-            "title": {"text": "residual", "font": {"color": theme.secondary, "size": 12}},
+            "title": {"text": "residual", "font": {"color": theme.secondary_colour, "size": 12}},
             "nticks": 5,
         },
         hovertemplate="%{y}, step %{x}: %{z:.2f} ms above peers<extra></extra>",
@@ -133,11 +133,11 @@ def table(residuals: Residuals) -> Rows:
     table_columns = {
         "rank": np.array(residuals.ranks),
         **({"stage": residuals.stage} if len(residuals.peers_ns) > 1 else {}),
-        "compute time, median (ms)": np.round(_row_medians(residuals.compute_ns) / MS, 3),
-        "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / MS, 3),
-        "residual, max (ms)": np.round(residual_ns.max(axis=1) / MS, 3),
+        "compute time, median (ms)": np.round(_row_medians(residuals.compute_ns) / NS_PER_MS, 3),
+        "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / NS_PER_MS, 3),
+        "residual, max (ms)": np.round(residual_ns.max(axis=1) / NS_PER_MS, 3),
         "step of max": np.array(residuals.steps)[residual_ns.argmax(axis=1)],
-        "residual, total (ms)": np.round(residuals.total_delay_ns / MS, 2),
+        "residual, total (ms)": np.round(residuals.total_delay_ns / NS_PER_MS, 2),
         "steps > 10 % above peers": np.sum(residual_ns > median_ns / 10, axis=1),
         "steps": step_counts,
     }
@@ -164,19 +164,21 @@ def _reduce_to_maximum(cells: Floats, groups: Sequence[Any], axis: int) -> Float
 
 
 def by_category(
-    residuals: Residuals, residuals_in: Callable[[str], Residuals], theme: Theme
+    residuals: Residuals, residuals_of_category: Callable[[str], Residuals], theme: Theme
 ) -> Drawing:
     """Draw the mean residual per step of the worst ranks, divided by category."""
-    # `residuals_in` measures those of one category; the worst ranks have most `total_delay_ns`.
+    # `residuals_of_category` measures those of one category; the worst ranks have most `total_delay_ns`.
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
-    mean_ns = {name: _mean_residual(residuals_in(name)) for name in OWN_CATEGORIES}  # [rank]
+    mean_ns = {
+        name: _mean_residual(residuals_of_category(name)) for name in OWN_CATEGORIES
+    }  # [rank]
     worst_indexes = np.argsort(-residuals.total_delay_ns)[:MOST_RANKS]
     labels = [f"rank {residuals.ranks[rank_index]} " for rank_index in worst_indexes]
     traces = [
         bars(
             labels,
-            category_ns[worst_indexes] / MS,
+            category_ns[worst_indexes] / NS_PER_MS,
             theme.colour_by_category[name],
             f"%{{y}}{name_of(name)}: %{{x:.3f}} ms per step",
             name=name_of(name),
@@ -198,7 +200,7 @@ def by_category(
     table_rows = [
         {"rank": residuals.ranks[rank_index]}
         | {
-            f"{name_of(name)} (ms per step)": round(float(category_ns[rank_index]) / MS, 4)
+            f"{name_of(name)} (ms per step)": round(float(category_ns[rank_index]) / NS_PER_MS, 4)
             for name, category_ns in mean_ns.items()
         }
         for rank_index in worst_indexes

@@ -9,7 +9,7 @@ from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, finding_card, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables
+from tracelens_dashboard.components.chart import HALF_WIDTH, ChartCard, fit_rows, from_tables
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.view import finding_pages, links
 
@@ -40,14 +40,14 @@ WITH_SERVERS: Final = (
 
 def _draw_distribution(store: Store, theme: Theme) -> Drawing:
     uncertainty_ns = store.report.clock.uncertainty_ns
-    return arrival_skew.distribution(store.table("arrivals_spread"), uncertainty_ns, theme)
+    return arrival_skew.distribution(store.analysis_table("arrivals_spread"), uncertainty_ns, theme)
 
 
 def _link_to_largest_skew(store: Store, point: dict[str, Any]) -> str:
     """Link to the collective of a step with the largest arrival skew, else to the step."""
     # The table has one row per step: when that call's first rank entered, and its last one left.
     step = int(point["x"])
-    step_rows = store.table("arrivals_by_step").filter(step=step)
+    step_rows = store.analysis_table("arrivals_by_step").filter(step=step)
     windows = [Window(*ends_ns) for ends_ns in step_rows.select("first_ns", "over_ns").iter_rows()]
     return links.to_call(store, windows[0]) if windows else links.to_step(store, step)
 
@@ -62,24 +62,24 @@ def _link_to_call(store: Store, point: dict[str, Any]) -> str | None:
 
 
 EXCHANGE: Final = ChartCard(
-    name="collective-exchange",
+    card_id="collective-exchange",
     title="Wait and transfer per step",
     explanation="Time in collectives per rank and step: until the last arrival it is wait, after "
     "it transfer.",
     draw=from_tables(arrival_skew.by_step, "arrivals_by_step"),
     link_from_mark=_link_to_largest_skew,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 SKEW: Final = ChartCard(
-    name="collective-skew",
+    card_id="collective-skew",
     title="Arrival skew per step",
     explanation="Last arrival minus first arrival of the step's calls, and who was last.",
     draw=from_tables(arrival_skew.over_run, "arrivals_by_step"),
     link_from_mark=_link_to_call,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 LAST_ARRIVALS: Final = ChartCard(
-    name="collective-last",
+    card_id="collective-last",
     title="Last arrivals",
     explanation="In how many calls a rank arrived last, beside what chance gives (whiskers); wait "
     "caused alone is what all waited for that one rank.",
@@ -91,18 +91,18 @@ LAST_ARRIVALS: Final = ChartCard(
         least_px=chart.PLOT_PX,
     ),
     link_from_mark=_link_to_call,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 DISTRIBUTION: Final = ChartCard(
-    name="collective-spread",
+    card_id="collective-spread",
     title="Arrival skew: distribution",
     explanation="Calls by arrival skew; below clock uncertainty it is not known.",
     draw=_draw_distribution,
     link_from_mark=_link_to_call,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 BANDWIDTH: Final = ChartCard(
-    name="collective-speed",
+    card_id="collective-speed",
     title="Bandwidth by message size",
     explanation="Filled: bus bandwidth; hollow: algorithm bandwidth; a colour for each operation, "
     "number of ranks and algorithm. Dashed: the fitted cost model.",
@@ -111,15 +111,15 @@ BANDWIDTH: Final = ChartCard(
     link_from_mark=_link_to_call,
 )
 LINKS: Final = ChartCard(
-    name="collective-links",
+    card_id="collective-links",
     title="Links between ranks",
     explanation="Bandwidth of messages between two ranks, the slowest first. Red: a finding names "
     "the link.",
     draw=lambda store, theme: bandwidth.by_link(
-        store.table("links"), theme, links.find_slow_links(store)
+        store.analysis_table("links"), theme, links.find_slow_links(store)
     ),
     height_px=fit_rows(
-        lambda store: min(store.table("links").height or 8, bandwidth.MOST_LINKS),
+        lambda store: min(store.analysis_table("links").height or 8, bandwidth.MOST_LINKS),
         frame_px=90, row_px=24, least_px=chart.PLOT_PX,
     ),
     link_from_mark=lambda store, point: links.to_ranks(store, tuple(point["customdata"][1])),
@@ -139,10 +139,13 @@ _lay_out_findings = finding_card.section_of_page("collectives-findings", PATH)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
     page_heading = [heading.page_title(TITLE, EXPLANATION), html.P(QUESTION, className="summary")]
-    if store.table("arrivals_last").is_empty():
+    if store.analysis_table("arrivals_last").is_empty():
         lines = [NO_DATA, WITH_SERVERS] if store.shard_count else [NO_DATA]
         return heading.page_in_words(page_heading, *lines)
-    bandwidth_columns = HALF if store.table("links").height else 12
-    cards = (*CARDS[:4], *(replace(card, span=bandwidth_columns) for card in (BANDWIDTH, LINKS)))
+    bandwidth_columns = HALF_WIDTH if store.analysis_table("links").height else 12
+    cards = (
+        *CARDS[:4],
+        *(replace(card, grid_columns=bandwidth_columns) for card in (BANDWIDTH, LINKS)),
+    )
     parts = [*page_heading, _lay_out_findings(store, view), chart.grid(cards, store, view)]
     return html.Div(parts, className="page")

@@ -19,7 +19,7 @@ from tracelens.comparison.series import (
 )
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import baselines, chart, fields, finding_card, heading, live
-from tracelens_dashboard.components.chart import HALF_FROM_MEDIUM, ChartCard
+from tracelens_dashboard.components.chart import HALF_WIDTH_FROM_MEDIUM, ChartCard
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare
 from tracelens_dashboard.figures.drawing import Drawing, empty
@@ -65,41 +65,45 @@ def _draw_with_baseline(draw: Callable[[Store, Store, Theme], Drawing]) -> Calla
 
 
 def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
-    names = current.name(store), current.name(baseline)
+    names = current.name_run(store), current.name_run(baseline)
     return compare.by_category(_compare(store, baseline).phases, names, theme)
 
 
 def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
     difference = subtract_compute_time(store.residuals, baseline.residuals)
-    return compare.by_rank(difference, theme, step_ns=store.times.median_step_ns)
+    return compare.by_rank(difference, theme, step_ns=store.category_times.median_step_ns)
 
 
 THIS_RUN: Final = replace(
-    WATERFALL, name="compare-here", height_px=280, span=HALF_FROM_MEDIUM, link_from_mark=None
+    WATERFALL,
+    card_id="compare-here",
+    height_px=280,
+    grid_columns=HALF_WIDTH_FROM_MEDIUM,
+    link_from_mark=None,
 )
 BASELINE: Final = replace(
     THIS_RUN,
-    name="compare-there",
+    card_id="compare-there",
     draw=_draw_with_baseline(lambda _, baseline, theme: WATERFALL.draw(baseline, theme)),
     inputs=(Input(OTHER, "data"),),
 )
 CATEGORIES: Final = ChartCard(
-    name="compare-moved",
+    card_id="compare-moved",
     title="Step time by category",
     explanation="Time of the mean rank per step, by the category it belongs to.",
     draw=_draw_with_baseline(_draw_categories),
     height_px=320,
     inputs=(Input(OTHER, "data"),),
-    span={"base": 12, "md": 5},
+    grid_columns={"base": 12, "md": 5},
 )
 MAP: Final = ChartCard(
-    name="compare-map",
+    card_id="compare-map",
     title="Compute time difference by rank and step",
     explanation="Compute time of this run minus the other's; teal: faster, orange: slower, pale: "
     "within noise.",
     draw=_draw_with_baseline(_draw_map),
     inputs=(Input(OTHER, "data"),),
-    span={"base": 12, "md": 7},
+    grid_columns={"base": 12, "md": 7},
 )
 CARDS: Final[tuple[ChartCard, ...]] = (THIS_RUN, BASELINE, CATEGORIES, MAP, *baselines.CARDS)
 
@@ -119,8 +123,8 @@ def layout(store: Store, view: ViewState) -> Component:
     (baseline,) = baseline_stores
     common_count = len(set(store.ranks) & set(baseline.ranks))
     cards = (
-        replace(THIS_RUN, title_suffix=f": {current.name(store)}"),
-        replace(BASELINE, title_suffix=f": {current.name(baseline)}"),
+        replace(THIS_RUN, title_suffix=f": {current.name_run(store)}"),
+        replace(BASELINE, title_suffix=f": {current.name_run(baseline)}"),
         CATEGORIES,
         replace(MAP, height_px=max(200, min(420, 100 + 26 * common_count))),
     )
@@ -140,7 +144,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 def register(app: Dash) -> None:
     """Compare other runs when they are chosen; a click on a cell aligns both timelines there."""
-    side_by_side.register(app, OTHER, ids.part(MAP.name, "graph"))
+    side_by_side.register(app, OTHER, ids.part(MAP.card_id, "graph"))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -148,10 +152,10 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def choose(chosen: Any, search: Any) -> str:
-        view, run_ids = state.read(search), state.read_baselines(chosen)
-        current.stop_unless(
-            all(map(current.runs().find_entry, run_ids)) and run_ids != view.baseline_ids
+    def choose(chosen: Any, query_string: Any) -> str:
+        view, run_ids = state.read(query_string), state.read_baselines(chosen)
+        current.prevent_update_unless(
+            all(map(current.runs_of_app().find_entry, run_ids)) and run_ids != view.baseline_ids
         )
         return links.to_comparison(view.run_key, *run_ids)
 
@@ -161,9 +165,9 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def renew(chosen: Any, search: Any) -> str:
-        view = state.read(search)
-        current.stop_unless(chosen in view.baseline_ids)
+    def renew(chosen: Any, query_string: Any) -> str:
+        view = state.read(query_string)
+        current.prevent_update_unless(chosen in view.baseline_ids)
         return _swap_runs(view, chosen)
 
 
@@ -177,7 +181,9 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     """Return the fields for the baselines and, with several of them, for the new run."""
     run_selection = selection.read(store.run_key)
     run_id = run_selection.run_id if run_selection else None
-    name_by_id = {entry.id: text.clean_name(entry.name) for entry in current.runs().list_entries()}
+    name_by_id = {
+        entry.run_key: text.clean_name(entry.name) for entry in current.runs_of_app().list_entries()
+    }
     other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
     baseline_ids = [other_id for other_id in view.baseline_ids if other_id in other_names]
     baseline_field = fields.multi_select(
@@ -242,7 +248,7 @@ def _compare_steps(store: Store, baseline: Store) -> str:
         "no clear difference" if not step_metric.is_clear else _describe_change(step_metric)
     )
     return (
-        f"Median step {text.duration(step_metric.change.after)}, in {current.name(baseline)} "
+        f"Median step {text.duration(step_metric.change.after)}, in {current.name_run(baseline)} "
         f"{text.duration(step_metric.change.before)}: {change_text}; the mean step is "
         f"{_describe_change(mean_metric)}."
     )
@@ -294,6 +300,6 @@ def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
     for run, state_name in ((store, "new"), (baseline, "gone")):
         findings = [change.finding for change in finding_changes if change.state == state_name]
         build_card = partial(finding_card.card, run)
-        cards = finding_card.titled_cards(f"Only in {current.name(run)}", findings, build_card)
-        columns.append(dmc.GridCol(cards, span=HALF_FROM_MEDIUM))
+        cards = finding_card.titled_cards(f"Only in {current.name_run(run)}", findings, build_card)
+        columns.append(dmc.GridCol(cards, span=HALF_WIDTH_FROM_MEDIUM))
     return dmc.Grid(columns, gutter="sm", mt="sm")

@@ -10,7 +10,7 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables
+from tracelens_dashboard.components.chart import HALF_WIDTH, ChartCard, fit_rows, from_tables
 from tracelens_dashboard.figures import critical_path
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -47,7 +47,7 @@ def _choose_group(_store: Store, _view: ViewState) -> Component:
 def _draw_composition(store: Store, theme: Theme, group: Any = None) -> Drawing:
     grouping = group if group in critical_path.GROUPS else critical_path.GROUPS[0]
     return critical_path.composition(
-        store.table("critical_path"), store.host_by_rank, grouping, theme
+        store.analysis_table("critical_path"), store.host_by_rank, grouping, theme
     )
 
 
@@ -68,7 +68,9 @@ def _link_to_group(store: Store, point: dict[str, Any]) -> str | None:
         if grouping == "category" or group_name == (f"rank {rank}" if grouping == "rank" else host)
     ]
     is_in_group = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
-    group_segments = store.table("critical_longest").filter(is_in_group)  # the longest first
+    group_segments = store.analysis_table("critical_longest").filter(
+        is_in_group
+    )  # the longest first
     segment_link = _link_to_segment(store, segment_index=0, segments=group_segments)
     return segment_link or links.along_path(links.to_ranks(store, tuple(ranks)))
 
@@ -82,7 +84,7 @@ def _link_to_segment(
     store: Store, segment_index: int, segments: pl.DataFrame | None = None
 ) -> str | None:
     """Link to a segment of the path, a row of `segments` (or of the longest); None if out of range."""
-    all_segments = store.table("critical_longest") if segments is None else segments
+    all_segments = store.analysis_table("critical_longest") if segments is None else segments
     if not 0 <= segment_index < all_segments.height:
         return None
     segment = all_segments.row(segment_index, named=True)
@@ -102,7 +104,7 @@ def _count_rows(store: Store) -> int:
 
 
 BY_STEP: Final = ChartCard(
-    name="path-strip",
+    card_id="path-strip",
     title="Ranks on the path, per step",
     explanation="On which rank the critical path was, step by step, by its phase.",
     draw=from_tables(critical_path.by_step, "critical_cells"),
@@ -110,7 +112,7 @@ BY_STEP: Final = ChartCard(
     link_from_mark=_link_to_cell,
 )
 COMPOSITION: Final = ChartCard(
-    name="path-shares",
+    card_id="path-shares",
     title="Composition",
     explanation="Shares of the critical path by rank, phase or host.",
     draw=_draw_composition,
@@ -118,20 +120,20 @@ COMPOSITION: Final = ChartCard(
     inputs=(Input(GROUP, "value"),),
     link_from_mark=_link_to_group,
     lay_out_choice=_choose_group,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 SEGMENTS: Final = ChartCard(
-    name="path-pieces",
+    card_id="path-pieces",
     title="Longest segments",
     explanation="The longest stretches of the path on one rank in one phase.",
     draw=from_tables(critical_path.segments, "critical_longest"),
     height_px=400,
     link_from_mark=_link_to_bar,
     link_from_row=_link_to_segment,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 SLACK: Final = ChartCard(
-    name="path-slack",
+    card_id="path-slack",
     title="Slack",
     explanation="By how much a rank could be later without making the job longer; none: it is "
     "critical.",
@@ -145,9 +147,9 @@ CARDS: Final[tuple[ChartCard, ...]] = (BY_STEP, COMPOSITION, SEGMENTS, SLACK)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why there is no path."""
     title = heading.page_title(TITLE, EXPLANATION)
-    if store.table("critical_cells").is_empty():
+    if store.analysis_table("critical_cells").is_empty():
         return heading.page_in_words([title], NO_STEPS, identity="no-path")
-    timeline_href = links.along_path(links.to_ranks(store, ()))
+    timeline_href = links.along_path(links.to_ranks(store, ranks=()))
     link = dcc.Link("Show it on the timeline", timeline_href, className="way")
     explanation = html.P([WHAT_IT_IS, " ", link], className="summary prose")
     return html.Div([title, explanation, chart.grid(CARDS, store, view)], className="page")

@@ -8,7 +8,13 @@ from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, finding_card, heading
-from tracelens_dashboard.components.chart import HALF, PLOT_PX, ChartCard, fit_rows, from_tables
+from tracelens_dashboard.components.chart import (
+    HALF_WIDTH,
+    PLOT_PX,
+    ChartCard,
+    fit_rows,
+    from_tables,
+)
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.view import finding_pages, links
 
@@ -55,7 +61,7 @@ def _link_to_gap(store: Store, point: dict[str, Any]) -> str | None:
 
 def _fit_table(table_name: str) -> Callable[[Store], int]:
     return fit_rows(
-        lambda store: min(store.table(table_name).height, 40),
+        lambda store: min(store.analysis_table(table_name).height, 40),
         frame_px=110,
         row_px=26,
         least_px=PLOT_PX,
@@ -63,7 +69,7 @@ def _fit_table(table_name: str) -> Callable[[Store], int]:
 
 
 BY_STEP: Final = ChartCard(
-    name="overlap-steps",
+    card_id="overlap-steps",
     title="Overlapped and exposed communication per step",
     explanation="Communication of the mean rank per step: beside compute, exposed, or waiting for "
     "others.",
@@ -71,26 +77,26 @@ BY_STEP: Final = ChartCard(
     link_from_mark=links.to_step_of_mark,
 )
 BY_BUCKET: Final = ChartCard(
-    name="overlap-buckets",
+    card_id="overlap-buckets",
     title="Overlap per bucket",
     explanation="The same for each gradient bucket or shard, per call.",
     draw=from_tables(interleaving.overlap_by_bucket, "overlap_by_bucket"),
     height_px=_fit_table("overlap_by_bucket"),
     link_from_mark=_link_to_call,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 CHAINS: Final = ChartCard(
-    name="gradient-chains",
+    card_id="gradient-chains",
     title="Gradient-to-weight latency per bucket",
     explanation="From a gradient's being ready to the next use of its weights. Bars: the median of "
     "each stage; the mark: the median of the whole.",
     draw=from_tables(interleaving.latency, "chains"),
     height_px=_fit_table("chains"),
     link_from_mark=_link_to_chain,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 GAPS: Final = ChartCard(
-    name="update-gaps",
+    card_id="update-gaps",
     title="Gaps between optimizer updates",
     explanation="From the end of an optimizer update to the begin of the next.",
     draw=from_tables(interleaving.update_gaps, "gap_spread"),
@@ -104,8 +110,8 @@ _lay_out_findings = finding_card.section_of_page("interleaving-findings", PATH)
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
     page_heading = [heading.page_title(HEADING, EXPLANATION), html.P(QUESTION, className="summary")]
-    lacks_communication = interleaving.has_no_communication(store.table("overlap_by_step"))
-    if lacks_communication and store.table("gap_spread").is_empty():
+    lacks_communication = interleaving.has_no_communication(store.analysis_table("overlap_by_step"))
+    if lacks_communication and store.analysis_table("gap_spread").is_empty():
         return heading.page_in_words(page_heading, NO_DATA)
     parts = [*page_heading, _lay_out_findings(store, view), chart.grid(CARDS, store, view)]
     return html.Div(parts, className="page")

@@ -30,11 +30,11 @@ NOT_RECORDED: Final = (
 
 
 def _count_attempts(store: Store) -> int:
-    return int(store.table("attempts").height)
+    return int(store.analysis_table("attempts").height)
 
 
 BY_ATTEMPT: Final = ChartCard(
-    name="life-attempts",
+    card_id="life-attempts",
     title="Wall time by attempt",
     explanation=(
         "A bar for each start of the job. Steps that were kept are what no later attempt did again; "

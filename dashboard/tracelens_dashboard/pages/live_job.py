@@ -56,16 +56,16 @@ def register(app: Dash) -> None:
     """Look at the job every second while the page is open."""
 
     @app.callback(Output(JOB, "children"), Input(POLL, "n_intervals"), current.RUN)
-    def look(_times: Any, run: Any) -> list[Component]:
-        return _draw_run(current.run_key_of(run))
+    def look(_times: Any, run_key: Any) -> list[Component]:
+        return _draw_run(current.run_key_of(run_key))
 
 
 def _draw_run(run_key: str) -> list[Component]:
     """Look at the job of a run, and draw what is seen."""
-    folder = current.runs().folder_of(run_key)
+    folder = current.runs_of_app().trace_folder_of(run_key)
     if folder is None or not folder.is_dir():
         return [dmc.Card(html.P(NOT_A_FOLDER), className="card prose")]
-    return draw(current.runs().watched_jobs.look(folder))
+    return draw(current.runs_of_app().watched_jobs.look(folder))
 
 
 def draw(view: JobView) -> list[Component]:
@@ -81,8 +81,8 @@ def draw(view: JobView) -> list[Component]:
         html.P(headline, className="summary prose alarm" if stall else "summary prose"),
         dmc.Card(_draw_ranks(status, culprits), className="card"),
     ]
-    if view.news:
-        sections.append(dmc.Card(_draw_news(view.news), className="card"))
+    if view.timed_news:
+        sections.append(dmc.Card(_draw_news(view.timed_news), className="card"))
     return sections
 
 

@@ -72,17 +72,17 @@ def _link_to_loss(store: Store, point: dict[str, Any]) -> str | None:
 
 
 WATERFALL: Final = ChartCard(
-    name="waterfall",
+    card_id="waterfall",
     title="Where the time went",
     explanation="From total rank time down to parallel efficiency, each loss by its cause, after "
     "POP.",
     draw=lambda store, theme: overview.waterfall(store.report.efficiency, theme),
     height_px=300,
     link_from_mark=_link_to_loss,
-    span={"base": 12, "md": 5},
+    grid_columns={"base": 12, "md": 5},
 )
 RESIDUALS: Final = ChartCard(
-    name="overview-lateness",
+    card_id="overview-lateness",
     title=stragglers.MAP_TITLE,
     explanation=stragglers.MAP_EXPLANATION,
     draw=_draw_map,
@@ -96,10 +96,12 @@ RESIDUALS_BY_HOST: Final = replace(
     "median. A mean over the host would hide a single rank.",
 )
 STEPS: Final = ChartCard(
-    name="overview-parts",
+    card_id="overview-parts",
     title="Step time by category",
     explanation="Time of the mean rank per step, by the category it belongs to.",
-    draw=lambda store, theme: overview.step_parts(store.times, theme, of_hosts=store.uses_devices),
+    draw=lambda store, theme: overview.step_parts(
+        store.category_times, theme, of_hosts=store.uses_devices
+    ),
     height_px=230,
     link_from_mark=links.to_step_of_mark,
 )

@@ -15,7 +15,7 @@ from tracelens.model.inert import clean
 from tracelens.scaling import Point, Scaling, curves, messages
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import chart, fields, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard
+from tracelens_dashboard.components.chart import HALF_WIDTH, ChartCard
 from tracelens_dashboard.figures import scaling
 from tracelens_dashboard.figures.drawing import Drawing, empty
 from tracelens_dashboard.ids import aria
@@ -68,23 +68,23 @@ def _draw_scaling(draw: Callable[[Scaling, Theme], Drawing]) -> Callable[..., Dr
 
 
 FACTORS: Final = ChartCard(
-    name="scaling-factors",
+    card_id="scaling-factors",
     title="Efficiency and its factors",
     explanation="Efficiency against the smallest run: the product of POP's factors, each as a "
     "share of the smallest run's.",
     draw=_draw_scaling(scaling.factors),
     height_px=360,
     inputs=CONTROLS,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 STEPS: Final = ChartCard(
-    name="scaling-steps",
+    card_id="scaling-steps",
     title="Step time by size",
     explanation="The length of a step; a forecast is hollow, with its 95 % interval.",
     draw=_draw_scaling(scaling.steps),
     height_px=320,
     inputs=CONTROLS,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 CARDS: Final[tuple[ChartCard, ...]] = (FACTORS, STEPS)
 
@@ -94,7 +94,7 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title(TITLE, EXPLANATION)
     if selection.is_served_alone(store.run_key):
         return heading.page_in_words([title], ALONE, identity="no-scaling")
-    controls = _lay_out_controls(current.runs().list_entries())
+    controls = _lay_out_controls(current.runs_of_app().list_entries())
     return html.Div(
         [
             html.Div([title, controls], className="page-heading"),
@@ -119,7 +119,7 @@ def register(app: Dash) -> None:
         describers = (messages.explain_loss, messages.advice, messages.scope)
         lines = [*(describe(comparison) for describe in describers), *messages.cautions(comparison)]
         unread_count = sum(
-            current.runs().find_glance(entry) is None for entry in _find_entries(run_ids)
+            current.runs_of_app().find_glance(entry) is None for entry in _find_entries(run_ids)
         )
         lines += [UNREAD.format(count=text.count(unread_count, "run"))] if unread_count else []
         return [
@@ -130,8 +130,8 @@ def register(app: Dash) -> None:
 
 def _lay_out_controls(entries: list[Entry]) -> Component:
     """Return the fields for the runs, what they differ in, the kind of scaling, and forecasts."""
-    run_choices = [(entry.id, text.clean_name(entry.name)) for entry in entries]
-    run_ids = [entry.id for entry in entries[:MOST_RUNS]]
+    run_choices = [(entry.run_key, text.clean_name(entry.name)) for entry in entries]
+    run_ids = [entry.run_key for entry in entries[:MOST_RUNS]]
     options = {"searchable": True, "clearable": True, "limit": 100, "maw": 640}
     runs_field = fields.multi_select(
         CHOSEN, run_choices, "runs to compare", value=run_ids, **options
@@ -161,7 +161,7 @@ def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any
     points = [
         point
         for entry in _find_entries(chosen_ids)
-        if (point := _measure(entry.path, text.clean_name(entry.name), entry.changed_ns))
+        if (point := _measure(entry.path, text.clean_name(entry.name), entry.modified_ns))
     ]
     sizes = re.findall(r"\b\d{1,7}\b", forecast_text) if isinstance(forecast_text, str) else []
     return curves(
@@ -174,7 +174,7 @@ def _compare_sizes(chosen_ids: Any, grouping: Any, kind: Any, forecast_text: Any
 
 def _find_entries(chosen_ids: Any) -> list[Entry]:
     run_ids = chosen_ids[:MOST_RUNS] if isinstance(chosen_ids, list) else []
-    return [entry for entry in map(current.runs().find_entry, run_ids) if entry]
+    return [entry for entry in map(current.runs_of_app().find_entry, run_ids) if entry]
 
 
 @lru_cache(4 * MOST_RUNS)

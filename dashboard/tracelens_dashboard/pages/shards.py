@@ -11,7 +11,13 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens_dashboard.components import chart, fields, finding_card, heading
-from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables, rank_count
+from tracelens_dashboard.components.chart import (
+    HALF_WIDTH,
+    ChartCard,
+    fit_rows,
+    from_tables,
+    rank_count,
+)
 from tracelens_dashboard.figures import shards
 from tracelens_dashboard.view import finding_pages, links
 
@@ -62,15 +68,17 @@ def _draw_loads(store: Store, theme: Theme, marked: Any = None) -> Drawing:
 
 def _draw_tensors(store: Store, theme: Theme, chosen_shard: Any) -> Drawing:
     shard = int(chosen_shard) if str(chosen_shard).isdecimal() else 0
-    placements = store.table("placements")
+    placements = store.analysis_table("placements")
     mean_bytes = None if placements.is_empty() else float(placements["mean_bytes"][0])
-    return shards.tensor_bars(store.table("tensors"), shard, mean_bytes, theme)
+    return shards.tensor_bars(store.analysis_table("tensors"), shard, mean_bytes, theme)
 
 
 def draw_heaviest_shard(store: Store, theme: Theme) -> Drawing:
     """Draw the tensors of the shard that carries most, for the report."""
     if store.run.loads.is_empty():
-        return shards.tensor_bars(store.table("tensors"), shard=0, mean_bytes=None, theme=theme)
+        return shards.tensor_bars(
+            store.analysis_table("tensors"), shard=0, mean_bytes=None, theme=theme
+        )
     return _draw_tensors(store, theme, _heaviest_shard(store))
 
 
@@ -86,7 +94,7 @@ def _link_to_pair(store: Store, point: dict[str, Any]) -> str | None:
 
 def _link_to_tensor(store: Store, point: dict[str, Any]) -> str | None:
     shard, row_index = _read_pair(point)
-    tensors = store.table("tensors")
+    tensors = store.analysis_table("tensors")
     if tensors.is_empty() or row_index < 0:
         return None
     return _link_to_longest(store, tensors.filter(pl.col("shard") == shard).slice(row_index, 1))
@@ -120,7 +128,7 @@ def _link_to_longest(store: Store, requests: pl.DataFrame, **constraints: Any) -
 
 
 LOADS: Final = ChartCard(
-    name="shard-dots",
+    card_id="shard-dots",
     title="Load per shard",
     explanation="Bytes, requests, queue and service time of each shard beside the mean (dotted).",
     draw=_draw_loads,
@@ -133,19 +141,19 @@ LOADS: Final = ChartCard(
     ),
     inputs=(Input(MARKED, "data"),),
     link_from_mark=_link_to_shard,
-    scrolls=True,
+    is_scrollable=True,
 )
 TRAFFIC: Final = ChartCard(
-    name="shard-traffic",
+    card_id="shard-traffic",
     title="Bytes between workers and shards",
     explanation="Bytes that each worker exchanged with each shard, both ways.",
     draw=lambda store, theme: shards.traffic(store.run.traffic, theme),
     height_px=fit_rows(rank_count, frame_px=110, row_px=ROW_PX, least_px=320, most_px=MOST_PX),
     link_from_mark=_link_to_pair,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 TENSORS: Final = ChartCard(
-    name="shard-tensors",
+    card_id="shard-tensors",
     title="Tensors per shard",
     explanation="Bytes per step of a shard's largest tensors, and what of the shard they are.",
     draw=_draw_tensors,
@@ -153,10 +161,10 @@ TENSORS: Final = ChartCard(
     inputs=(Input(CHOSEN, "value"),),
     link_from_mark=_link_to_tensor,
     lay_out_choice=_choose_shard,
-    span=HALF,
+    grid_columns=HALF_WIDTH,
 )
 PLACEMENTS: Final = ChartCard(
-    name="shard-placements",
+    card_id="shard-placements",
     title="Variable placement",
     explanation="Bytes of the fullest shard under other placements. Effective shards: mean load "
     "over max load, times their number.",
@@ -164,14 +172,14 @@ PLACEMENTS: Final = ChartCard(
     height_px=240,
 )
 STALENESS: Final = ChartCard(
-    name="shard-staleness",
+    card_id="shard-staleness",
     title="Staleness and fairness",
     explanation="How many updates of others came between a worker's read and its own update, and "
     "how often each worker gets its turn.",
     draw=from_tables(shards.staleness, "asynchrony"),
     height_px=fit_rows(rank_count, frame_px=130, row_px=ROW_PX, least_px=LEAST_PX, most_px=MOST_PX),
     link_from_mark=_link_to_worker,
-    scrolls=True,
+    is_scrollable=True,
 )
 CARDS: Final[tuple[ChartCard, ...]] = (LOADS, TRAFFIC, TENSORS, PLACEMENTS, STALENESS)
 
@@ -200,8 +208,8 @@ def _select_cards(store: Store) -> list[ChartCard]:
     """Choose the cards by the data of the run: requests, named tensors, asynchronous workers."""
     cards: list[ChartCard] = []
     if not store.run.loads.is_empty():
-        if store.table("tensors").is_empty():
-            cards = [LOADS, TRAFFIC, replace(PLACEMENTS, span=HALF)]
+        if store.analysis_table("tensors").is_empty():
+            cards = [LOADS, TRAFFIC, replace(PLACEMENTS, grid_columns=HALF_WIDTH)]
         else:
             cards = [LOADS, TRAFFIC, TENSORS, PLACEMENTS]
-    return cards if store.table("asynchrony").is_empty() else [*cards, STALENESS]
+    return cards if store.analysis_table("asynchrony").is_empty() else [*cards, STALENESS]

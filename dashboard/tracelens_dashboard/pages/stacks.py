@@ -69,10 +69,10 @@ def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
     if not isinstance(frame_name, str):
         frames = stacks.list_frames(*peer_stacks.measure_stacks(store, comparison))
         frame_name = "" if frames.is_empty() else str(frames["frame"][0])
-    window, ranks = comparison.window, (comparison.rank, *comparison.peers)
+    window, ranks = comparison.window, (comparison.rank, *comparison.peer_ranks)
     shares_by_rank = {
         rank: stacks.measure_share_over_time(
-            store.samples(rank), frame_name, window, sampled_stacks.BINS
+            store.samples_of_rank(rank), frame_name, window, sampled_stacks.BIN_COUNT
         )
         for rank in ranks
         if frame_name
@@ -90,7 +90,7 @@ def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
 
 
 CALLS: Final = ChartCard(
-    name="stack-calls",
+    card_id="stack-calls",
     title="Calls (red: longer than on peers)",
     explanation="Who called whom; width: time on the stack.",
     draw=_draw_calls,
@@ -98,7 +98,7 @@ CALLS: Final = ChartCard(
     inputs=CHOICES,
 )
 FUNCTIONS: Final = ChartCard(
-    name="stack-frames",
+    card_id="stack-frames",
     title="Functions by residual against peers",
     explanation="Self time of functions here minus the median peer's.",
     draw=_draw_functions,
@@ -106,7 +106,7 @@ FUNCTIONS: Final = ChartCard(
     inputs=CHOICES,
 )
 TIMES: Final = ChartCard(
-    name="stack-times",
+    card_id="stack-times",
     title="Time on the stack",
     explanation="When the chosen function was on the stack of which rank.",
     draw=_draw_times,
@@ -144,7 +144,7 @@ def layout(store: Store, view: ViewState) -> Component:
 def register(app: Dash) -> None:
     """Let a click on a frame choose it; follow a run that grows."""
     for card in (CALLS, FUNCTIONS):
-        _register_choice(app, card.name)
+        _register_choice(app, card.card_id)
 
     @app.callback(
         Output(VIEW, "data"),
@@ -152,9 +152,9 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def renew(run: Any, search: Any) -> list[int]:
-        current.stop_unless(bool(current.edition(run)))
-        window = _find_window(current.store(run), state.read(search))
+    def renew(run_key: Any, query_string: Any) -> list[int]:
+        current.prevent_update_unless(bool(current.edition_number_of(run_key)))
+        window = _find_window(current.store_of_run(run_key), state.read(query_string))
         return [window.start_ns, window.end_ns]
 
 
@@ -166,8 +166,10 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         Input(ids.part(chart_name, "graph"), "clickData"),
         prevent_initial_call=True,
     )
-    def choose_mark(click: Any) -> str:
-        return _read_frame(current.stop_unless(chart.clicked_point(click)).get("customdata"))
+    def choose_mark(click_data: Any) -> str:
+        return _read_frame(
+            current.prevent_update_unless(chart.clicked_point(click_data)).get("customdata")
+        )
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
@@ -175,15 +177,15 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         State(ids.part(chart_name, "rows"), "rowData"),
         prevent_initial_call=True,
     )
-    def choose_row(cell: Any, rows: Any) -> str:
-        row_index = current.stop_unless(chart.clicked_row(cell))
+    def choose_row(clicked_cell: Any, rows: Any) -> str:
+        row_index = current.prevent_update_unless(chart.clicked_row(clicked_cell))
         row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))
 
 
 def _read_frame(value: Any) -> str:
     is_frame = isinstance(value, str) and 0 < len(value) <= LONGEST_FRAME
-    return str(current.stop_unless(value if is_frame else None))
+    return str(current.prevent_update_unless(value if is_frame else None))
 
 
 def _lay_out_controls(store: Store, view: ViewState) -> Component:
@@ -192,7 +194,7 @@ def _lay_out_controls(store: Store, view: ViewState) -> Component:
     rank_choices = [
         (str(sampled_rank), f"rank {sampled_rank}") for sampled_rank in store.sampled_ranks
     ]
-    names = (peer_stacks.ALL_TIME, *store.times.categories)
+    names = (peer_stacks.ALL_TIME, *store.category_times.categories)
     phase_choices = [(name, name_of(name)) for name in names]
     phase = peer_stacks.choose_phase(store, rank)
     return dmc.Group(

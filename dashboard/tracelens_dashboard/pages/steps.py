@@ -42,13 +42,13 @@ NO_STEPS: Final = (
 
 def _choose_measure(store: Store) -> Component:
     """Return the select; categories that never occur are not offered."""
-    names = [WHOLE_STEP, COMPUTE_TIME, *store.times.categories]
+    names = [WHOLE_STEP, COMPUTE_TIME, *store.category_times.categories]
     return fields.select(MEASURE, [(name, name_of(name)) for name in names], "what is measured")
 
 
 def select_categories(store: Store, measure: str | None) -> tuple[str, ...]:
     """Return the categories that a measure sums up; all of them for one that is not known."""
-    categories = store.times.categories
+    categories = store.category_times.categories
     if measure == COMPUTE_TIME:
         return tuple(name for name in categories if name in OWN_CATEGORIES)
     return (measure,) if measure in categories else categories
@@ -69,20 +69,21 @@ def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
         for finding in store.report.findings
         if finding.steps
     ]
-    times = store.step_times(select_categories(store, measure))
+    times = store.measure_step_times(select_categories(store, measure))
     step_regimes = regimes.find_regimes(times.median_ns)
     return step_durations.over_run(times, step_regimes, marks, name_measure(measure), theme)
 
 
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
     """Draw whole steps over the run, without marks of findings, for the report."""
-    times = store.step_times(store.times.categories)
-    return step_durations.over_run(times, regimes.find_regimes(times.median_ns), [], "step", theme)
+    times = store.measure_step_times(store.category_times.categories)
+    step_regimes = regimes.find_regimes(times.median_ns)
+    return step_durations.over_run(times, step_regimes, marks=[], measure_name="step", theme=theme)
 
 
 def _make_grid(store: Store, measure: str | None) -> StepGrid:
     categories = select_categories(store, measure)
-    return StepGrid.from_times(store.times, categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
+    return StepGrid.from_times(store.category_times, categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
 
 
 def _draw_map(
@@ -93,7 +94,7 @@ def _draw_map(
 
 
 def _draw_distribution(store: Store, theme: Theme, measure: str | None) -> Drawing:
-    times = store.step_times(select_categories(store, measure))
+    times = store.measure_step_times(select_categories(store, measure))
     return step_durations.distribution(times, name_measure(measure), theme)
 
 
@@ -114,7 +115,7 @@ def _link_to_example(store: Store, point: dict[str, Any]) -> str | None:
 
 
 SERIES: Final = ChartCard(
-    name="step-series",
+    card_id="step-series",
     title="Step time over the run",
     explanation="The median and the slowest rank of each step. A regime is a part of the run whose "
     "step time keeps another level.",
@@ -124,7 +125,7 @@ SERIES: Final = ChartCard(
     link_from_mark=_link_to_point,
 )
 MAP: Final = ChartCard(
-    name="step-map",
+    card_id="step-map",
     title="Step time by rank and step",
     explanation="The longest step of each cell. The scale ends at 2.5 times the median step at "
     "most, so a few warm-up steps do not use its colours up.",
@@ -133,17 +134,17 @@ MAP: Final = ChartCard(
     inputs=(Input(MEASURE, "value"), Input(MARKED, "data")),
     link_from_mark=_link_to_cell,
     link_states=(State(MEASURE, "value"),),
-    span={"base": 12, "lg": 7},
+    grid_columns={"base": 12, "lg": 7},
 )
 DISTRIBUTION: Final = ChartCard(
-    name="step-spread",
+    card_id="step-spread",
     title="Step time distribution",
     explanation="How many steps of ranks lasted how long, with p50, p90 and p99.",
     draw=_draw_distribution,
     height_px=fit_rows(rank_count, frame_px=100, row_px=30, least_px=240, most_px=440),
     inputs=(Input(MEASURE, "value"),),
     link_from_mark=_link_to_example,
-    span={"base": 12, "lg": 5},
+    grid_columns={"base": 12, "lg": 5},
 )
 CARDS: Final[tuple[ChartCard, ...]] = (SERIES, MAP, DISTRIBUTION)
 
@@ -159,7 +160,7 @@ def _lay_out_findings(store: Store, _view: ViewState) -> Component:
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
     title = heading.page_title(TITLE, EXPLANATION)
-    if not store.times.steps:
+    if not store.category_times.steps:
         return heading.page_in_words([title], NO_STEPS)
     return html.Div(
         [

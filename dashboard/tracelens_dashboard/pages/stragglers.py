@@ -31,7 +31,7 @@ COMPUTE_TIME: Final = "compute time"
 
 
 def _choose_phase(store: Store, _view: ViewState) -> Component:
-    phases = [name for name in OWN_CATEGORIES if name in store.times.categories]
+    phases = [name for name in OWN_CATEGORIES if name in store.category_times.categories]
     return fields.select(
         PHASE, [(name, name_of(name)) for name in (COMPUTE_TIME, *phases)], "phase"
     )
@@ -40,7 +40,7 @@ def _choose_phase(store: Store, _view: ViewState) -> Component:
 def _draw_map(
     store: Store, theme: Theme, phase: str | None = None, marked: list[int] | None = None
 ) -> Drawing:
-    residuals = store.residuals_in(phase) if phase in OWN_CATEGORIES else store.residuals
+    residuals = store.residuals_of_category(phase) if phase in OWN_CATEGORIES else store.residuals
     return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)
 
 
@@ -49,7 +49,7 @@ def _link_to_cell(store: Store, point: dict[str, Any]) -> str:
 
 
 MAP: Final = ChartCard(
-    name="late-map",
+    card_id="late-map",
     title=stragglers.MAP_TITLE,
     explanation=stragglers.MAP_EXPLANATION,
     draw=_draw_map,
@@ -57,15 +57,17 @@ MAP: Final = ChartCard(
     inputs=(Input(PHASE, "value"), Input(MARKED, "data")),
     link_from_mark=_link_to_cell,
     lay_out_choice=_choose_phase,
-    span={"base": 12, "lg": 7},
+    grid_columns={"base": 12, "lg": 7},
 )
 BARS: Final = ChartCard(
-    name="late-bars",
+    card_id="late-bars",
     title="Residual by phase",
     explanation="The mean residual per step of the worst ranks, by the phase it is in.",
-    draw=lambda store, theme: stragglers.by_category(store.residuals, store.residuals_in, theme),
+    draw=lambda store, theme: stragglers.by_category(
+        store.residuals, store.residuals_of_category, theme
+    ),
     height_px=fit_rows(rank_count, frame_px=100, row_px=34, least_px=240, most_px=440),
-    span={"base": 12, "lg": 5},
+    grid_columns={"base": 12, "lg": 5},
 )
 CARDS: Final[tuple[ChartCard, ...]] = (MAP, BARS)
 

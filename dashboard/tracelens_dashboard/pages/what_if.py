@@ -48,7 +48,7 @@ MOST_SPANS: Final = 2_000_000  # a replay of them takes some ten seconds to make
 MOST_SPANS_UNASKED: Final = 200_000  # up to so many, all edits are tried without being asked for
 FULL_PERCENT: Final = 100  # of a phase
 LEAST_PHASE_SHARE: Final = 0.005  # of all time: a phase with less has no slider
-LEAST_CHANGE: Final = 0.01  # of a step: with less it is as it was
+MIN_CHANGE_SHARE: Final = 0.01  # of a step: with less it is as it was
 LOWEST_POWER, HIGHEST_POWER = -2, 3  # of two, that sliders reach
 NO_STEPS: Final = (
     "This trace has no steps on all its workers: there is nothing to replay. Hooks of frameworks "
@@ -109,7 +109,7 @@ def _link_to_edit(store: Store, point: dict[str, Any]) -> str | None:
 
 
 BOTH: Final = ChartCard(
-    name="what-if-both",
+    card_id="what-if-both",
     title="One step, before and after",
     explanation="What ranks do in a step: replayed as it was, and below with the edits. The step "
     "is over on all ranks at the dotted line.",
@@ -124,7 +124,7 @@ BOTH: Final = ChartCard(
     lay_out_choice=_choose_step,
 )
 EVERY: Final = ChartCard(
-    name="what-if-every",
+    card_id="what-if-every",
     title="What every single edit would save",
     explanation="The mean step's saving by each edit alone, with its 95 % interval; they do not "
     "add up.",
@@ -146,7 +146,7 @@ def layout(store: Store, view: ViewState) -> Component:
     if span_count > MOST_SPANS:
         refusal = TOO_LARGE.format(spans=f"{span_count:,}", name=text.clean_name(store.name))
         return heading.page_in_words([title], refusal, identity="no-replay")
-    edits = view.edits or _suggest_edits(store)
+    edits = view.replay_edits or _suggest_edits(store)
     controls = _lay_out_controls(store, edits)
     answer_box = html.Div(id=ANSWER, className="verdict", role="status")
     grid_columns = [dmc.GridCol(part, span=12) for part in (controls, answer_box)]
@@ -166,12 +166,12 @@ def register(app: Dash) -> None:
     )
     def collect(_values: Any, before: Any) -> list[str]:
         edits = edits_of(_read_controls(ctx.inputs_list[0]))
-        current.stop_unless(edits != before)
+        current.prevent_update_unless(edits != before)
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
-    def answer(edits: Any, run: Any) -> list[Component]:
-        return _answer_edits(current.store(run), _read_edits(edits))
+    def answer(edits: Any, run_key: Any) -> list[Component]:
+        return _answer_edits(current.store_of_run(run_key), _read_edits(edits))
 
 
 def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -260,9 +260,11 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
 
 def _select_phases(store: Store) -> list[str]:
     """Return the phases of ranks' own work that take enough time for a slider."""
-    total_ns = float(np.nansum(store.times.sum_time_ns(store.times.categories)))
+    total_ns = float(np.nansum(store.category_times.sum_time_ns(store.category_times.categories)))
     least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
-    time_by_phase = {phase: np.nansum(store.times.sum_time_ns([phase])) for phase in OWN_CATEGORIES}
+    time_by_phase = {
+        phase: np.nansum(store.category_times.sum_time_ns([phase])) for phase in OWN_CATEGORIES
+    }
     return [phase for phase, ns in time_by_phase.items() if float(ns) > least_ns]
 
 
@@ -354,7 +356,7 @@ def _find_step(replay: Replay, edits: Sequence[str], asked_step: Any) -> int:
     if asked_step in steps:
         return steps.index(asked_step)
     savings_ns = replay.measure_savings_ns(*edits)  # [step]
-    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_times_ns)
+    least_ns = MIN_CHANGE_SHARE * replay.graph.measure_steps_ns(replay.graph.baseline_times_ns)
     changed_indexes = np.flatnonzero(np.abs(savings_ns) > least_ns)
     step_indexes = changed_indexes if len(changed_indexes) else np.arange(len(savings_ns))
     indexes_by_saving = step_indexes[np.argsort(savings_ns[step_indexes], kind="stable")]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Read = Callable[[Path, OnProgress], Trace]
     FilesState = tuple[str | None, int]  # the files' digest, and when their folder changed (ns)
 
-MOST_OPEN: Final = 8
+MAX_OPEN_RUNS: Final = 8
 _MOST_PARTS: Final = 64
 MOST_HELD_BYTES: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
 
@@ -63,9 +63,9 @@ class Stage:
 
     kind: Kind = "new"
     activity: str = ""
-    done_count: int = 0
-    total_count: int = 0
-    failure: str = ""
+    done_part_count: int = 0
+    total_part_count: int = 0
+    failure_sentence: str = ""
 
     @property
     def is_under_way(self) -> bool:
@@ -81,19 +81,19 @@ QUEUED: Final = Stage("queued")
 class Entry:
     """A run, or a part of one, which has its key as id; `lock` guards its stage."""
 
-    id: str
+    run_key: str
     name: str
     path: Path
     choice: Choice = EVERYTHING
     stage: Stage = NEW
     lock: Lock = field(default_factory=Lock)
     opening_ended: Event = field(default_factory=Event)  # set while its opening is not under way
-    is_awaited: bool = False  # by a page, so that it is kept open
+    is_awaited_by_page: bool = False  # by a page, so that it is kept open
     is_recorded: bool = False  # still, when it was looked at
     state_at_failure: FilesState | None = None  # of the files that could not be read
 
     @property
-    def changed_ns(self) -> int:
+    def modified_ns(self) -> int:
         """When the run's folder changed last; 0 if it is gone."""
         try:
             return self.path.stat().st_mtime_ns
@@ -104,7 +104,7 @@ class Entry:
     def files_state(self) -> FilesState:
         """A value that changes when its files do."""
         try:
-            return fingerprint(self.path), self.changed_ns
+            return fingerprint(self.path), self.modified_ns
         except OSError:
             return None, 0
 
@@ -121,7 +121,7 @@ class Entry:
 
     def fail(self, sentence: str) -> None:
         """Note why it cannot be shown."""
-        self.stage = Stage("failed", failure=sentence)
+        self.stage = Stage("failed", failure_sentence=sentence)
         self.state_at_failure = self.files_state
 
 
@@ -162,11 +162,11 @@ class Runs:
             TraceNotFound: there is nothing at one of the paths.
         """
         self._folders = tuple(folders)
-        self._read = read
-        self._indexed = indexed
+        self._read_trace = read
+        self._uses_indexes = indexed
         self._most_held_bytes = most_held_bytes
         self._lock = Lock()
-        self._open_by_id: OrderedDict[str, OpenRun] = OrderedDict()
+        self._open_run_by_id: OrderedDict[str, OpenRun] = OrderedDict()
         self._worker = Worker(self._read_in_turn)
         self._glance_by_id: dict[str, tuple[FilesState, Glance]] = {}  # of runs without an index
         self._entry_by_id: dict[str, Entry] = {}
@@ -206,7 +206,7 @@ class Runs:
         distinct_paths = list(dict.fromkeys(folder_paths))
         name_by_path = dict(zip(distinct_paths, short_names(distinct_paths), strict=True))
         return {
-            entry.id: name_by_path[folder_path]
+            entry.run_key: name_by_path[folder_path]
             for entry, folder_path in zip(entries, folder_paths, strict=True)
         }
 
@@ -233,7 +233,7 @@ class Runs:
 
     def _entry_of_part(self, entry: Entry, run_selection: Selection) -> Entry:
         """Return the entry of a selection, the same for all who ask; the latest are kept."""
-        key = str(run_selection.key)
+        key = str(run_selection.address_key)
         with self._lock:
             if key not in self._part_by_key:
                 self._part_by_key[key] = Entry(key, entry.name, entry.path, run_selection.choice)
@@ -242,17 +242,17 @@ class Runs:
                 self._part_by_key.popitem(last=False)
             return self._part_by_key[key]
 
-    def open(self, entry: Entry, patience_s: float = 0.0) -> Store | None:
+    def open_store(self, entry: Entry, patience_s: float = 0.0) -> Store | None:
         """Return a run opened; None while it is being read, or where that failed (`entry.stage`)."""
         with entry.lock:
             store = self._open_store(entry) or self._open_index(entry)
             if store:
                 return store
-            if entry.stage == NEW or (entry.stage == QUEUED and not entry.is_awaited):
+            if entry.stage == NEW or (entry.stage == QUEUED and not entry.is_awaited_by_page):
                 entry.stage = QUEUED
                 entry.opening_ended.clear()
                 self._worker.add_urgent(entry)
-            entry.is_awaited = entry.stage.is_under_way
+            entry.is_awaited_by_page = entry.stage.is_under_way
         entry.opening_ended.wait(patience_s)
         return self._open_store(entry)
 
@@ -265,11 +265,11 @@ class Runs:
         with self._survey_lock:
             self.is_surveying = enabled
             for entry in self._worker.backlog:
-                if entry.stage == QUEUED and not entry.is_awaited:
+                if entry.stage == QUEUED and not entry.is_awaited_by_page:
                     entry.stage = NEW
             entries = self.list_entries() if enabled else []
             unread = [entry for entry in entries if self._is_unread(entry)]
-            unread.sort(key=lambda entry: -entry.changed_ns)
+            unread.sort(key=lambda entry: -entry.modified_ns)
             for entry in unread:
                 entry.stage = QUEUED
                 entry.opening_ended.clear()
@@ -294,7 +294,10 @@ class Runs:
         self._worker.close()
         self.watched_jobs.close()
         with self._lock:
-            stores = [self.only_store, *(open_run.store for open_run in self._open_by_id.values())]
+            stores = [
+                self.only_store,
+                *(open_run.store for open_run in self._open_run_by_id.values()),
+            ]
         threads = [store.refinement_thread for store in stores if store]
         threads += [follower.reading_thread for follower in list(self._follower_by_id.values())]
         for thread in threads:
@@ -303,14 +306,14 @@ class Runs:
 
     def find_glance(self, entry: Entry) -> Glance | None:
         """Return a run at a glance; None where it has to be read first, or its files changed."""
-        open_run = self._open_by_id.get(entry.id)
+        open_run = self._open_run_by_id.get(entry.run_key)
         if open_run:
             return Glance.from_run(open_run.store.run)
-        index_glance = opening.read_glance(entry.path) if self._indexed else None
-        files_state, glance = self._glance_by_id.get(entry.id, (None, None))
+        index_glance = opening.read_glance(entry.path) if self._uses_indexes else None
+        files_state, glance = self._glance_by_id.get(entry.run_key, (None, None))
         return index_glance or (glance if glance and files_state == entry.files_state else None)
 
-    def folder_of(self, run_key: str) -> Path | None:
+    def trace_folder_of(self, run_key: str) -> Path | None:
         """Return the folder of a run that is served; None where it was not read from a path."""
         if self.only_store:  # a part of it lies in the same folder
             return self.only_store.path
@@ -332,19 +335,21 @@ class Runs:
         return follower is not None and follower.was_recorded
 
     def _read_again(self, run_id: str, path: Path) -> None:
-        store = Store.open(path, lambda: self._read(path, _ignore_progress), run_key=run_id or None)
+        store = Store.open(
+            path, lambda: self._read_trace(path, _ignore_progress), run_key=run_id or None
+        )
         store.refine()
         if self.only_store:
             self.only_store = store
         elif entry := self._entry_by_id.get(run_id):
-            self._keep(entry, store)
+            self._keep_open(entry, store)
 
     def _follow(self, run_id: str, path: Path | None) -> None:
         follower = follow(path) if path and run_id not in self._follower_by_id else None
         if follower:
             self._follower_by_id[run_id] = follower
 
-    def retry(self, entry: Entry) -> None:
+    def retry_opening(self, entry: Entry) -> None:
         """Let a run that could not be read be tried again."""
         with entry.lock:
             if entry.stage.kind == "failed":
@@ -352,40 +357,42 @@ class Runs:
 
     def _open_store(self, entry: Entry) -> Store | None:
         with self._lock:
-            if entry.id not in self._open_by_id:
+            if entry.run_key not in self._open_run_by_id:
                 return None
-            self._open_by_id.move_to_end(entry.id)
-            return self._open_by_id[entry.id].store
+            self._open_run_by_id.move_to_end(entry.run_key)
+            return self._open_run_by_id[entry.run_key].store
 
     def _open_index(self, entry: Entry) -> Store | None:
-        if not self._indexed or entry.stage.is_under_way or not entry.choice.is_whole_run:
+        if not self._uses_indexes or entry.stage.is_under_way or not entry.choice.is_whole_run:
             return None
-        store = Store.from_index(entry.path, entry.id)
+        store = Store.from_index(entry.path, entry.run_key)
         if store:
             store.refine()
-            self._keep(entry, store)
+            self._keep_open(entry, store)
         return store
 
-    def _keep(self, entry: Entry, store: Store) -> None:
+    def _keep_open(self, entry: Entry, store: Store) -> None:
         """Keep a run open, and close those that were not asked for the longest."""
-        if entry.choice.is_whole_run and self._indexed:
-            self._follow(entry.id, entry.path)
+        if entry.choice.is_whole_run and self._uses_indexes:
+            self._follow(entry.run_key, entry.path)
         entry.stage = NEW
         with self._lock:
-            self._open_by_id[entry.id] = OpenRun(store, store.held_bytes)
-            while len(self._open_by_id) > 1 and self._holds_too_much():
-                self._open_by_id.popitem(last=False)
+            self._open_run_by_id[entry.run_key] = OpenRun(store, store.held_bytes)
+            while len(self._open_run_by_id) > 1 and self._holds_too_much():
+                self._open_run_by_id.popitem(last=False)
 
     def _holds_too_much(self) -> bool:
-        held_bytes = sum(open_run.held_bytes for open_run in self._open_by_id.values())
-        return len(self._open_by_id) > MOST_OPEN or held_bytes > self._most_held_bytes
+        held_bytes = sum(open_run.held_bytes for open_run in self._open_run_by_id.values())
+        return len(self._open_run_by_id) > MAX_OPEN_RUNS or held_bytes > self._most_held_bytes
 
     def _read_in_turn(self, entry: Entry) -> None:
         """Read and analyze a run, or part of one, in its turn; a failure is noted as its stage."""
         try:
             if not entry.choice.is_whole_run:
                 self._open_part(entry)
-            elif entry.is_awaited or (entry.stage == QUEUED and not self.find_glance(entry)):
+            elif entry.is_awaited_by_page or (
+                entry.stage == QUEUED and not self.find_glance(entry)
+            ):
                 self._analyze_first(entry)
             elif entry.stage == QUEUED:  # read meanwhile, because a page asked for it
                 entry.stage = NEW
@@ -397,17 +404,17 @@ class Runs:
         finally:
             if entry.stage.kind == "working":
                 entry.fail(f"'{entry.name}' could not be opened; the terminal has the details.")
-            entry.is_awaited = False
+            entry.is_awaited_by_page = False
             entry.opening_ended.set()
 
     def _analyze_first(self, entry: Entry) -> None:
         """Analyze a run for the first time; keep its glance, and it open if a page waits."""
         progress: Progress = partial(entry.track_progress, check=self._worker.raise_if_closed)
         store = self._analyze(entry, progress)
-        self._glance_by_id[entry.id] = entry.files_state, Glance.from_run(store.run)
-        if entry.is_awaited:
+        self._glance_by_id[entry.run_key] = entry.files_state, Glance.from_run(store.run)
+        if entry.is_awaited_by_page:
             store.refine()
-            self._keep(entry, store)
+            self._keep_open(entry, store)
         entry.stage = NEW
 
     def _analyze(self, entry: Entry, progress: Progress) -> Store:
@@ -415,14 +422,14 @@ class Runs:
 
         def read() -> Trace:
             with progress("reading") as on_progress:
-                return self._read(entry.path, on_progress)
+                return self._read_trace(entry.path, on_progress)
 
-        path = entry.path if self._indexed else None
-        return Store.open(path, read, progress, entry.id)
+        path = entry.path if self._uses_indexes else None
+        return Store.open(path, read, progress, entry.run_key)
 
     def _open_part(self, entry: Entry) -> None:
         """Read the run of a selection, if it is not open, and narrow it to the selection."""
-        run_selection = selection.read(entry.id)
+        run_selection = selection.read(entry.run_key)
         whole_run = self._entry_of_run(run_selection.run_id) if run_selection else None
         if whole_run is None:
             raise TraceNotFound("This run is not served any more.")
@@ -431,10 +438,10 @@ class Runs:
         if store is None:
             store = self._analyze(whole_run, progress)
             store.refine()
-            self._keep(whole_run, store)
-        narrowed = store.narrow(entry.choice, progress, entry.id)
+            self._keep_open(whole_run, store)
+        narrowed = store.narrow(entry.choice, progress, entry.run_key)
         narrowed.refine()
-        self._keep(entry, narrowed)
+        self._keep_open(entry, narrowed)
 
 
 def _ignore_progress(_done: int, _total: int) -> None:

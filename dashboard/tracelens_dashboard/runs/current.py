@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 RUNS: Final = "tracelens.runs"  # in the Flask application: Dash shares its pages among all apps
-RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store`
+RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store_of_run`
 PATIENCE_S: Final = 30.0
 BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's key
 
 _Value = TypeVar("_Value")
 
 
-def stop_unless(value: _Value | None) -> _Value:
+def prevent_update_unless(value: _Value | None) -> _Value:
     """Return a value; None and False end the request (PreventUpdate), and the page stays."""
     if value is None or value is False:
         raise PreventUpdate
@@ -36,7 +36,7 @@ def run_key_of(run: Any) -> str:
     return run.partition(BEFORE_EDITION)[0] if isinstance(run, str) else ""
 
 
-def edition(run: Any) -> int:
+def edition_number_of(run: Any) -> int:
     """Number the reading of a run that a page shows; 0 is the first one."""
     digits = run.partition(BEFORE_EDITION)[2] if isinstance(run, str) else ""
     return int(digits) if digits.isdecimal() else 0
@@ -47,24 +47,24 @@ def with_edition(run: str, number: int) -> str:
     return f"{run}{BEFORE_EDITION}{number}"
 
 
-def runs() -> Runs:
+def runs_of_app() -> Runs:
     """Return all runs of the application that is asked."""
     return cast("Runs", current_app.config[RUNS])
 
 
-def store(run: Any) -> Store:
+def store_of_run(run: Any) -> Store:
     """Return the run of a request by its key, with or without an edition.
 
     Raises:
         InvalidArgument: there is no such run, or it is not open any more and takes long to open.
     """
-    served_runs, run_key = runs(), run_key_of(run)
+    served_runs, run_key = runs_of_app(), run_key_of(run)
     if served_runs.only_store and not run_key:
         return served_runs.only_store
     entry = served_runs.find_entry(run_key)
     if entry is None:
         raise InvalidArgument("This run is not served any more: choose another one from the list.")
-    open_store = served_runs.open(entry, PATIENCE_S)
+    open_store = served_runs.open_store(entry, PATIENCE_S)
     if open_store is None:
         raise InvalidArgument("This run has to be read again: reload the page to see the progress.")
     return open_store
@@ -72,13 +72,13 @@ def store(run: Any) -> Store:
 
 def find_store(run: Any) -> Store | None:
     """Return the run that a page compares with; None where there is no such run."""
-    entry = runs().find_entry(run)
-    return runs().open(entry, PATIENCE_S) if entry else None
+    entry = runs_of_app().find_entry(run)
+    return runs_of_app().open_store(entry, PATIENCE_S) if entry else None
 
 
-def name(store: Store) -> str:
+def name_run(store: Store) -> str:
     """Name a run among those that are served."""
-    entry = runs().find_entry(store.run_key)
+    entry = runs_of_app().find_entry(store.run_key)
     return text.clean_name(entry.name if entry else store.name)
 
 

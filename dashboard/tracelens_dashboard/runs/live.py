@@ -30,12 +30,12 @@ _LOOK_EVERY_S: Final = 3.0  # at the files of a run that is complete, however ma
 class Freshness:
     """How what is shown of a run stands to what is on disk.
 
-    `edition` counts how often it was read again; `age_s` is the time since the last reading began,
+    `edition_number` counts how often it was read again; `age_s` is the time since the last one began,
     None for a run that is not recorded any more. `is_missing`: the folder is gone; `is_replaced`:
     it holds other files, `is_unreadable` if these cannot be read.
     """
 
-    edition: int = 0
+    edition_number: int = 0
     age_s: float | None = None
     is_missing: bool = False
     is_replaced: bool = False
@@ -49,13 +49,13 @@ class FolderFollower:
     path: Path
     was_recorded: bool = False  # still, when it was read
     digest_as_read: str | None = None
-    edition: int = 0
+    edition_number: int = 0
     _reading_begun_s: float = field(default_factory=time.monotonic)
     _reading_ended_s: float = field(default_factory=time.monotonic)
     reading_thread: Thread | None = None  # the last one
     _current_digest: str | None = None  # when it was last looked at
     _unreadable_digest: str | None = None  # of files that could not be read
-    _looked_at_s: float = 0.0
+    _last_look_s: float = 0.0
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class FolderFollower:
         # A run that was still recorded is read again; a complete one if other files are there now.
         # A reading begins at the earliest when as much time has passed as the last one took.
         if not self.path.exists():
-            return Freshness(self.edition, is_missing=True)
+            return Freshness(self.edition_number, is_missing=True)
         with self._lock:
             now_s = time.monotonic()
             is_replaced = not self.was_recorded and self._find_digest(now_s) != self.digest_as_read
@@ -81,7 +81,7 @@ class FolderFollower:
                 self.reading_thread.start()
             age_s = now_s - self._reading_begun_s if self.was_recorded else None
             return Freshness(
-                self.edition, age_s, is_replaced=is_replaced, is_unreadable=is_unreadable
+                self.edition_number, age_s, is_replaced=is_replaced, is_unreadable=is_unreadable
             )
 
     @property
@@ -89,8 +89,8 @@ class FolderFollower:
         return self.reading_thread is not None and self.reading_thread.is_alive()
 
     def _find_digest(self, now_s: float) -> str | None:
-        if now_s - self._looked_at_s >= _LOOK_EVERY_S:
-            self._current_digest, self._looked_at_s = fingerprint(self.path), now_s
+        if now_s - self._last_look_s >= _LOOK_EVERY_S:
+            self._current_digest, self._last_look_s = fingerprint(self.path), now_s
         return self._current_digest
 
     def _read(self, read_again: Callable[[], None]) -> None:
@@ -105,7 +105,7 @@ class FolderFollower:
         else:
             self.was_recorded, self._reading_begun_s = was_recorded, begun_s
             self.digest_as_read = self._current_digest = digest
-            self.edition += 1
+            self.edition_number += 1
         finally:
             self._reading_ended_s = time.monotonic()
 

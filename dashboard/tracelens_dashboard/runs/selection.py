@@ -22,7 +22,7 @@ class Selection(NamedTuple):
     choice: Choice = EVERYTHING
 
     @property
-    def key(self) -> str | None:
+    def address_key(self) -> str | None:
         """What addresses call it; None for all of a run that is served alone."""
         ranks_and_steps = zip("rs", self.choice.text_by_option.values(), strict=False)
         parts = [f"~{letter}{ranges}" for letter, ranges in ranks_and_steps if ranges]
@@ -31,7 +31,7 @@ class Selection(NamedTuple):
     def key_in_run(self, run_id: object) -> str | None:
         """Return the key of the same part of another run; None if that is no run's id."""
         other = read(run_id)
-        return Selection(other.run_id, self.choice).key if other else None
+        return Selection(other.run_id, self.choice).address_key if other else None
 
 
 def read(key: object) -> Selection | None:
@@ -39,7 +39,7 @@ def read(key: object) -> Selection | None:
     # A key of None is a run that is served alone.
     match = _KEY.fullmatch(key) if isinstance(key, str) else None
     if match is None:
-        return None if key is not None else Selection(None)
+        return None if key is not None else Selection(run_id=None)
     try:
         return Selection(match[1] or None, Choice.parse(match[2], match[3]))
     except InvalidArgument:

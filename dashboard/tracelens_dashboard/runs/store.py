@@ -57,12 +57,12 @@ class Store:
         self.run = run
         self.run_of_all_ranks = run_of_all_ranks or run  # of which some are shown
         self.run_key = run_key  # what addresses call it, where several runs are served
-        self.source = source
+        self.span_source = source
         self.refinement_thread: Thread | None = None
         self._recorded_spans = RecordedSpans(run, source)
         self.span_names = Names.from_run(run, self._recorded_spans.read)
-        self.open_process = cache_last_results(self._make_tracks, KEPT_GROUPS)
-        self.step_times = cache_last_results(self._measure_steps, KEPT_PROCESSES)
+        self.open_process_tracks = cache_last_results(self._make_tracks, KEPT_GROUPS)
+        self.measure_step_times = cache_last_results(self._measure_steps, KEPT_PROCESSES)
 
     @classmethod
     def from_trace(cls, trace: Trace, report: Report) -> Store:
@@ -102,7 +102,7 @@ class Store:
         Raises:
             InvalidArgument: it has none of them.
         """
-        run_of_all_ranks, source = self.run_of_all_ranks, self.source
+        run_of_all_ranks, source = self.run_of_all_ranks, self.span_source
         if choice.steps is not None:
             with progress("reading"):
                 source = narrowed.select_steps(self._recorded_spans.open_trace(), choice)
@@ -115,8 +115,12 @@ class Store:
     @property
     def held_bytes(self) -> int:
         """Estimate its memory in bytes, without mapped files and decoded blocks."""
-        span_bytes = 0 if isinstance(self.source, Path) else self.report.summary.spans * _SPAN_BYTES
-        residual_bytes = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
+        span_bytes = (
+            0 if isinstance(self.span_source, Path) else self.report.summary.spans * _SPAN_BYTES
+        )
+        residual_bytes = (
+            _CELL_BYTES * len(self.category_times.ranks) * len(self.category_times.steps)
+        )
         return span_bytes + residual_bytes + _estimate_bytes(self.run)
 
     def refine(self) -> None:
@@ -132,7 +136,7 @@ class Store:
     @property
     def path(self) -> Path | None:
         """Where the run was read from; None where it was not read from a path."""
-        return self.source if isinstance(self.source, Path) else self.source.path
+        return self.span_source if isinstance(self.span_source, Path) else self.span_source.path
 
     @property
     def name(self) -> str:
@@ -150,11 +154,11 @@ class Store:
         return self.run.scene
 
     @property
-    def times(self) -> Times:
+    def category_times(self) -> Times:
         """Every rank's time in every step by category."""
         return self.run.times
 
-    def table(self, name: str) -> pl.DataFrame:
+    def analysis_table(self, name: str) -> pl.DataFrame:
         """Return an analysis' table (`tracelens.lod.run_data`); empty if it was not run."""
         return self.run.tables.get(name, pl.DataFrame())
 
@@ -173,11 +177,11 @@ class Store:
         """Every rank's residual in every step, of all its compute time."""
         return self.run.residuals
 
-    def since_start(self, window: Window) -> Window:
+    def window_since_start(self, window: Window) -> Window:
         """Return a window of absolute times in ns since the run's start."""
         return window.shift(-self.run_window.start_ns)
 
-    def residuals_in(self, category: str) -> Residuals:
+    def residuals_of_category(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
         # Where some ranks are shown, their peers are nevertheless all ranks of their stage.
         all_ranks = self.run_of_all_ranks.residuals
@@ -186,7 +190,7 @@ class Store:
             return measured
         return measured.select_ranks(np.searchsorted(all_ranks.ranks, self.ranks))
 
-    def peers_of(self, rank: int, candidates: Iterable[int]) -> list[int]:
+    def peer_ranks_of(self, rank: int, candidates: Iterable[int]) -> list[int]:
         """Return the ranks of the same stage; where it has no other, all others, as findings do."""
         others = sorted(set(candidates) - {rank})
         stages = self._stage_by_rank
@@ -197,7 +201,7 @@ class Store:
         return dict(self.run.workers.select("rank", "stage").iter_rows())
 
     def _measure_steps(self, categories: tuple[str, ...]) -> StepTimes:
-        return StepTimes.from_times(self.times, categories)
+        return StepTimes.from_times(self.category_times, categories)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -226,7 +230,7 @@ class Store:
         faults = [finding for finding in self.report.findings if finding.category == "fault"]
         return frozenset(rank for fault in faults for rank in fault.ranks)
 
-    def stream_rows_of(self, rank: int) -> list[int]:
+    def scene_rows_of_streams(self, rank: int) -> list[int]:
         """Return the rows of a rank's streams in the scene."""
         rows = enumerate(self.scene.lanes.lanes)
         return [row for row, lane in rows if lane.role == "device" and lane.rank == rank]
@@ -249,13 +253,13 @@ class Store:
             return None
         return Window(int(windows["start_ns"][0]), int(windows["end_ns"][-1]))
 
-    def row_of_rank(self, rank: int) -> int | None:
+    def scene_row_of_rank(self, rank: int) -> int | None:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
-    def _make_tracks(self, row: int) -> Group:
+    def _make_tracks(self, scene_row: int) -> Group:
         """Make the tracks of the process of a row of the scene; a shard trains on no thread."""
-        lane = self.scene.lanes.lanes[row]
+        lane = self.scene.lanes.lanes[scene_row]
         thread_rows = self.run.threads.filter(process=lane.process)
         name_by_thread = dict(thread_rows.select("thread", "name").iter_rows())
         events = self._recorded_spans.events_of(lane.process)
@@ -264,7 +268,7 @@ class Store:
             of_process = pl.col("process") == lane.process
             worker = self.run.workers.row(by_predicate=of_process, named=True)
             training_thread = worker["training_thread"]
-            samples = self.samples(lane.rank) if lane.rank in self.sampled_ranks else None
+            samples = self.samples_of_rank(lane.rank) if lane.rank in self.sampled_ranks else None
         return make_tracks(
             events,
             lane,
@@ -275,7 +279,7 @@ class Store:
         )
 
     @cached_property
-    def row_by_key(self) -> dict[str, int]:
+    def scene_row_by_key(self) -> dict[str, int]:
         """The row below which the tracks of each process are shown, by what addresses call it."""
         rows = enumerate(self.scene.lanes.lanes)
         return {key_of(lane): row for row, lane in rows if lane.role != "device"}
@@ -288,58 +292,60 @@ class Store:
         )
         return tuple(workers["rank"])
 
-    def samples(self, rank: int) -> pl.DataFrame:
+    def samples_of_rank(self, rank: int) -> pl.DataFrame:
         """Return the samples of a rank's training thread, as in `Trace.samples`, by time."""
         worker = self.run.workers.row(by_predicate=pl.col("rank") == rank, named=True)
         samples = self._recorded_spans.samples_of(worker["process"])
         return samples.filter(pl.col("thread") == worker["training_thread"])
 
-    def call_at(self, rank: int, at_ns: int) -> Call | None:
+    def find_call_at(self, rank: int, moment_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
-        return search.find_call_at(self.run.calls, rank, at_ns)
+        return search.find_call_at(self.run.calls, rank, moment_ns)
 
-    def events_of(self, process: int) -> pl.DataFrame:
+    def events_of_process(self, process: int) -> pl.DataFrame:
         """Return all recorded events of a process, a row each."""
         return self._recorded_spans.events_of(process)
 
-    def event_at(self, row: int, track: int, at_ns: int) -> dict[str, Any] | None:
+    def find_event_at(
+        self, scene_row: int, track_index: int, moment_ns: int
+    ) -> dict[str, Any] | None:
         """Return the event of the span in a track of an opened process; None without one."""
-        event_row = self.event_row(row, track, at_ns)
+        event_row = self.find_event_row(scene_row, track_index, moment_ns)
         if event_row < 0:
             return None
-        events = self._recorded_spans.events_of(self.scene.lanes.lanes[row].process)
+        events = self._recorded_spans.events_of(self.scene.lanes.lanes[scene_row].process)
         return events.row(event_row, named=True)
 
-    def event_row(self, row: int, track: int, at_ns: int) -> int:
+    def find_event_row(self, scene_row: int, track_index: int, moment_ns: int) -> int:
         """Return the row, among its process's events, of a track's span; -1 without an event."""
-        tracks = self.open_process(row)
-        item = tracks.scene.lanes.find_item_at(track, at_ns)
+        tracks = self.open_process_tracks(scene_row)
+        item = tracks.scene.lanes.find_item_at(track_index, moment_ns)
         return -1 if item is None else int(tracks.event_rows[item])
 
-    def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
+    def find_call_of_span(self, scene_row: int, track_index: int, moment_ns: int) -> Call | None:
         """Return the collective that a span in a track of an opened process is; None for others."""
-        event = self.event_at(row, track, at_ns)
+        event = self.find_event_at(scene_row, track_index, moment_ns)
         if event is None or event["communicator"] is None or event["seq"] is None:
             return None
         return search.find_call(self.run.calls, event["communicator"], event["seq"])
 
-    def call_around(self, window: Window) -> Call | None:
+    def find_call_around(self, window: Window) -> Call | None:
         """Return the collective whose arrivals and last exit are nearest to a window (absolute)."""
         return search.find_call_around(self.run.calls, window.start_ns, window.end_ns)
 
-    def spans_of(self, process: int) -> pl.DataFrame:
+    def spans_of_process(self, process: int) -> pl.DataFrame:
         """Return all recorded spans of a process, a row each."""
         return self._recorded_spans.spans_of(process)
 
-    def spans_in_rows(self, row: int, tracks: Collection[int] | None) -> pl.DataFrame:
+    def spans_of_scene_row(self, scene_row: int, tracks: Collection[int] | None) -> pl.DataFrame:
         """Return the spans (rows) of a row of the scene: of a device's stream, or a process."""
         # `tracks` are those of its process that count, None for all.
-        lane = self.scene.lanes.lanes[row]
+        lane = self.scene.lanes.lanes[scene_row]
         if lane.role == "device":
             return self._spans_on_stream(lane.process, lane.part)
         if tracks is None:
             return self._recorded_spans.spans_of(lane.process)
-        all_tracks = self.open_process(row)
+        all_tracks = self.open_process_tracks(scene_row)
         offsets = all_tracks.scene.lanes.item_offsets
         event_rows_by_track = [
             all_tracks.event_rows[offsets[track] : offsets[track + 1]]
@@ -351,16 +357,16 @@ class Store:
         events = self._recorded_spans.events_of(lane.process)[event_rows[is_event]]
         return events.filter(type="span")
 
-    def spans_open_at(self, process: int, at_ns: int) -> pl.DataFrame:
+    def spans_open_at(self, process: int, moment_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, a row each, the outermost first."""
-        ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
-        is_open = (pl.col("start_ns") <= at_ns) & ends_later
+        ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > moment_ns)
+        is_open = (pl.col("start_ns") <= moment_ns) & ends_later
         open_spans = self._recorded_spans.spans_of(process).filter(is_open)
         return open_spans.sort("thread", "depth", "start_ns")
 
-    def stream_spans_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
+    def stream_spans_at(self, process: int, stream: str, moment_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
-        is_running = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
+        is_running = (pl.col("start_ns") <= moment_ns) & (pl.col("end_ns") > moment_ns)
         return self._spans_on_stream(process, stream).filter(is_running).sort("depth", "start_ns")
 
     def _spans_on_stream(self, process: int, stream: str) -> pl.DataFrame:

@@ -21,8 +21,8 @@ from tracelens.model.inert import clean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-LONGEST: Final = 24
-MOST: Final = 12  # of a run
+MAX_TAG_LETTERS: Final = 24
+MAX_TAGS_PER_RUN: Final = 12  # of a run
 _MOST_BYTES: Final = 16 << 20
 _PATIENCE_S: Final = 5.0
 
@@ -38,7 +38,7 @@ def tags_file() -> Path:
 def clean_tag(text: object) -> str:
     """Return a tag as it is kept: without blanks at its ends, or characters that act; may be empty."""
     words = " ".join(text.replace(",", " ").split()) if isinstance(text, str) else ""
-    return clean(words)[:LONGEST].strip()
+    return clean(words)[:MAX_TAG_LETTERS].strip()
 
 
 class Tags:
@@ -68,9 +68,9 @@ class Tags:
                 tags = tags_by_run.get(run_key, ())
                 if new_tag.casefold() in map(str.casefold, tags):
                     continue
-                if len(tags) >= MOST:
+                if len(tags) >= MAX_TAGS_PER_RUN:
                     raise InvalidArgument(
-                        f"A run has {MOST} tags at most: remove one of them first."
+                        f"A run has {MAX_TAGS_PER_RUN} tags at most: remove one of them first."
                     )
                 tags_by_run[run_key] = tuple(sorted([*tags, new_tag], key=str.casefold))
 

@@ -28,18 +28,20 @@ MAX_NEWS_SHOWN: Final = 50  # messages: older ones are forgotten [policy]
 class JobView:
     """What the last look at a job found; `status` is None before its first process.
 
-    `news` are (wall time in seconds, message), the newest first.
+    `timed_news` are (wall time in seconds, message), the newest first.
     """
 
     status: JobStatus | None
     stall: Stall | None
-    news: tuple[tuple[float, News], ...]
+    timed_news: tuple[tuple[float, News], ...]
 
 
 @dataclass(eq=False)
 class _WatchedJob:
     watcher: Watcher
-    news: deque[tuple[float, News]] = field(default_factory=lambda: deque(maxlen=MAX_NEWS_SHOWN))
+    timed_news: deque[tuple[float, News]] = field(
+        default_factory=lambda: deque(maxlen=MAX_NEWS_SHOWN)
+    )
     last_look_s: float = float("-inf")  # monotonic time
     last_request_s: float = 0.0  # monotonic time
     lock: Lock = field(default_factory=Lock)
@@ -49,9 +51,9 @@ class _WatchedJob:
             now_s = time.monotonic()
             if now_s - self.last_look_s >= LOOK_EVERY_S:
                 self.last_look_s = now_s
-                self.news.extendleft((time.time(), item) for item in self.watcher.look())
+                self.timed_news.extendleft((time.time(), item) for item in self.watcher.look())
             watcher = self.watcher
-            return JobView(watcher.status, watcher.stall, tuple(self.news))
+            return JobView(watcher.status, watcher.stall, tuple(self.timed_news))
 
     def close(self) -> None:
         with self.lock:

@@ -24,7 +24,7 @@ STACKS: Final = "/stacks"
 WHAT_IF: Final = "/what-if"
 LONG_RUN_STEPS: Final = 20  # in runs of more steps the first ones are left out:
 STARTING_STEPS: Final = 2  # so many, which load and compile
-MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
+MARGIN_SHARE: Final = 0.05  # of the window, on either side: where it begins and ends is seen
 
 
 def to_timeline(store: Store, finding: Finding) -> str:
@@ -97,9 +97,9 @@ def to_step_with_most(
 ) -> str | None:
     """Link to the step with most time of a category, and to the rank with most of it."""
     # Only `steps`, first to last, count if they are given. None if no rank has any such time.
-    time_ns = np.nan_to_num(store.times.sum_time_ns([category]))  # [rank, step]
+    time_ns = np.nan_to_num(store.category_times.sum_time_ns([category]))  # [rank, step]
     first, last = steps or (-1, np.inf)
-    step_numbers = np.array(store.times.steps)
+    step_numbers = np.array(store.category_times.steps)
     step_indexes = np.flatnonzero((step_numbers >= first) & (step_numbers <= last))
     if steps is None and len(step_indexes) > LONG_RUN_STEPS:
         step_indexes = step_indexes[STARTING_STEPS:]
@@ -126,27 +126,29 @@ def to_moment(store: Store, window: Window, ranks: tuple[int, ...] = ()) -> str:
     return _link(store, TIMELINE, ViewState(pinned_ranks=ranks[:MOST_PINS]), _widen(window))
 
 
-def to_found(store: Store, window: Window, row: int, searched_name: str) -> str:
-    """Link to a found span (its extent is `window`), selected, its process (at `row`) opened."""
-    key = next(key for key, process_row in store.row_by_key.items() if process_row == row)
-    selected = (row, window.start_ns - store.run_window.start_ns)
-    view = ViewState(opened_keys=(key,), selected=selected, searched_name=searched_name)
+def to_found(store: Store, window: Window, scene_row: int, searched_name: str) -> str:
+    """Link to a found span (its extent is `window`), selected, its process (at `scene_row`) opened."""
+    key = next(
+        key for key, process_row in store.scene_row_by_key.items() if process_row == scene_row
+    )
+    selected = (scene_row, window.start_ns - store.run_window.start_ns)
+    view = ViewState(opened_row_keys=(key,), selected_point=selected, searched_name=searched_name)
     return _link(store, TIMELINE, view, _widen(window))
 
 
 def to_call(store: Store, window: Window) -> str:
     """Link to the collective in a window, selected, its last rank pinned; else to the window."""
-    call = store.call_around(window)
+    call = store.find_call_around(window)
     if call is None:
         return to_moment(store, window)
     call_window = Window(call.first_arrival_ns, call.last_exit_ns)
-    last_rank, row = call.last_rank, store.row_of_rank(call.last_rank)
+    last_rank, row = call.last_rank, store.scene_row_of_rank(call.last_rank)
     # A row can be in several calls at once: this one is selected just before its end.
     selected_ns = max(
         call.left_ns_by_rank.get(last_rank, call.last_arrival_ns) - 1, call.last_arrival_ns
     )
     selected = None if row is None else (row, selected_ns - store.run_window.start_ns)
-    view = ViewState(pinned_ranks=(last_rank,), selected=selected)
+    view = ViewState(pinned_ranks=(last_rank,), selected_point=selected)
     return _link(store, TIMELINE, view, _widen(call_window))
 
 
@@ -162,12 +164,12 @@ def along_path(href: str) -> str:
 
 def to_comparison(run_key: str | None, *baseline_ids: str) -> str:
     """Link to the comparison of a run with one baseline, or with several."""
-    return ViewState(run_key=run_key, baseline_ids=baseline_ids[:MOST_BASELINES]).link(COMPARE)
+    return ViewState(run_key=run_key, baseline_ids=baseline_ids[:MOST_BASELINES]).make_link(COMPARE)
 
 
 def to_replay(store: Store, edits: tuple[str, ...]) -> str:
     """Link to a replay with some edits."""
-    return ViewState(run_key=store.run_key, edits=edits).link(WHAT_IF)
+    return ViewState(run_key=store.run_key, replay_edits=edits).make_link(WHAT_IF)
 
 
 def to_steps(store: Store, path: str, finding: Finding) -> str | None:
@@ -179,7 +181,7 @@ def to_steps(store: Store, path: str, finding: Finding) -> str | None:
     if first <= shown_steps[0] and shown_steps[-1] <= last:
         return None
     choice = replace(run_selection.choice, steps=(finding.steps,))  # ranges of steps
-    return ViewState(run_key=run_selection._replace(choice=choice).key).link(path)
+    return ViewState(run_key=run_selection._replace(choice=choice).address_key).make_link(path)
 
 
 def fix_of(store: Store, finding: Finding) -> tuple[str, ...]:
@@ -215,11 +217,11 @@ def _select_ranks(store: Store, finding: Finding) -> tuple[int, ...]:
 def _link(store: Store, path: str, view: ViewState, window: Window | None = None) -> str:
     """Return the address of a page for a view, and an absolute window with a margin around it."""
     if window is not None:
-        wider = store.since_start(
-            window.widen(int(window.width_ns * MARGIN)).clamp(store.run_window)
+        wider = store.window_since_start(
+            window.widen(int(window.width_ns * MARGIN_SHARE)).clamp(store.run_window)
         )
         view = replace(view, start_ns=wider.start_ns, end_ns=wider.end_ns)
-    return replace(view, run_key=store.run_key).link(path)
+    return replace(view, run_key=store.run_key).make_link(path)
 
 
 def find_slow_links(store: Store) -> frozenset[tuple[int, int]]:

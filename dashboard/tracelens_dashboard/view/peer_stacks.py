@@ -23,7 +23,7 @@ class Comparison:
     """What is asked for: a rank and its peers, a phase (None: all time), an absolute window."""
 
     rank: int
-    peers: tuple[int, ...]
+    peer_ranks: tuple[int, ...]
     phase: str | None
     window: Window
 
@@ -37,7 +37,7 @@ def choose_rank(store: Store, pinned_ranks: tuple[int, ...] = ()) -> int:
 def choose_phase(store: Store, rank: int) -> str:
     """Choose the phase of the first finding about the rank that has one."""
     phases = [finding.phase for finding in store.report.findings if rank in finding.ranks]
-    return next((phase for phase in phases if phase in store.times.categories), ALL_TIME)
+    return next((phase for phase in phases if phase in store.category_times.categories), ALL_TIME)
 
 
 def from_findings(store: Store) -> Comparison:
@@ -58,7 +58,7 @@ def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
     """
     is_sampled = str(rank).isdecimal() and int(rank) in store.sampled_ranks
     sampled_rank = int(rank) if is_sampled else next(iter(store.sampled_ranks), -1)
-    peer_ranks = store.peers_of(sampled_rank, store.sampled_ranks)
+    peer_ranks = store.peer_ranks_of(sampled_rank, store.sampled_ranks)
     peer_ranks.sort(key=lambda peer: (peer in store.flagged_ranks, peer))
     window = store.run_window
     match ends_ns:
@@ -66,24 +66,24 @@ def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
             window = Window(start_ns, end_ns).clamp(store.run_window)
     return Comparison(
         rank=sampled_rank,
-        peers=tuple(sorted(peer_ranks[:MOST_PEERS])),
-        phase=phase if phase in store.times.categories else None,
+        peer_ranks=tuple(sorted(peer_ranks[:MOST_PEERS])),
+        phase=phase if phase in store.category_times.categories else None,
         window=window,
     )
 
 
 def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[Stack, float]:
     """Return a rank's time (ns) by stack in the phase and the window; empty without samples."""
-    row = store.row_of_rank(rank)
+    row = store.scene_row_of_rank(rank)
     if row is None or rank not in store.sampled_ranks:
         return {}
     pieces = stacks.list_pieces(store.scene.lanes, row, comparison.window, comparison.phase)
-    return stacks.measure_time_by_stack(store.samples(rank), pieces)
+    return stacks.measure_time_by_stack(store.samples_of_rank(rank), pieces)
 
 
 def measure_stacks(
     store: Store, comparison: Comparison
 ) -> tuple[Mapping[Stack, float], list[Mapping[Stack, float]]]:
     """Return the time (ns) by stack of the rank, and of each peer that has samples."""
-    peers = (_time_by_stack(store, comparison, peer) for peer in comparison.peers)
+    peers = (_time_by_stack(store, comparison, peer) for peer in comparison.peer_ranks)
     return _time_by_stack(store, comparison, comparison.rank), list(filter(None, peers))

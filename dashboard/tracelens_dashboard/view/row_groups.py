@@ -28,9 +28,9 @@ def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
     return [(text.clean_name(str(value)), ranks) for value, ranks in groups.iter_rows()]
 
 
-def gather(store: Store, column: Any, opened_keys: Collection[str] = ()) -> list[RowGroup]:
+def gather(store: Store, column: Any, opened_row_keys: Collection[str] = ()) -> list[RowGroup]:
     """Gather the rows of ranks by host or stage (`column`); empty where these are not several."""
-    # `opened_keys` are of groups and processes; a group's is ``g`` and its lowest rank.
+    # `opened_row_keys` are of groups and processes; a group's is ``g`` and its lowest rank.
     workers = store.run.workers
     if column not in group_columns(workers):
         return []
@@ -41,7 +41,7 @@ def gather(store: Store, column: Any, opened_keys: Collection[str] = ()) -> list
             name=name if column == "host" else f"{column} {name}",
             lanes=tuple(row_by_rank[rank] for rank in ranks),
             # By its own key, or by that of any of its ranks.
-            is_opened=not {key, *map(str, ranks)}.isdisjoint(opened_keys),
+            is_opened=not {key, *map(str, ranks)}.isdisjoint(opened_row_keys),
         )
         for name, ranks in ranks_by(workers, column)
     ]

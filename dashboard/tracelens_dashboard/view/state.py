@@ -40,13 +40,14 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 class ViewState:
     """The view of a user: a window in ns since the run's start, pinned ranks, marked steps, a shard.
 
-    `selected` is a row of the timeline and the time of a click, in ns since the start. A third number is
-    the track, if the click was on a track of an opened process. `run_key` names the run, if several are
-    served, or a part of one (`runs.selection`), and `baseline_ids` the others. `shows_path` is whether
-    the critical path is drawn. `opened_keys` are the processes whose tracks are shown, by rank, shards
-    as ``ps0``. Groups of ranks whose rows are shown are ``g`` and their lowest rank. None: as many as
-    fit. `row_px` is the requested height of rows; `edits` are the changes of a replay. `notes` are those
-    of the user, and `left_out_note_count` is the number of invalid notes in the address.
+    `selected_point` is a row of the timeline and the time of a click, in ns since the start. A
+    third number is the track, if the click was on a track of an opened process. `run_key` names the
+    run, if several are served, or a part of one (`runs.selection`), and `baseline_ids` the others.
+    `shows_path` is whether the critical path is drawn. `opened_row_keys` are the processes whose
+    tracks are shown, by rank, shards as ``ps0``. Groups of ranks whose rows are shown are ``g`` and
+    their lowest rank. None: as many as fit. `row_px` is the requested height of rows;
+    `replay_edits` are the changes of a replay. `notes` are those of the user, and
+    `left_out_note_count` is the number of invalid notes in the address.
     """
 
     start_ns: int | None = None
@@ -54,15 +55,15 @@ class ViewState:
     pinned_ranks: tuple[int, ...] = ()
     marked_steps: tuple[int, int] | None = None
     shard: int | None = None
-    sort: str = "rank"
+    sort_key: str = "rank"
     run_key: str | None = None
     baseline_ids: tuple[str, ...] = ()
-    selected: tuple[int, ...] | None = None
+    selected_point: tuple[int, ...] | None = None
     shows_path: bool = False
-    opened_keys: tuple[str, ...] | None = None
+    opened_row_keys: tuple[str, ...] | None = None
     row_px: int | None = None
     searched_name: str = ""
-    edits: tuple[str, ...] = ()
+    replay_edits: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     left_out_note_count: int = field(default=0, compare=False)
 
@@ -77,7 +78,7 @@ class ViewState:
         return tuple(key or NO_RUN for key in keys)
 
     @property
-    def query(self) -> str:
+    def query_string(self) -> str:
         """The view as the query of a link; what is not set is left out."""
         values = {
             "run": self.run_key,
@@ -87,20 +88,22 @@ class ViewState:
             "pin": ",".join(map(str, self.pinned_ranks)) or None,
             "steps": "-".join(map(str, self.marked_steps)) if self.marked_steps else None,
             "shard": self.shard,
-            "sel": "-".join(map(str, self.selected)) if self.selected else None,
-            "open": None if self.opened_keys is None else ",".join(self.opened_keys) or NONE_OPENED,
+            "sel": "-".join(map(str, self.selected_point)) if self.selected_point else None,
+            "open": None
+            if self.opened_row_keys is None
+            else ",".join(self.opened_row_keys) or NONE_OPENED,
             "row": self.row_px,
             "find": self.searched_name or None,
-            "what": BETWEEN_EDITS.join(self.edits) or None,
+            "what": BETWEEN_EDITS.join(self.replay_edits) or None,
             "note": notes.write(self.notes) or None,
             "path": 1 if self.shows_path else None,
-            "sort": self.sort if self.sort != SORTS[0] else None,
+            "sort": self.sort_key if self.sort_key != SORTS[0] else None,
         }
         return urlencode({k: v for k, v in values.items() if v is not None}, safe=",;:=*")
 
-    def link(self, path: str) -> str:
+    def make_link(self, path: str) -> str:
         """Return the address that shows this view on a page."""
-        return f"{path}?{self.query}" if self.query else path
+        return f"{path}?{self.query_string}" if self.query_string else path
 
 
 def parse(query: Mapping[str, object]) -> ViewState:
@@ -117,15 +120,15 @@ def parse(query: Mapping[str, object]) -> ViewState:
         pinned_ranks=_read_ranks(values.get("pin")),
         marked_steps=_read_steps(values.get("steps")),
         shard=_read_number(values.get("shard")),
-        sort=sort if sort in SORTS else SORTS[0],
+        sort_key=sort if sort in SORTS else SORTS[0],
         run_key=_read_run_key(values.get("run")),
         baseline_ids=read_baselines(str(values.get("compare") or "").split(",")),
-        selected=_read_selected(values.get("sel")),
+        selected_point=_read_selected(values.get("sel")),
         shows_path=values.get("path") == "1",
-        opened_keys=_read_opened(values.get("open")),
+        opened_row_keys=_read_opened(values.get("open")),
         row_px=read_row_height(values.get("row")),
         searched_name=read_searched_name(values.get("find")),
-        edits=read_edits(values.get("what")),
+        replay_edits=read_edits(values.get("what")),
         notes=notes_read,
         left_out_note_count=left_out_count,
     )
@@ -142,7 +145,7 @@ def _read_run_key(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     run_selection = selection.read(value)
-    return run_selection.key if run_selection else NO_RUN
+    return run_selection.address_key if run_selection else NO_RUN
 
 
 def read_baselines(values: object) -> tuple[str, ...]:

@@ -10,7 +10,12 @@ import numpy as np
 from tracelens.lod import query, viewport
 from tracelens.lod.viewport import Plan, Window
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, OpenedProcess, SelectedSpan
+from tracelens_dashboard.figures.timeline.frame import (
+    NS_PER_SECOND,
+    Frame,
+    OpenedProcess,
+    SelectedSpan,
+)
 from tracelens_dashboard.view import notes as address_notes
 from tracelens_dashboard.view import row_groups
 from tracelens_dashboard.view.state import (
@@ -39,17 +44,18 @@ MOST_ROWS_UNASKED: Final = 24
 class Controls(NamedTuple):
     """What the browser says of the timeline; each value may be anything.
 
-    `view` holds a window (`t0`, `t1`) and marked `steps`, in ns since the run's start; `selected` a row,
-    a moment and perhaps a track; `opened_keys` is None for as many processes as there is room for.
-    `room_height_px` and `plot_width_px` are the room for the plot: of an image with more columns a
-    browser would drop some. `notes` are as `view.notes.for_browser` writes them.
+    `view_data` holds a window (`t0`, `t1`) and marked `steps`, in ns since the run's start;
+    `selected_point` a row, a moment and perhaps a track; `opened_row_keys` is None for as many
+    processes as there is room for. `room_height_px` and `plot_width_px` are the room for the plot:
+    of an image with more columns a browser would drop some. `notes` are as `view.notes.for_browser`
+    writes them.
     """
 
-    view: Any = None
+    view_data: Any = None
     pinned_ranks: Any = ()
-    sort: Any = None
-    selected: Any = None
-    opened_keys: Any = ()
+    sort_key: Any = None
+    selected_point: Any = None
+    opened_row_keys: Any = ()
     row_px: Any = None
     room_height_px: Any = None
     plot_width_px: Any = None
@@ -60,14 +66,14 @@ class Controls(NamedTuple):
 class Position(NamedTuple):
     """A row of the scene, an absolute moment, and a track of the row's process, if any."""
 
-    row: int
-    at_ns: int
-    track: int | None = None
+    scene_row: int
+    moment_ns: int
+    track_index: int | None = None
 
 
 def window_of_view(store: Store, view: ViewState) -> Window:
     """Return the window of a link, in ns since the run's start; all of the run without one."""
-    run_window = Window(0, store.run_window.width_ns)
+    run_window = Window(start_ns=0, end_ns=store.run_window.width_ns)
     if view.start_ns is None or view.end_ns is None:
         return run_window
     return Window(view.start_ns, view.end_ns).clamp(run_window)
@@ -76,14 +82,14 @@ def window_of_view(store: Store, view: ViewState) -> Window:
 def frame(store: Store, controls: Controls) -> Frame:
     """Return everything that one picture of the timeline is drawn from."""
     # Windows and positions are absolute, in ns; the browser counts from the run's start.
-    window = read_window(store, controls.view)
-    marked_steps = _read_steps(controls.view)
+    window = read_window(store, controls.view_data)
+    marked_steps = _read_steps(controls.view_data)
     plan, opened_processes = _plan_timeline(store, controls)
     plot_px = _read_natural(controls.plot_width_px)
-    position = read_position(store, controls.selected)
+    position = read_position(store, controls.selected_point)
     unselected = Frame(
         scene=store.scene,
-        plan=plan,
+        row_plan=plan,
         visible_window=window.shift(store.run_window.start_ns),
         step_windows=store.step_windows,
         flagged_ranks=store.flagged_ranks,
@@ -91,7 +97,9 @@ def frame(store: Store, controls: Controls) -> Frame:
         marked_label=text.steps(*marked_steps) if marked_steps else "",
         selected_call=call_of(store, position),
         opened_processes=opened_processes,
-        path_stretches=store.table("critical_stays") if controls.shows_path is True else None,
+        path_stretches=store.analysis_table("critical_stays")
+        if controls.shows_path is True
+        else None,
         plot_width_px=query.COLUMNS if plot_px is None else _clamp_columns(plot_px),
         notes=address_notes.from_browser(controls.notes),
     )
@@ -110,11 +118,13 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     room_px = min(_read_natural(controls.room_height_px) or 0, MOST_TALL_PX)
     pinned_rows = _pinned_rows(store, controls.pinned_ranks)
     opened_keys = choose_opened(store, controls)
-    key_by_row = {store.row_by_key[key]: key for key in opened_keys if key in store.row_by_key}
+    key_by_row = {
+        store.scene_row_by_key[key]: key for key in opened_keys if key in store.scene_row_by_key
+    }
     row_order = None
-    if controls.sort == "lateness":
+    if controls.sort_key == "lateness":
         row_order = [int(row) for row in np.argsort(-store.residuals.total_delay_ns, kind="stable")]
-    groups = row_groups.gather(store, controls.sort, opened_keys)
+    groups = row_groups.gather(store, controls.sort_key, opened_keys)
 
     def plan_rows(track_px: int | None) -> Plan:
         """Plan the rows, with tracks of a height in pixels; None: of the usual one."""
@@ -133,7 +143,7 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
         )
 
     plan, track_px = plan_rows(row_px), row_px
-    track_count = sum(len(store.open_process(row).scene.lanes) for row in key_by_row)
+    track_count = sum(len(store.open_process_tracks(row).scene.lanes) for row in key_by_row)
     # What is left of the room, for each track; a height that is asked for is kept.
     spare_px = (room_px - plan.bottom_px) // track_count if track_count and not row_px else 0
     if spare_px > 0:
@@ -142,7 +152,7 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     opened_processes = [
         OpenedProcess(
             key_by_row[row],
-            store.open_process(row),
+            store.open_process_tracks(row),
             _plan_tracks(store, row, top_px=top_px, track_px=track_px),
         )
         for row, top_px in plan.track_top_by_lane.items()  # from top to bottom
@@ -150,17 +160,17 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     return plan, tuple(opened_processes)
 
 
-def _plan_tracks(store: Store, row: int, *, top_px: int, track_px: int | None) -> Plan:
-    return viewport.plan_tracks(store.open_process(row).scene.lanes, top_px, track_px)
+def _plan_tracks(store: Store, scene_row: int, *, top_px: int, track_px: int | None) -> Plan:
+    return viewport.plan_tracks(store.open_process_tracks(scene_row).scene.lanes, top_px, track_px)
 
 
 def choose_opened(store: Store, controls: Controls) -> list[str]:
     """Return the keys of opened processes and groups: those asked for, else what has room."""
     # Unasked, processes open only in a small run without groups; those that faults name first.
-    group_keys = {group.key for group in row_groups.gather(store, controls.sort)}
-    if controls.opened_keys is not None:
-        known_keys = store.row_by_key.keys() | group_keys
-        return [key for key in read_opened_keys(controls.opened_keys) if key in known_keys]
+    group_keys = {group.key for group in row_groups.gather(store, controls.sort_key)}
+    if controls.opened_row_keys is not None:
+        known_keys = store.scene_row_by_key.keys() | group_keys
+        return [key for key in read_opened_keys(controls.opened_row_keys) if key in known_keys]
     lanes = store.scene.lanes
     span_count = store.report.summary.spans
     is_large = span_count > MOST_SPANS_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED
@@ -175,10 +185,12 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
     chosen_keys: list[str] = []
     if room_px <= 0:
         return chosen_keys
-    row_by_key = store.row_by_key
+    row_by_key = store.scene_row_by_key
     ordered_keys = sorted(row_by_key, key=lambda k: (not _is_flagged(store, k), row_by_key[k]))
     for key in ordered_keys[:MOST_OPENED]:
-        room_px -= viewport.plan_tracks(store.open_process(row_by_key[key]).scene.lanes).bottom_px
+        room_px -= viewport.plan_tracks(
+            store.open_process_tracks(row_by_key[key]).scene.lanes
+        ).bottom_px
         if room_px < 0:
             break
         chosen_keys.append(key)
@@ -191,39 +203,43 @@ def _is_flagged(store: Store, key: str) -> bool:
 
 def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterator[SelectedSpan]:
     """Yield the selected span for each band (strip of pixels) that shows it."""
-    if position.track is None:
-        yield from _outline_span(store.scene.lanes, frame.plan, position.row, position.at_ns)
+    if position.track_index is None:
+        yield from _outline_span(
+            store.scene.lanes, frame.row_plan, position.scene_row, position.moment_ns
+        )
         return
     for process in frame.opened_processes:
-        if store.row_by_key[process.key] == position.row:
-            lanes = process.tracks.scene.lanes
-            yield from _outline_span(lanes, process.plan, position.track, position.at_ns)
+        if store.scene_row_by_key[process.process_key] == position.scene_row:
+            lanes = process.track_group.scene.lanes
+            yield from _outline_span(
+                lanes, process.row_plan, position.track_index, position.moment_ns
+            )
 
 
-def _outline_span(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[SelectedSpan]:
+def _outline_span(lanes: Lanes, plan: Plan, lane: int, moment_ns: int) -> Iterator[SelectedSpan]:
     """Yield the span of a lane at a moment, for each band of that lane alone."""
-    item = lanes.find_item_at(lane, at_ns)
+    item = lanes.find_item_at(lane, moment_ns)
     if item is not None:
         extent_ns = lanes.extent_ns_of(item)
         yield from (SelectedSpan(band, *extent_ns) for band in plan.bands if band.lanes == (lane,))
 
 
-def read_window(store: Store, view: Any) -> Window:
+def read_window(store: Store, view_data: Any) -> Window:
     """Read the window that the page shows, in ns since the run's start."""
-    values = view if isinstance(view, dict) else {}
+    values = view_data if isinstance(view_data, dict) else {}
     ends_ns = _read_natural(values.get("t0")), _read_natural(values.get("t1"))
     return window_of_view(store, ViewState(*ends_ns))
 
 
-def read_marked_window(store: Store, view: Any) -> Window | None:
+def read_marked_window(store: Store, view_data: Any) -> Window | None:
     """Return the absolute window of the steps that the page's view marks; None without any."""
-    steps = _read_steps(view)
+    steps = _read_steps(view_data)
     return store.window_of_steps(*steps) if steps else None
 
 
-def read_position(store: Store, selected: Any) -> Position | None:
+def read_position(store: Store, selected_point: Any) -> Position | None:
     """Read a selected row, moment (sent in ns since the start) and track; None without a row."""
-    values = selected if isinstance(selected, dict) else {}
+    values = selected_point if isinstance(selected_point, dict) else {}
     row, offset_ns = _read_natural(values.get("lane")), _read_natural(values.get("at"))
     if row is None or offset_ns is None or row >= len(store.scene.lanes.lanes):
         return None
@@ -236,36 +252,36 @@ def picture(frame: Frame) -> Picture:
     window, most_bars = frame.visible_window, query.MOST_BARS // (1 + len(frame.opened_processes))
     process_pictures = tuple(
         query.draw_picture(
-            process.tracks.scene, window, process.plan, frame.plot_width_px, most_bars
+            process.track_group.scene, window, process.row_plan, frame.plot_width_px, most_bars
         )
         for process in frame.opened_processes
     )
     row_picture = query.draw_picture(
-        frame.scene, window, frame.plan, frame.plot_width_px, most_bars
+        frame.scene, window, frame.row_plan, frame.plot_width_px, most_bars
     )
     return replace(row_picture, opened_pictures=process_pictures)
 
 
-def find_position(store: Store, frame: Frame, click: Any) -> Position | None:
+def find_position(store: Store, frame: Frame, click_data: Any) -> Position | None:
     """Return the row, and the track of an opened process, of a click; None outside the rows."""
-    mouse = read_mouse(click)
+    mouse = read_mouse(click_data)
     if mouse is None:
         return None
     offset_s, height_px = mouse  # since the run's start, from the top
-    at_ns = frame.scene.run_window.start_ns + int(offset_s * SECOND)
+    at_ns = frame.scene.run_window.start_ns + int(offset_s * NS_PER_SECOND)
     for process in frame.opened_processes:
-        band = process.plan.band_at(height_px)
+        band = process.row_plan.band_at(height_px)
         if band:
-            return Position(store.row_by_key[process.key], at_ns, band.lanes[0])
+            return Position(store.scene_row_by_key[process.process_key], at_ns, band.lanes[0])
     row = query.find_lane_at(
-        frame.scene, frame.visible_window, frame.plan, height_px, frame.plot_width_px
+        frame.scene, frame.visible_window, frame.row_plan, height_px, frame.plot_width_px
     )
     return None if row is None else Position(row, at_ns)
 
 
-def read_mouse(click: Any) -> tuple[float, float] | None:
+def read_mouse(click_data: Any) -> tuple[float, float] | None:
     """Read the mouse's position in a click: seconds since the run's start, pixels from the top."""
-    match click:
+    match click_data:
         case {
             "xvals": [int() | float() as offset_s, *_],
             "yvals": [int() | float() as height_px, *_],
@@ -278,18 +294,18 @@ def call_of(store: Store, position: Position | None) -> Call | None:
     """Return the collective under way at a position, or None."""
     if position is None:
         return None
-    if position.track is not None:
-        return store.call_of(position.row, position.track, position.at_ns)
-    lane = store.scene.lanes.lanes[position.row]
-    return None if lane.role == "ps" else store.call_at(lane.rank, position.at_ns)
+    if position.track_index is not None:
+        return store.find_call_of_span(position.scene_row, position.track_index, position.moment_ns)
+    lane = store.scene.lanes.lanes[position.scene_row]
+    return None if lane.role == "ps" else store.find_call_at(lane.rank, position.moment_ns)
 
 
 def _read_natural(value: Any) -> int | None:
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 1 << 62 else None
 
 
-def _read_steps(view: Any) -> tuple[int, int] | None:
-    steps = view.get("steps") if isinstance(view, dict) else None
+def _read_steps(view_data: Any) -> tuple[int, int] | None:
+    steps = view_data.get("steps") if isinstance(view_data, dict) else None
     match steps:
         case [int(first), int(last)]:
             return first, last
@@ -301,4 +317,8 @@ def _pinned_rows(store: Store, pinned_ranks: Any) -> list[int]:
     pins = pinned_ranks[:MOST_PINS] if isinstance(pinned_ranks, list) else []
     ranks = [int(pin) for pin in pins if str(pin).isdecimal()]
     ranks = [rank for rank in ranks if rank in store.ranks]
-    return [row for rank in ranks for row in (store.ranks.index(rank), *store.stream_rows_of(rank))]
+    return [
+        row
+        for rank in ranks
+        for row in (store.ranks.index(rank), *store.scene_rows_of_streams(rank))
+    ]

@@ -36,7 +36,7 @@ __all__ = [
     "write_what_fits",
 ]
 
-_MOST: Final = 2**31
+_INTEGER_LIMIT: Final = 2**31
 _I32: Final = (-(2**31), 2**31 - 1, NO_INDEX)
 _U16: Final = (0, 2**16 - 1, NO_SHORT)
 # For each field from `bytes` to `queue_depth`: lowest, highest, and what says "does not apply".
@@ -110,7 +110,7 @@ def index(label: str, value: Any, lowest: int = 0) -> int | None:
     except Exception as error:  # noqa: BLE001 - a tensor or an array fails in its own way
         reraise_if_handlers(error)
         number = lowest - 1
-    if not lowest <= number < _MOST:
+    if not lowest <= number < _INTEGER_LIMIT:
         raise InvalidArgument(f"{label} is {short_repr(value)}, expected a number from {lowest}.")
     return number
 

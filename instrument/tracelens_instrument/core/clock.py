@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["now", "ping_pong", "read_clocks"]
 
-_TRIES = 50
+_TRY_COUNT = 50
 _SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _SCHEDULER_STATISTICS: Final = Path("/proc/self/schedstat")  # of the main thread
 
@@ -47,7 +47,7 @@ def read_clocks() -> ClockReading:
 
     And for how long the main thread has run so far, and waited for a core.
     """
-    window_ns, window_begin_ns, wall_ns = min(_time_wall_reading() for _ in range(_TRIES))
+    window_ns, window_begin_ns, wall_ns = min(_time_wall_reading() for _ in range(_TRY_COUNT))
     ran_ns, queued_ns = _read_scheduled_ns()
     monotonic_ns = window_begin_ns + window_ns // 2
     return ClockReading(

@@ -33,7 +33,7 @@ __all__ = [
     "warn_once",
 ]
 
-_LONGEST: Final = 200
+_MAX_REPR_LETTERS: Final = 200
 _OUT_OF_MEMORY: Final = "memory has run out, so events may be missing; the training goes on"
 _OUT_OF_MEMORY_LINE: Final = f"TraceLens: {_OUT_OF_MEMORY}\n".encode()
 _STDERR: Final = 2
@@ -170,7 +170,7 @@ def short_repr(value: object) -> str:
     except Exception as error:  # noqa: BLE001 - objects may fail to describe themselves
         reraise_if_handlers(error)
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_REPR_LETTERS else f"{text[:_MAX_REPR_LETTERS]}..."
 
 
 def _codes(traceback: TracebackType | None) -> Iterator[CodeType]:
@@ -193,18 +193,18 @@ def _code(handler: Any) -> CodeType | None:
 class Counter:
     """Counts exactly, also when threads and signal handlers count at the same time."""
 
-    __slots__ = ("_looks", "_many", "add")
+    __slots__ = ("_added_in_bulk", "_total_calls", "add")
 
     def __init__(self) -> None:
         self.add = itertools.count().__next__
-        self._looks = 0
-        self._many = 0
+        self._total_calls = 0
+        self._added_in_bulk = 0
 
     def add_many(self, number: int) -> None:
         """Count `number`; not from several threads at the same time."""
-        self._many += number
+        self._added_in_bulk += number
 
     def total(self) -> int:
         """Return the counted number."""
-        self._looks += 1
-        return self.add() - self._looks + 1 + self._many
+        self._total_calls += 1
+        return self.add() - self._total_calls + 1 + self._added_in_bulk

@@ -37,23 +37,23 @@ class _Local(local):
 class Registry:
     """Assigns numbers, and passes each new row of the side file to a listener (the recording).
 
-    `overflow` counts what was to be named when there were too many names.
+    `overflow_counter` counts what was to be named when there were too many names.
     """
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._definitions: dict[int, Definition] = {}
-        self._numbers: dict[Definition, int] = {}
-        self._unused = itertools.count(1)
+        self._definition_by_id: dict[int, Definition] = {}
+        self._id_by_definition: dict[Definition, int] = {}
+        self._unused_ids = itertools.count(1)
         self._communicators: list[tuple[str, list[int], int]] = []
         self._group_counts: dict[tuple[str, tuple[int, ...]], int] = {}
         self._tracks: dict[str, Thread] = {}
         self._threads = itertools.count()
         self._local = _Local()
-        self._room = MOST_CHARACTERS
+        self._characters_left = MOST_CHARACTERS
         self._job = ""
         self._listener: Callable[[bytes], None] | None = None
-        self.overflow = Counter()
+        self.overflow_counter = Counter()
 
     def definition_id(
         self,
@@ -68,40 +68,42 @@ class Registry:
     ) -> int:
         """Return the number of a definition; equal ones share it."""
         row = Definition(0, name[:MAX_NAME], kind, event_type, op, algorithm, communicator, shard)
-        return self.number(row)
+        return self.id_of(row)
 
-    def number(self, row: Definition) -> int:
+    def id_of(self, row: Definition) -> int:
         """Return the number of a definition that was numbered elsewhere, or not at all."""
         key = replace(row, id=0)
-        known = self._numbers.get(key)
+        known = self._id_by_definition.get(key)
         return self._new_number(key) if known is None else known
 
     def _new_number(self, key: Definition) -> int:
         with self._lock:
-            known = self._numbers.get(key)
+            known = self._id_by_definition.get(key)
             if known is not None:
                 return known
-            if len(self._numbers) >= MOST_NAMES or not self._reserve_characters(len(key.name)):
+            if len(self._id_by_definition) >= MOST_NAMES or not self._reserve_characters(
+                len(key.name)
+            ):
                 return self._number_of_overflow(key)
             return self._enter(key)
 
     def _enter(self, key: Definition) -> int:
-        row = replace(key, id=next(self._unused))
+        row = replace(key, id=next(self._unused_ids))
         self._pass_on(format_line("definitions", row))
-        self._definitions[row.id] = row
-        self._numbers[key] = row.id
+        self._definition_by_id[row.id] = row
+        self._id_by_definition[key] = row.id
         return row.id
 
     def _number_of_overflow(self, key: Definition) -> int:
         """Return the number of all names of this kind that there is no room for."""
         self._count_overflow()
         other = Definition(0, _OTHERS, key.kind, key.type, key.op)
-        known = self._numbers.get(other)
+        known = self._id_by_definition.get(other)
         return self._enter(other) if known is None else known
 
-    def lookup(self, number: int) -> Definition:
+    def definition_of(self, number: int) -> Definition:
         """Return the definition of a number."""
-        return self._definitions[number]
+        return self._definition_by_id[number]
 
     def communicator(self, ranks: Sequence[int], name: str) -> int:
         """Number a group of global ranks; each call makes a new group; -1 if there are too many."""
@@ -155,7 +157,7 @@ class Registry:
         """Pass all rows of the side file so far, and each new one later, to `listener` as lines."""
         with self._lock:
             self._job = job  # part of the unique ids of communicators
-            for definition in list(self._definitions.values()):
+            for definition in list(self._definition_by_id.values()):
                 listener(format_line("definitions", definition))
             for index in range(len(self._communicators)):
                 listener(format_line("communicators", self._describe_communicator(index)))
@@ -174,13 +176,13 @@ class Registry:
 
     def _reserve_characters(self, characters: int) -> bool:
         """Reserve room for `characters` characters; return False if there is too little."""
-        fits = characters <= self._room
+        fits = characters <= self._characters_left
         if fits:
-            self._room -= characters
+            self._characters_left -= characters
         return fits
 
     def _count_overflow(self) -> None:
-        self.overflow.add()
+        self.overflow_counter.add()
         warn_once(
             f"there are more than {MOST_NAMES:,} names, or {MOST_CHARACTERS:,} characters in names: "
             f"further ones are recorded as {_OTHERS!r}",

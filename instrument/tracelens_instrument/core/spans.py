@@ -361,11 +361,11 @@ def _leave(span: PythonSpan, *what: object) -> None:
 
 def reduced(definition_id: int) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
     """Return the function and arguments that make an equal handle, for pickling."""
-    return _same_span, (REGISTRY.lookup(definition_id),)
+    return _same_span, (REGISTRY.definition_of(definition_id),)
 
 
 def _same_span(row: Definition) -> PythonSpan:
-    return Span(REGISTRY.number(row))
+    return Span(REGISTRY.id_of(row))
 
 
 def _leave_below(thread: ThreadState, span: PythonSpan, end_ns: int) -> None:

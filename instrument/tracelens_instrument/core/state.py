@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         def count_unusable_time(self) -> None:
             """Count an event that was left out because its times were no integers."""
 
-        def clock_reading(self, reading: ClockReading) -> None:
+        def write_clock_reading(self, reading: ClockReading) -> None:
             """Write down a reading of clocks."""
 
         def at_step_boundary(self) -> None:

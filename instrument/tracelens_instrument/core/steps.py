@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _STEP: Final = Span(REGISTRY.definition_id("step", "step"))
-_WORK: Final = {
+_SPAN_BY_WORK: Final = {
     name: Span(REGISTRY.definition_id(name, "step", "counter")) for name in ("samples", "tokens")
 }
 _AS_REQUEST: Final = struct.Struct("@Q")
@@ -38,59 +38,59 @@ _AS_REQUEST: Final = struct.Struct("@Q")
 class PythonStep:
     """One training step: ``with tl.step(i, samples=len(batch)):``."""
 
-    __slots__ = ("_before", "_number", "_samples", "_token", "_tokens")
+    __slots__ = ("_previous_step", "_sample_count", "_step_number", "_step_token", "_token_count")
 
     def __init__(self, number: int, samples: float | None, tokens: float | None) -> None:
-        self._number = number
-        self._samples = samples
-        self._tokens = tokens
-        self._token: Token | None = None
-        self._before = NO_STEP
+        self._step_number = number
+        self._sample_count = samples
+        self._token_count = tokens
+        self._step_token: Token | None = None
+        self._previous_step = NO_STEP
 
     def __enter__(self) -> Self:
         if STATE.is_on:
             if STATE.infers_steps:
                 _IMPLICIT.give_way()
-            self._before = STATE.step
-            self._token = _enter(self._number)
+            self._previous_step = STATE.step
+            self._step_token = _enter(self._step_number)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        token, self._token = self._token, None
+        token, self._step_token = self._step_token, None
         if token is None:
             return
         token.end(failed=kind is not None)
         if kind is None:
-            if self._samples is not None:
-                put_counter(_WORK["samples"], self._samples)
-            if self._tokens is not None:
-                put_counter(_WORK["tokens"], self._tokens)
-        _leave(self._before)
+            if self._sample_count is not None:
+                put_counter(_SPAN_BY_WORK["samples"], self._sample_count)
+            if self._token_count is not None:
+                put_counter(_SPAN_BY_WORK["tokens"], self._token_count)
+        _leave(self._previous_step)
 
 
 class _Implicit:
     """Steps inferred by hooks, until the user marks steps."""
 
     def __init__(self) -> None:
-        self.token: Token | None = None
-        self._number = NO_STEP
+        self.step_token: Token | None = None
+        self._step_number = NO_STEP
         self._start_ns = 0
 
     def begin(self, number: int) -> None:
         if STATE.infers_steps and STATE.is_on:
             self.end()
-            self._number, self._start_ns = number, now()
-            self.token = _enter(number)
+            self._step_number, self._start_ns = number, now()
+            self.step_token = _enter(number)
 
     def end(self, end_ns: int | None = None) -> None:
-        token, self.token = self.token, None
+        token, self.step_token = self.step_token, None
         if token is None:
             return
         if end_ns is None:
             token.end()
         else:
             token.discard()
-            _STEP.complete(self._start_ns, end_ns, step=self._number)
+            _STEP.complete(self._start_ns, end_ns, step=self._step_number)
         _leave(NO_STEP)
 
     def give_way(self) -> None:
@@ -98,7 +98,7 @@ class _Implicit:
         self.drop()
 
     def drop(self) -> None:
-        token, self.token = self.token, None
+        token, self.step_token = self.step_token, None
         if token is not None:
             token.discard()
             STATE.set_step(NO_STEP)
@@ -124,15 +124,15 @@ def drop_step() -> None:
 
 def forget_steps() -> None:
     """Leave any step, and accept steps inferred by hooks again."""
-    _IMPLICIT.token = None
+    _IMPLICIT.step_token = None
     STATE.infers_steps = True
     STATE.set_step(NO_STEP)
 
 
 def put_work(name: str, amount: float) -> None:
     """Record the work done in a step that a hook began; the user's own `tl.step` carries it itself."""
-    if _IMPLICIT.token is not None:
-        put_counter(_WORK[name], amount)
+    if _IMPLICIT.step_token is not None:
+        put_counter(_SPAN_BY_WORK[name], amount)
 
 
 def put_counter(handle: Span, value: Any) -> None:
@@ -154,8 +154,8 @@ def _enter(number: int) -> Token:
     return token
 
 
-def _leave(before: int) -> None:
-    STATE.set_step(before)
+def _leave(previous_step: int) -> None:
+    STATE.set_step(previous_step)
     if STATE.recording is not None and not STATE.pass_boundary():
         STATE.recording.at_step_boundary()
 
@@ -165,4 +165,4 @@ if TYPE_CHECKING or not NATIVE:
 else:
     from tracelens_instrument._native import Step, install_steps
 
-    install_steps(_STEP, *_WORK.values(), put_counter, PythonStep)
+    install_steps(_STEP, *_SPAN_BY_WORK.values(), put_counter, PythonStep)

@@ -16,8 +16,8 @@ Event: TypeAlias = Any  # `torch.cuda.Event`
 __all__ = ["CudaClock", "Event", "current"]
 
 _CUDA: Final[Any] = torch.cuda  # which is typed in part only
-_HIGH: Final = -1  # priority of a stream
-_MOST_SPARE: Final = 8192
+_HIGH_PRIORITY: Final = -1  # priority of a stream
+_MAX_SPARE_EVENTS: Final = 8192
 _CLOCKS: Final[dict[int, CudaClock]] = {}
 
 
@@ -25,25 +25,25 @@ class CudaClock:
     """A CUDA device, as `tracelens_instrument.device.timebase.DeviceClock`."""
 
     def __init__(self, index: int) -> None:
-        self._index = index
+        self._device_index = index
         self._apart: Any = None
-        self._spare: list[Event] = []
+        self._spare_events: list[Event] = []
 
     @property
-    def index(self) -> int:
+    def device_index(self) -> int:
         """Its number in this process."""
-        return self._index
+        return self._device_index
 
     @property
-    def name(self) -> str:
+    def device_name(self) -> str:
         """Its name as PyTorch has it."""
-        return f"cuda:{self._index}"
+        return f"cuda:{self._device_index}"
 
     def record_event(self) -> tuple[Event, int] | None:
         """Record an event on the thread's stream; return it and the stream's id, None while captured."""
         if _CUDA.is_current_stream_capturing():
             return None
-        stream = _CUDA.current_stream(self._index)
+        stream = _CUDA.current_stream(self._device_index)
         event = self._event()
         event.record(stream)
         return event, stream.stream_id
@@ -51,7 +51,7 @@ class CudaClock:
     def record_event_apart(self) -> Event:
         """Record an event on a stream of our own."""
         if self._apart is None:
-            self._apart = _CUDA.Stream(self._index, priority=_HIGH)
+            self._apart = _CUDA.Stream(self._device_index, priority=_HIGH_PRIORITY)
         event = self._event()
         event.record(self._apart)
         return event
@@ -64,18 +64,18 @@ class CudaClock:
         """Return True if the device has passed an event; does not wait for it."""
         return bool(event.query())
 
-    def between_ns(self, first: Event, second: Event) -> int:
+    def elapsed_ns_between(self, first: Event, second: Event) -> int:
         """Return the device's time between two events that are over."""
         return round(float(first.elapsed_time(second)) * 1e6)
 
-    def reuse(self, *events: Event) -> None:
+    def reuse_events(self, *events: Event) -> None:
         """Keep events for later: making one costs more than recording it."""
-        if len(self._spare) < _MOST_SPARE:
-            self._spare.extend(events)
+        if len(self._spare_events) < _MAX_SPARE_EVENTS:
+            self._spare_events.extend(events)
 
     def _event(self) -> Event:
         try:
-            return self._spare.pop()
+            return self._spare_events.pop()
         except IndexError:
             return _CUDA.Event(enable_timing=True)
 

@@ -58,7 +58,7 @@ class DeviceToken:
         """Remove the span as if it had not begun."""
         timing, self._timing = self._timing, None
         if timing is not None:
-            self._timer.drop(timing)
+            self._timer.drop_timing(timing)
         self._token.discard()
 
 
@@ -71,7 +71,7 @@ class DeviceSpan:
     def __init__(self, span: Span, track_name: str | None = None) -> None:
         self._span = span
         self._track_name = track_name
-        self._local = local()
+        self._thread_local = local()
 
     def __enter__(self) -> Self:
         if STATE.is_on:
@@ -125,7 +125,7 @@ class DeviceSpan:
 
     def _entered(self) -> list[Token | DeviceToken]:
         try:
-            tokens: list[Token | DeviceToken] = self._local.entered
+            tokens: list[Token | DeviceToken] = self._thread_local.entered
         except AttributeError:
-            tokens = self._local.entered = []
+            tokens = self._thread_local.entered = []
         return tokens

@@ -29,18 +29,18 @@ ANCHOR_EVERY_NS: Final = 5 * 10**9
 # A device that computes comes past within 45 us (measured on an H200), one that is held up does not.
 _LOOK_NS: Final = 100_000
 _AGAIN_NS: Final = 250_000_000  # after one that was not seen in time
-_TRIES: Final = 3
+_TRY_COUNT: Final = 3
 
 
 class DeviceClock(Protocol):
     """One device of this process. No method waits for it."""
 
     @property
-    def index(self) -> int:
+    def device_index(self) -> int:
         """Its number in this process."""
 
     @property
-    def name(self) -> str:
+    def device_name(self) -> str:
         """What it is called, such as ``cuda:0``."""
 
     def record_event(self) -> tuple[Event, int] | None:
@@ -58,10 +58,10 @@ class DeviceClock(Protocol):
     def is_over(self, event: Event) -> bool:
         """Return True if the device has come past an event."""
 
-    def between_ns(self, first: Event, second: Event) -> int:
+    def elapsed_ns_between(self, first: Event, second: Event) -> int:
         """Return the device's time between two events that are over, nanoseconds."""
 
-    def reuse(self, *events: Event) -> None:
+    def reuse_events(self, *events: Event) -> None:
         """Return events to the pool."""
 
 
@@ -98,7 +98,7 @@ class Anchor:
 
 
 class Anchors:
-    """The anchors of a device; `latest` is the one to measure from."""
+    """The anchors of a device; `latest_anchor` is the one to measure from."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class Anchors:
         self._write_reading = write_reading
         self._read_now_ns = read_now_ns
         self._last_seen: Anchor | None = None
-        self.latest = self._cast_sharpest()
+        self.latest_anchor = self._cast_sharpest()
         self.look()
 
     def cast_if_due(self) -> None:
         """Cast an anchor, unless the last is young and sharp, or still on its way."""
-        latest = self.latest
+        latest = self.latest_anchor
         if latest.device_ns is not None:
             wait_ns = _AGAIN_NS if latest.window_ns > _LOOK_NS else ANCHOR_EVERY_NS
             if self._read_now_ns() >= latest.host_before_ns + wait_ns:
@@ -124,7 +124,7 @@ class Anchors:
     def cast_last(self) -> None:
         """Cast an anchor, unless the last is still on its way: spans are measured from it."""
         self.look()
-        if self.latest.device_ns is not None:
+        if self.latest_anchor.device_ns is not None:
             self._cast_latest()
 
     def look(self) -> None:
@@ -132,7 +132,7 @@ class Anchors:
 
         An anchor is an event with its time on the device's clock, and a window for it on the host's.
         """
-        anchor = self.latest
+        anchor = self.latest_anchor
         if anchor.device_ns is not None or not self._wait_until_seen(anchor):
             return
         host_middle_ns = anchor.host_before_ns + anchor.window_ns // 2
@@ -140,7 +140,7 @@ class Anchors:
         if earlier_anchor is None or earlier_anchor.device_ns is None:
             anchor.device_ns = host_middle_ns  # the first one: the device's clock is set by it
         else:
-            anchor.device_ns = earlier_anchor.device_ns + self._clock.between_ns(
+            anchor.device_ns = earlier_anchor.device_ns + self._clock.elapsed_ns_between(
                 earlier_anchor.event, anchor.event
             )
         self._last_seen = anchor
@@ -150,18 +150,18 @@ class Anchors:
                 monotonic_ns=host_middle_ns,
                 window_ns=anchor.window_ns,
                 offset_ns=host_middle_ns - anchor.device_ns,
-                device=self._clock.index,
+                device=self._clock.device_index,
             )
         )
 
     def _cast_latest(self) -> None:
-        self.latest = self._cast_sharpest()
+        self.latest_anchor = self._cast_sharpest()
         self.look()
 
     def _cast_sharpest(self) -> Anchor:
         """Record events until one is not passed soon; return that with the smallest window."""
         sharpest_anchor: Anchor | None = None
-        for _ in range(_TRIES):
+        for _ in range(_TRY_COUNT):
             anchor = Anchor(event=None, host_before_ns=self._read_now_ns())
             anchor.event = self._clock.record_event_apart()
             is_seen = self._wait_until_seen(anchor, _LOOK_NS)  # soon

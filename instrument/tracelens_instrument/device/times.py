@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.timebase import Anchor, DeviceClock, Event
     from tracelens_instrument.storage.side_file import Losses
 
-__all__ = ["MOST_WAITING", "STOP_LIMIT_S", "DeviceTimer", "Devices", "Timing"]
+__all__ = ["MAX_WAITING_SPANS", "STOP_LIMIT_S", "DeviceTimer", "Devices", "Timing"]
 
-MOST_WAITING: Final = 4096
-_ASK_AT: Final = 1024  # waiting, where no step ends that would ask
-_MOST_UNFINISHED: Final = 8  # answers like this in a row, after which the rest is not asked
+MAX_WAITING_SPANS: Final = 4096
+_WAITING_SPANS_BEFORE_ASKING: Final = 1024  # waiting, where no step ends that would ask
+_MAX_UNFINISHED_IN_A_ROW: Final = 8  # answers like this in a row, after which the rest is not asked
 _PAUSE_S: Final = 0.001
 
 _requests: Final = itertools.count(TIMED_ON_DEVICE + 1)
@@ -46,7 +46,7 @@ _ABANDONED: Final[list[Devices]] = []
 class Timing:
     """A span under way: its events on the device, and the anchor to measure their times from."""
 
-    request: int  # also of its span on the host
+    request_id: int  # also of its span on the host
     host_begin_ns: int  # about
     anchor: Anchor
     begin_event: Event
@@ -69,49 +69,49 @@ class DeviceTimer:
         self._read_now_ns = read_now_ns
         self._time_span = Span(REGISTRY.definition_id("device times", "device", DEVICE_TIMES))
         self._tracks: dict[object, int] = {}
-        self._waiting: deque[Timing] = deque()
+        self._waiting_timings: deque[Timing] = deque()
         self._lock = threading.Lock()
-        self._closed = False
+        self._is_closed = False
         self._anchors = Anchors(clock, write_reading, read_now_ns)
 
     def next_request(self) -> int | None:
         """Return the number of a span that begins on the host; None if it cannot be timed."""
-        return None if self._closed or not self._clock.can_query() else next(_requests)
+        return None if self._is_closed or not self._clock.can_query() else next(_requests)
 
     def begin(self, request: int, track_name: str | None) -> Timing | None:
         """Begin to time what the thread's stream does next, for this request; None if not timed."""
-        event_and_stream = None if self._closed else self._clock.record_event()
+        event_and_stream = None if self._is_closed else self._clock.record_event()
         if event_and_stream is None:
             return None
         event, stream = event_and_stream
         track = self._track_of(f"stream {stream}" if track_name is None else track_name)
-        return Timing(request, self._read_now_ns(), self._anchors.latest, event, track)
+        return Timing(request, self._read_now_ns(), self._anchors.latest_anchor, event, track)
 
     def end(self, timing: Timing) -> None:
         """End a span's timing where the thread's stream is now; its times are written once known."""
-        event_and_stream = None if self._closed else self._clock.record_event()
+        event_and_stream = None if self._is_closed else self._clock.record_event()
         if event_and_stream is None:
             return
         timing.end_event, _stream = event_and_stream
-        self._waiting.append(timing)
-        if len(self._waiting) >= _ASK_AT:
-            self.ask()
-        if len(self._waiting) > MOST_WAITING:
+        self._waiting_timings.append(timing)
+        if len(self._waiting_timings) >= _WAITING_SPANS_BEFORE_ASKING:
+            self.ask_for_times()
+        if len(self._waiting_timings) > MAX_WAITING_SPANS:
             with contextlib.suppress(IndexError):  # another thread has just written them all
-                self._waiting.popleft()
+                self._waiting_timings.popleft()
                 self._count_lost()
 
-    def drop(self, timing: Timing) -> None:
+    def drop_timing(self, timing: Timing) -> None:
         """Remove the span as if it had not begun."""
-        self._clock.reuse(timing.begin_event)
+        self._clock.reuse_events(timing.begin_event)
 
     def at_step_boundary(self) -> None:
         """Write down what is known by now, and cast an anchor now and then."""
-        self.ask()
+        self.ask_for_times()
         if self._clock.can_query():
             self._anchors.cast_if_due()
 
-    def ask(self) -> None:
+    def ask_for_times(self) -> None:
         """Write down the times of all spans that the device has finished."""
         if not self._clock.can_query() or not self._lock.acquire(blocking=False):
             return
@@ -127,31 +127,31 @@ class DeviceTimer:
             self._anchors.cast_last()
         deadline_s = time.monotonic() + limit_s
         while self._has_unknown_times and time.monotonic() < deadline_s:
-            self.ask()
+            self.ask_for_times()
             if self._has_unknown_times:
                 time.sleep(_PAUSE_S)
-        self._closed = True
-        for _ in self._waiting:
+        self._is_closed = True
+        for _ in self._waiting_timings:
             self._count_lost()
-        self._waiting.clear()
+        self._waiting_timings.clear()
 
     @property
     def _has_unknown_times(self) -> bool:
-        return bool(self._waiting) or self._anchors.latest.device_ns is None
+        return bool(self._waiting_timings) or self._anchors.latest_anchor.device_ns is None
 
     def _write_known_times(self) -> None:
         """Write down the known times of waiting spans; the unfinished wait on in their order."""
         unfinished: list[Timing] = []
-        for _ in range(len(self._waiting)):
+        for _ in range(len(self._waiting_timings)):
             try:
-                timing = self._waiting.popleft()
+                timing = self._waiting_timings.popleft()
             except IndexError:
                 break  # another thread has lost it
             if not self._write_if_known(timing):
                 unfinished.append(timing)
-                if len(unfinished) == _MOST_UNFINISHED:
+                if len(unfinished) == _MAX_UNFINISHED_IN_A_ROW:
                     break
-        self._waiting.extendleft(reversed(unfinished))
+        self._waiting_timings.extendleft(reversed(unfinished))
 
     def _write_if_known(self, timing: Timing) -> bool:
         """Write a span's times down if the device has passed both its events; return True then.
@@ -164,15 +164,17 @@ class DeviceTimer:
         ):
             return False
         begin_event, end_event = timing.begin_event, timing.end_event
-        device_begin_ns = anchor_device_ns + clock.between_ns(timing.anchor.event, begin_event)
-        duration_ns = max(clock.between_ns(begin_event, end_event), 0)
-        clock.reuse(begin_event, end_event)
+        device_begin_ns = anchor_device_ns + clock.elapsed_ns_between(
+            timing.anchor.event, begin_event
+        )
+        duration_ns = max(clock.elapsed_ns_between(begin_event, end_event), 0)
+        clock.reuse_events(begin_event, end_event)
         self._time_span.complete(
             timing.host_begin_ns,
             timing.host_begin_ns + duration_ns,
             timing.track,
             nbytes=device_begin_ns,
-            request=timing.request,
+            request=timing.request_id,
         )
         return True
 
@@ -180,7 +182,9 @@ class DeviceTimer:
         track = self._tracks.get(name)
         if track is None:
             clock = self._clock
-            track = self._tracks[name] = REGISTRY.track(f"{clock.name} {name}", clock.index)
+            track = self._tracks[name] = REGISTRY.track(
+                f"{clock.device_name} {name}", clock.device_index
+            )
         return track
 
 
@@ -191,24 +195,24 @@ class Devices:
         self._write_reading = write_reading
         self._losses = losses
         self._timer_by_device: dict[int, DeviceTimer] = {}
-        self._failed = False
+        self._has_failed = False
         self._lock = threading.RLock()  # a signal handler may come in between
 
     def current_timer(self) -> DeviceTimer | None:
         """Return the timer of the device that the calling thread uses; None if it cannot be timed."""
-        if self._failed:
+        if self._has_failed:
             return None
         clock = timebase.find()
         if clock is None:
             return None
-        timer = self._timer_by_device.get(clock.index)
+        timer = self._timer_by_device.get(clock.device_index)
         if timer is None and clock.can_query():
             timer = self._make_timer(clock)
         return timer
 
     def at_step_boundary(self) -> None:
         """Read the times that are due between two steps."""
-        if self._failed or not self._timer_by_device:
+        if self._has_failed or not self._timer_by_device:
             return
         try:
             for timer in list(self._timer_by_device.values()):
@@ -218,7 +222,7 @@ class Devices:
 
     def finish(self) -> None:
         """Write down what can still be known, within a limit of time."""
-        if self._failed:
+        if self._has_failed:
             return
         try:
             for timer in self._timer_by_device.values():
@@ -229,20 +233,20 @@ class Devices:
     def give_up(self, error: Exception) -> None:
         """Stop using devices, because one has failed."""
         reraise_if_handlers(error)
-        self._failed = True
+        self._has_failed = True
         warn_once(f"device times are not recorded any more ({short_repr(error)})", "device times")
 
     def abandon(self) -> None:
         """Release everything without touching a device, in a forked child."""
-        self._failed = True
+        self._has_failed = True
         _ABANDONED.append(self)
 
     def _make_timer(self, clock: DeviceClock) -> DeviceTimer:
         """Return the timer of a device that had none; of several threads the first makes it."""
         with self._lock:
-            timer = self._timer_by_device.get(clock.index)
+            timer = self._timer_by_device.get(clock.device_index)
             if timer is None:
                 count_lost = self._losses.counter(UNKNOWN_TIMES).add
                 new_timer = DeviceTimer(clock, self._write_reading, count_lost, now)
-                timer = self._timer_by_device.setdefault(clock.index, new_timer)
+                timer = self._timer_by_device.setdefault(clock.device_index, new_timer)
             return timer

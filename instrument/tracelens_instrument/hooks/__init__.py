@@ -43,13 +43,13 @@ def attach(obj: Any, **options: Any) -> Any:
     Raises:
         InvalidArgument: an object that no hook knows, or an option that its hook does not have.
     """
-    attachable_hooks = [hook for hook in HOOKS if hook.attaches]  # it says what, in words
+    attachable_hooks = [hook for hook in HOOKS if hook.attachable_objects]  # it says what, in words
     for hook in attachable_hooks:
         if hook.is_framework_loaded:
             hook_module = hook.load()
             if hook_module.matches(obj):
                 return hook_module.attach(obj, **options)
-    attachable_objects = ", ".join(hook.attaches for hook in attachable_hooks)
+    attachable_objects = ", ".join(hook.attachable_objects for hook in attachable_hooks)
     raise InvalidArgument(
         f"attach got {type(obj).__qualname__!r}, expected one of: {attachable_objects}."
     )
@@ -63,6 +63,6 @@ def install() -> None:
     note_started()
     garbage.install()
     for hook in HOOKS:
-        if hook.name not in _installed:
-            _installed.add(hook.name)
-            wrapt.register_post_import_hook(hook.install, hook.trigger)
+        if hook.framework_name not in _installed:
+            _installed.add(hook.framework_name)
+            wrapt.register_post_import_hook(hook.install, hook.framework_module)

@@ -34,14 +34,14 @@ class MessageNumbers:
     """Counts the messages of one communicator apart by direction, peer and tag."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, int, int], Callable[[], int]] = {}
+        self._counter_by_message_kind: dict[tuple[str, int, int], Callable[[], int]] = {}
 
-    def next(self, op: str, peer: int, tag: int) -> int:
+    def next_number(self, op: str, peer: int, tag: int) -> int:
         """Return the number of a message to (``send``) or from (``recv``) a peer with a tag."""
         key = (op, peer, tag)
-        count = self._counts.get(key)
+        count = self._counter_by_message_kind.get(key)
         if count is None:  # setdefault, because threads may send side by side
-            count = self._counts.setdefault(key, itertools.count().__next__)
+            count = self._counter_by_message_kind.setdefault(key, itertools.count().__next__)
         return count()
 
 
@@ -62,42 +62,44 @@ class HookModule(Protocol):
 class Hook:
     """A framework that can be recorded: its module here, and the framework's module that calls for it.
 
-    `attaches` says in words what `attach` takes; empty where nothing is attached by hand, and the module
-    has `install` only.
+    `attachable_objects` says in words what `attach` takes; empty where nothing is attached by hand,
+    and the module has `install` only.
     """
 
-    name: str
-    module: str
-    trigger: str
-    attaches: str
+    framework_name: str
+    module_name: str
+    framework_module: str
+    attachable_objects: str
 
     @property
     def is_framework_loaded(self) -> bool:
         """Whether the program has loaded the framework."""
-        return self.trigger in sys.modules
+        return self.framework_module in sys.modules
 
     def load(self) -> HookModule:
         """Import the hook module, and with it maybe the framework."""
-        return cast("HookModule", import_module(self.module))
+        return cast("HookModule", import_module(self.module_name))
 
     def install(self, framework: Any) -> None:
         """Install the hook; a failure costs the recording of this framework, never the program."""
-        note_used(self.name)
+        note_used(self.framework_name)
         try:
             self.load().install(framework)
         except Exception as error:  # noqa: BLE001 - the user's import of the framework must succeed
-            warn_once(f"{self.name} cannot be recorded ({type(error).__name__}: {error}).")
+            warn_once(
+                f"{self.framework_name} cannot be recorded ({type(error).__name__}: {error})."
+            )
 
 
 class Switch:
     """Says whether something was done that is done once in a process, such as to wrap a method."""
 
     def __init__(self) -> None:
-        self.on = False
+        self.is_on = False
 
     def turn_on_if_off(self) -> bool:
         """Turn it on permanently; return True if it was off."""
-        was, self.on = self.on, True
+        was, self.is_on = self.is_on, True
         return not was
 
 

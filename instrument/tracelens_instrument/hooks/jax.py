@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOST_LEVEL",
-    "WINDOW",
+    "PROFILED_STEPS",
     "WINDOW_VARIABLE",
     "Operation",
     "ProfiledSpan",
@@ -51,7 +51,7 @@ _COLLECTIVES: Final = (
 )
 _TOUCHING_NS: Final = 50_000  # what lies between two operations of one computation
 WINDOW_VARIABLE: Final = "TRACELENS_JAX_STEPS"
-WINDOW: Final = (5, 25)
+PROFILED_STEPS: Final = (5, 25)
 HOST_LEVEL: Final = 2
 _TRACK: Final = "XLA"
 
@@ -61,8 +61,8 @@ class Operation:
     """An operation of a compiled function, on the monotonic clock."""
 
     name: str
-    module: str
-    device: int
+    module_name: str
+    device_index: int
     start_ns: int
     end_ns: int
 
@@ -89,19 +89,19 @@ def spans_of(
         step_begins_ns: When each step began that was profiled, by its number.
     """
     ordered_operations = sorted(operations, key=lambda operation: operation.start_ns)
-    first_device = min((operation.device for operation in ordered_operations), default=0)
+    first_device = min((operation.device_index for operation in ordered_operations), default=0)
     begins_and_steps = sorted((begin_ns, step) for step, begin_ns in step_begins_ns.items())
     call_counts: Counter[str] = Counter()  # by name
     computations: list[tuple[int, int]] = []  # begin and end, ns
     for operation in ordered_operations:
         step = _find_step(operation.start_ns, begins_and_steps)
-        if operation.device != first_device or step is None:
+        if operation.device_index != first_device or step is None:
             continue
         op = _collective_op(operation.name)
         if op is None:
             _extend_computations(computations, operation)
             continue
-        name = f"{operation.module}/{operation.name}"
+        name = f"{operation.module_name}/{operation.name}"
         yield ProfiledSpan(name, operation.start_ns, operation.end_ns, step, op, call_counts[name])
         call_counts[name] += 1
     for begin_ns, end_ns in computations:
@@ -144,13 +144,13 @@ class _Window:
 
     def __init__(self) -> None:
         """Take the window to profile from the environment: ``FIRST:LAST`` of the steps counted here."""
-        self.first_step, self.last_step = WINDOW
+        self.first_step, self.last_step = PROFILED_STEPS
         with contextlib.suppress(ValueError):
             first_text, _, last_text = os.environ.get(WINDOW_VARIABLE, "").partition(":")
             self.first_step, self.last_step = int(first_text), int(last_text)
         self.step_count = 0  # steps that have begun
-        self.step_begins_ns: dict[int, int] = {}  # by step
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.begin_ns_by_step: dict[int, int] = {}  # by step
+        self._profile_folder: tempfile.TemporaryDirectory[str] | None = None
         self._wall_minus_monotonic_ns = 0
 
     def begin(self, step: int) -> None:
@@ -158,11 +158,11 @@ class _Window:
         if self.step_count == self.first_step:
             self._start()
         self.step_count += 1
-        self.step_begins_ns[step] = now()
+        self.begin_ns_by_step[step] = now()
 
     def end(self) -> None:
         """Called when it is over."""
-        if self._folder is not None and self.step_count == self.last_step:
+        if self._profile_folder is not None and self.step_count == self.last_step:
             self.finish()
 
     def _start(self) -> None:
@@ -170,15 +170,15 @@ class _Window:
 
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level, options.host_tracer_level = 0, HOST_LEVEL
-        self._folder = tempfile.TemporaryDirectory()
+        self._profile_folder = tempfile.TemporaryDirectory()
         self._wall_minus_monotonic_ns = time.time_ns() - now()
-        self.step_begins_ns.clear()
-        jax.profiler.start_trace(self._folder.name, profiler_options=options)
+        self.begin_ns_by_step.clear()
+        jax.profiler.start_trace(self._profile_folder.name, profiler_options=options)
         recorder.on_stop(self.finish)
 
     def finish(self) -> None:
         """Stop profiling, and record the spans of the profile."""
-        folder, self._folder = self._folder, None
+        folder, self._profile_folder = self._profile_folder, None
         if folder is None:
             return
         import jax  # noqa: PLC0415 - only with JAX
@@ -187,7 +187,7 @@ class _Window:
         with folder:
             for file in Path(folder.name).rglob("*.xplane.pb"):
                 operations = _read_operations(file, self._wall_minus_monotonic_ns)
-                for span in spans_of(operations, self.step_begins_ns):
+                for span in spans_of(operations, self.begin_ns_by_step):
                     _record_span(span)
 
 
@@ -260,8 +260,8 @@ def _read_operations(profile_path: Path, wall_minus_monotonic_ns: int) -> list[O
             operations.append(
                 Operation(
                     name=str(stats["hlo_op"]),
-                    module=str(stats.get("hlo_module", "")),
-                    device=int(stats.get("device_ordinal", 0)),
+                    module_name=str(stats.get("hlo_module", "")),
+                    device_index=int(stats.get("device_ordinal", 0)),
                     start_ns=begin_ns,
                     end_ns=begin_ns + int(event.duration_ns),
                 )

@@ -28,13 +28,15 @@ _LOOK_EVERY_NS: Final = 10**9
 class DetailSwitch:
     """Calls `change` with a request when it begins, and with None when it ends or is withdrawn."""
 
-    def __init__(self, directory: Path, change: Callable[[DetailRequest | None], object]) -> None:
+    def __init__(
+        self, directory: Path, change_detail: Callable[[DetailRequest | None], object]
+    ) -> None:
         self._directory = directory
-        self._path = str(directory / REQUEST_FILE)
-        self._change = change
+        self._request_path = str(directory / REQUEST_FILE)
+        self._change_detail = change_detail
         self._look_due_ns = 0
         self._file_identity: tuple[int, int] | None = None  # inode and time of change
-        self._request: DetailRequest | None = None
+        self._detail_request: DetailRequest | None = None
         self._wall_minus_monotonic_ns = 0
         self._is_on = False
 
@@ -43,7 +45,7 @@ class DetailSwitch:
         if moment_ns >= self._look_due_ns:
             self._look_due_ns = moment_ns + _LOOK_EVERY_NS
             self._look()
-        request = self._request
+        request = self._detail_request
         if request is None:
             return self._look_due_ns
         begin_ns = request.begin_ns - self._wall_minus_monotonic_ns
@@ -53,13 +55,13 @@ class DetailSwitch:
             return self._look_due_ns
         if moment_ns >= begin_ns and not self._is_on:
             self._is_on = True
-            self._change(request)
+            self._change_detail(request)
         return min(self._look_due_ns, end_ns if self._is_on else begin_ns)
 
     def _look(self) -> None:
         """Read the request if its file has changed; end the present one if it has, or is gone."""
         try:
-            status = os.stat(self._path)  # noqa: PTH116 - a call every second in trainings
+            status = os.stat(self._request_path)  # noqa: PTH116 - a call every second in trainings
         except OSError:
             identity = None
         else:
@@ -69,11 +71,11 @@ class DetailSwitch:
         self._file_identity = identity
         self._end()
         if identity is not None:
-            self._request = read_request(self._directory)
+            self._detail_request = read_request(self._directory)
             self._wall_minus_monotonic_ns = time.time_ns() - now()
 
     def _end(self) -> None:
-        self._request = None
+        self._detail_request = None
         if self._is_on:
             self._is_on = False
-            self._change(None)
+            self._change_detail(None)

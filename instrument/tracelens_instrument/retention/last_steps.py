@@ -47,7 +47,7 @@ WHEN_VARIABLE: Final = "TRACELENS_KEEP_WHEN"
 _LOOK_EVERY_NS: Final = 10**9
 _WHEN_PATTERN: Final = r"slow:([0-9]{1,4}(?:\.[0-9]{1,3})?)(?::([0-9]{1,4}))?"
 _STEPS_IN_A_ROW: Final = 3  # steps in a row
-_REMEMBERED: Final = 64
+_REMEMBERED_STEPS: Final = 64
 _FEWEST_STEPS: Final = 20  # steps, to know what is usual
 # Six standard deviations, from the median deviation of a normal distribution.
 _OUTLIER_MADS: Final = 6 * 1.4826
@@ -55,7 +55,7 @@ _OUTLIER_MADS: Final = 6 * 1.4826
 
 class _RingSegment(NamedTuple):
     path: Path
-    steps: int  # that were over when it came into use
+    step_count: int  # that were over when it came into use
 
 
 class Ring:
@@ -68,13 +68,15 @@ class Ring:
         self._kept_steps = last
         self._segments: deque[_RingSegment] = deque()
 
-    def add(self, path: Path, steps: int) -> None:
-        """Add a segment that is used after `steps` steps."""
-        self._segments.append(_RingSegment(path, steps))
+    def add(self, path: Path, step_count: int) -> None:
+        """Add a segment that is used after `step_count` steps."""
+        self._segments.append(_RingSegment(path, step_count))
 
-    def drop_outdated(self, steps: int) -> Iterator[Path]:
-        """Drop the segments with nothing of the last steps, `steps` being over."""
-        while len(self._segments) > 1 and self._segments[1].steps + self._kept_steps < steps:
+    def drop_outdated(self, step_count: int) -> Iterator[Path]:
+        """Drop the segments with nothing of the last steps, `step_count` being over."""
+        while (
+            len(self._segments) > 1 and self._segments[1].step_count + self._kept_steps < step_count
+        ):
             yield self._segments.popleft().path
 
     def drop_oldest(self) -> Path | None:
@@ -120,12 +122,12 @@ class SlowSteps:
     takes steps, by their median absolute deviation. A new level is usual once it holds for a while.
     """
 
-    def __init__(self, factor: float, steps: int) -> None:
-        self._factor = factor
-        self._steps_in_a_row = steps
-        self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED)
+    def __init__(self, factor: float, step_count: int) -> None:
+        self._slow_factor = factor
+        self._required_slow_steps = step_count
+        self._recent_steps_ns: deque[int] = deque(maxlen=_REMEMBERED_STEPS)
         self._last_end_ns: int | None = None
-        self._slow_in_a_row = 0
+        self._slow_step_count = 0
 
     def ends_slow_row(self, step_end_ns: int) -> bool:
         """Called when a step ends; True if it is the last of enough slow ones in a row."""
@@ -135,35 +137,35 @@ class SlowSteps:
         step_ns = step_end_ns - step_begin_ns  # since the end of the step before
         is_slow = len(self._recent_steps_ns) >= _FEWEST_STEPS and step_ns > self._limit_ns()
         self._recent_steps_ns.append(step_ns)
-        self._slow_in_a_row = self._slow_in_a_row + 1 if is_slow else 0
-        return self._slow_in_a_row == self._steps_in_a_row
+        self._slow_step_count = self._slow_step_count + 1 if is_slow else 0
+        return self._slow_step_count == self._required_slow_steps
 
     def _limit_ns(self) -> float:
         median_ns = _median(self._recent_steps_ns)
         deviation_ns = _median(abs(step_ns - median_ns) for step_ns in self._recent_steps_ns)
-        return max(self._factor * median_ns, median_ns + _OUTLIER_MADS * deviation_ns)
+        return max(self._slow_factor * median_ns, median_ns + _OUTLIER_MADS * deviation_ns)
 
 
 class KeepRequest:
     """The request of a trace folder, as one of its recordings watches and makes it."""
 
-    def __init__(self, directory: Path, keep: Callable[[], object]) -> None:
+    def __init__(self, directory: Path, keep_now: Callable[[], object]) -> None:
         self._file = directory / REQUEST_FILE
-        self._keep = keep
-        self._seen = self._touched()
-        self._look_due = 0
-        self._slow = _parse_slow_steps(os.environ.get(WHEN_VARIABLE, ""))
+        self._keep = keep_now
+        self._seen_touch_ns = self._touched()
+        self._look_due_ns = 0
+        self._slow_steps = _parse_slow_steps(os.environ.get(WHEN_VARIABLE, ""))
 
-    def at_step_boundary(self, moment: int) -> None:
+    def at_step_boundary(self, moment_ns: int) -> None:
         """Keep the steps held, if that is requested or steps are slow."""
-        if self._slow is not None and self._slow.ends_slow_row(moment):
+        if self._slow_steps is not None and self._slow_steps.ends_slow_row(moment_ns):
             self._keep()
             self._ask()
-        elif moment >= self._look_due:
-            self._look_due = moment + _LOOK_EVERY_NS
+        elif moment_ns >= self._look_due_ns:
+            self._look_due_ns = moment_ns + _LOOK_EVERY_NS
             touched = self._touched()
-            if touched != self._seen:
-                self._seen = touched
+            if touched != self._seen_touch_ns:
+                self._seen_touch_ns = touched
                 self._keep()
 
     def _ask(self) -> None:
@@ -172,7 +174,7 @@ class KeepRequest:
         if touched is None or time.time_ns() - touched > _LOOK_EVERY_NS:
             with Tolerated(OSError):  # where it cannot be asked, this rank keeps its own steps
                 self._file.touch()
-        self._seen = self._touched()
+        self._seen_touch_ns = self._touched()
 
     def _touched(self) -> int | None:
         with Tolerated(OSError):

@@ -42,8 +42,8 @@ BUDGET_VARIABLE: Final = "TRACELENS_BUDGET"
 DETAIL_VARIABLE: Final = "TRACELENS_DETAIL"
 DEFAULT_DETAIL: Final = "phase"
 
-_LEAST_BUDGET: Final = 10**6  # a few segments, or nothing can be kept
-_MOST: Final = 2**63 - 1
+_MIN_BUDGET_BYTES: Final = 10**6  # a few segments, or nothing can be kept
+_MAX_BUDGET_BYTES: Final = 2**63 - 1
 _LAST: Final = r"last:([0-9]{1,9})"
 _EVERY: Final = r"every:([0-9]{1,9})(?::([0-9]{1,9}))?"
 _SIZE: Final = r"(?i)([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b?"
@@ -150,10 +150,10 @@ def _parse_keep(keep: object) -> _KeepRule:
 
 def _parse_budget(budget: object) -> int:
     budget_bytes = _parse_bytes(budget)
-    if budget_bytes is None or not _LEAST_BUDGET <= budget_bytes <= _MOST:
+    if budget_bytes is None or not _MIN_BUDGET_BYTES <= budget_bytes <= _MAX_BUDGET_BYTES:
         raise InvalidArgument(
-            f"budget is {short_repr(budget)}, expected a number of bytes from {_LEAST_BUDGET} or a text "
-            "such as 500MB or 4GB."
+            f"budget is {short_repr(budget)}, expected a number of bytes from {_MIN_BUDGET_BYTES} or "
+            "a text such as 500MB or 4GB."
         )
     return budget_bytes
 

@@ -25,10 +25,10 @@ from tracelens_instrument.stacks.frame_paths import make_path_shortener
 from tracelens_instrument.stacks.timeline import Run, find_clock_offset_ns, read_runs, run_marker
 
 PIECE_S: Final = 60  # py-spy keeps everything in memory, and writes at the end
-MARKERS: Final = 40
+MARKER_COUNT: Final = 40
 LOOK_EVERY_S: Final = 0.1
 PATIENCE_S: Final = 20
-NS: Final = 10**9
+NS_PER_SECOND: Final = 10**9
 SAMPLING: Final = b"Sampling process"  # what py-spy says as soon as it does
 
 
@@ -37,20 +37,20 @@ class _Rank:
 
     def __init__(self, pid: int, duration_s: float | None) -> None:
         self.pid = pid
-        self._parent = os.getppid()
-        self._end_ns = None if duration_s is None else now() + int(duration_s * NS)
-        self._over = False
+        self._parent_pid = os.getppid()
+        self._end_ns = None if duration_s is None else now() + int(duration_s * NS_PER_SECOND)
+        self._is_over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
         """Return True if it ended, said that it will, or the time is over.
 
         Its forked children may hold our input open.
         """
-        if not self._over:
+        if not self._is_over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
             is_due = self._end_ns is not None and now() >= self._end_ns
-            self._over = bool(readable) or is_due or os.getppid() != self._parent
-        return self._over
+            self._is_over = bool(readable) or is_due or os.getppid() != self._parent_pid
+        return self._is_over
 
 
 class _Spy:
@@ -58,13 +58,13 @@ class _Spy:
 
     def __init__(self, pid: int, rate_hz: int, folder: Path) -> None:
         self.timeline_path = folder / "timeline.json"
-        self._log = (folder / "said.txt").open("w+b")
+        self._log_file = (folder / "said.txt").open("w+b")
         self.started_ns = now()
         command = [_find_py_spy(), "record", "--pid", str(pid), "--rate", str(rate_hz)]
         command += ["--output", str(self.timeline_path), "--format", "chrometrace", "--idle"]
         command += ["--threads", "--nonblocking", "--subprocesses", "--full-filenames"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            command, stdin=subprocess.DEVNULL, stdout=self._log_file, stderr=self._log_file
         )
 
     def is_sampling(self) -> bool:
@@ -94,7 +94,7 @@ class _Spy:
         return errors[0] if errors else f"it ended with exit code {self._process.returncode}"
 
     def _logged(self) -> bytes:
-        return Path(self._log.name).read_bytes()
+        return Path(self._log_file.name).read_bytes()
 
 
 def main() -> None:
@@ -150,10 +150,10 @@ def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatc
     while not (spy.is_sampling() or spy.has_ended() or rank.is_over(LOOK_EVERY_S / 4)):
         pass
     _let_rank_go_on()
-    while now() - spy.started_ns < PIECE_S * NS and not spy.has_ended():
-        if len(marker_spans) < MARKERS:
+    while now() - spy.started_ns < PIECE_S * NS_PER_SECOND and not spy.has_ended():
+        if len(marker_spans) < MARKER_COUNT:
             marker_spans |= run_marker(len(marker_spans))
-        if rank.is_over(LOOK_EVERY_S / 4 if len(marker_spans) < MARKERS else LOOK_EVERY_S):
+        if rank.is_over(LOOK_EVERY_S / 4 if len(marker_spans) < MARKER_COUNT else LOOK_EVERY_S):
             break
     spy.end()
     failure = spy.read_failure()
@@ -164,7 +164,7 @@ def _sample_piece(rank: _Rank, rate_hz: int, work_folder: Path) -> pa.RecordBatc
     monotonic_minus_spy_ns = find_clock_offset_ns(runs, marker_spans)
     if monotonic_minus_spy_ns is None:
         monotonic_minus_spy_ns = spy.started_ns
-    half_sample_ns = NS // rate_hz // 2  # a sample stands for the time around it
+    half_sample_ns = NS_PER_SECOND // rate_hz // 2  # a sample stands for the time around it
     others_runs = [run for run in runs if run.pid != os.getpid()]
     return _make_batch(others_runs, shift_ns=monotonic_minus_spy_ns - half_sample_ns)
 
@@ -178,7 +178,7 @@ def _make_batch(runs: list[Run], shift_ns: int) -> pa.RecordBatch:
     """Return a row for each run (samples in a row with one stack), its times shifted by `shift_ns`."""
     columns: dict[str, list[Any]] = {
         "pid": [run.pid for run in runs],
-        "thread": [run.thread for run in runs],
+        "thread": [run.thread_id for run in runs],
         "thread_name": [run.thread_name for run in runs],
         "start_ns": [run.start_ns + shift_ns for run in runs],
         "end_ns": [run.end_ns + shift_ns for run in runs],

@@ -32,7 +32,7 @@ class Run:
     """Samples in a row that found the same stack; times as py-spy has them, ns."""
 
     pid: int
-    thread: int  # as the operating system numbers it
+    thread_id: int  # as the operating system numbers it
     thread_name: str
     start_ns: int
     end_ns: int
@@ -44,17 +44,17 @@ class _Track:
     """A thread, while its events are gone through."""
 
     pid: int
-    thread: int = 0
+    thread_id: int = 0
     name: str = ""
-    since_ns: int = 0
+    run_start_ns: int = 0
     frames: list[str] = field(default_factory=list)
 
     def end_run_at(self, moment_ns: int) -> Iterator[Run]:
         """End what has lasted until this moment."""
         shown = tuple(frame for frame in self.frames if frame)
-        if shown and moment_ns > self.since_ns:
-            yield Run(self.pid, self.thread, self.name, self.since_ns, moment_ns, shown)
-        self.since_ns = moment_ns
+        if shown and moment_ns > self.run_start_ns:
+            yield Run(self.pid, self.thread_id, self.name, self.run_start_ns, moment_ns, shown)
+        self.run_start_ns = moment_ns
 
 
 def read_runs(path: Path, shorten_path: Callable[[str], str] = str) -> Iterator[Run]:
@@ -86,7 +86,7 @@ def _name_frame(event: dict[str, Any], track: _Track, shorten_path: Callable[[st
     if not source["filename"]:
         thread_match = _THREAD.fullmatch(name)
         if thread_match:
-            track.thread, track.name = int(thread_match[1]), thread_match[2] or ""
+            track.thread_id, track.name = int(thread_match[1]), thread_match[2] or ""
         if thread_match or _PROCESS.match(name):
             return ""
     return f"{name} ({shorten_path(source['filename'])}:{source['line']})"

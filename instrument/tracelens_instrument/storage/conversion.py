@@ -41,14 +41,14 @@ _FEW_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LITTLE_MEMORY: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 _FIND: Final = "import sys; sys.path[:0] = sys.argv[{}:]; "
 SWITCH: Final = "TRACELENS_CONVERTER"
-_START_AT: Final = 32  # full segments: 130,000 events
-_REPORT_EVERY: Final = 4
-_STARTS: Final = 3  # of converters, one after the other, if they are killed
+_FIRST_REPORT_SEGMENTS: Final = 32  # full segments: 130,000 events
+_SEGMENTS_PER_REPORT: Final = 4
+_MAX_CONVERTER_STARTS: Final = 3  # of converters, one after the other, if they are killed
 _PATIENCE_MS: Final = 3000
 _LOOK_EVERY_MS: Final = 1000
 _MOST_UNCHANGED_LOOKS: Final = 60  # looks at a file that does not grow: its converter is given up
 _SEND_FLAGS: Final = 0x4040  # MSG_NOSIGNAL | MSG_DONTWAIT
-_NO_MORE: Final = 1  # SHUT_WR
+_SHUTDOWN_SENDING: Final = 1  # SHUT_WR
 _SHELL: Final = "/bin/sh"
 _RUN_DETACHED: Final = (
     'exec 3<&0; "$@" <&3 3<&- &'  # with our end of the line; the shell ends at once
@@ -96,18 +96,20 @@ class Background:
 
     def __init__(self, recording_path: Path, retention: Retention) -> None:
         self._recording_path = recording_path
-        self._starts_left = _STARTS if _converter_wanted(retention) else 0
+        self._starts_left = _MAX_CONVERTER_STARTS if _converter_wanted(retention) else 0
         self._channel: _Channel | None = None
-        self._next_report = _START_AT
+        self._next_report_count = _FIRST_REPORT_SEGMENTS
         if retention.budget_bytes is not None:
             half_budget_segments = retention.budget_bytes // segments.SEGMENT_BYTES // 2
-            self._next_report = max(segments.LEAST_CONVERTED, min(_START_AT, half_budget_segments))
+            self._next_report_count = max(
+                segments.MIN_CONVERTED_SEGMENTS, min(_FIRST_REPORT_SEGMENTS, half_budget_segments)
+            )
 
     def inform(self, full_segments: int) -> None:
         """Inform the converter of how many segments are full; start it if it is time."""
-        if full_segments < self._next_report:
+        if full_segments < self._next_report_count:
             return
-        self._next_report = full_segments + _REPORT_EVERY
+        self._next_report_count = full_segments + _SEGMENTS_PER_REPORT
         if self._channel is None and self._starts_left:
             self._starts_left -= 1
             try:
@@ -158,7 +160,7 @@ class _Channel:
     def send(self, text: bytes) -> bool:
         """Send a message, if the converter still reads."""
         try:
-            if self._descriptor.number is None:
+            if self._descriptor.descriptor_number is None:
                 return False
             self._socket.send(text, _SEND_FLAGS)
         except BlockingIOError:
@@ -171,8 +173,8 @@ class _Channel:
     def finish_sending(self) -> None:
         """Send no more; the other end notices this even if the last message found no room."""
         with Tolerated(OSError):
-            if self._descriptor.number is not None:
-                self._socket.shutdown(_NO_MORE)
+            if self._descriptor.descriptor_number is not None:
+                self._socket.shutdown(_SHUTDOWN_SENDING)
 
     def wait_until_closed(self, patience_ms: int) -> bool:
         """Wait until the other end has closed, at most that long; return True if it has."""

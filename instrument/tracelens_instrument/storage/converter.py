@@ -23,7 +23,7 @@ from tracelens.schema.vocabulary import SIDE_FILE
 __all__ = ["main"]
 
 _LOOK_EVERY_MS: Final = 5000  # at a training that cannot be watched; and how long dying may take
-_READ: Final = 1 << 16
+_READ_BYTES: Final = 1 << 16
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ class _Training:
 
     def _receive(self) -> bytes:
         try:
-            return os.read(self._socket, _READ)
+            return os.read(self._socket, _READ_BYTES)
         except ConnectionError:
             return b""
 

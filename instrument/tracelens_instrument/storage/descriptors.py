@@ -30,15 +30,18 @@ class Descriptor:
     """A descriptor, as long as it is what was opened."""
 
     def __init__(self, number: int) -> None:
-        self._number: int | None = number
+        self._descriptor_number: int | None = number
         self._identity = _identity(number)
 
     @property
-    def number(self) -> int | None:
+    def descriptor_number(self) -> int | None:
         """Its number; None if it was closed, by us or by the program."""
-        if self._number is not None and _identity(self._number) != self._identity:
-            self._number = None
-        return self._number
+        if (
+            self._descriptor_number is not None
+            and _identity(self._descriptor_number) != self._identity
+        ):
+            self._descriptor_number = None
+        return self._descriptor_number
 
     def is_same_file(self, other: Descriptor) -> bool:
         """Return True if another was opened on the same file."""
@@ -46,7 +49,7 @@ class Descriptor:
 
     def close(self) -> None:
         """Close it, if that was not done already."""
-        number, self._number = self.number, None
+        number, self._descriptor_number = self.descriptor_number, None
         if number is not None:
             os.close(number)
 

@@ -10,10 +10,10 @@ from typing import Final
 
 __all__ = ["lower_priority"]
 
-_LOWEST: Final = 19
+_LOWEST_PRIORITY: Final = 19
 _OOM_SCORE: Final = "1000"  # when memory runs out
-_GROUP: Final = Path("/proc/self/autogroup")
-_TRIES: Final = 20
+_AUTOGROUP_FILE: Final = Path("/proc/self/autogroup")
+_TRY_COUNT: Final = 20
 _APART_S: Final = (
     0.11  # of all processes of the machine, one a tenth of a second may change its group
 )
@@ -26,7 +26,7 @@ def lower_priority() -> None:
     within one: so the session steps back, too.
     """
     os.setsid()
-    os.nice(_LOWEST)
+    os.nice(_LOWEST_PRIORITY)
     # Not SCHED_IDLE: on a machine that is busy all the time that would mean never.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -36,9 +36,9 @@ def lower_priority() -> None:
 
 
 def _lower_session_priority() -> None:
-    for _ in range(_TRIES):
+    for _ in range(_TRY_COUNT):
         try:
-            _GROUP.write_text(str(_LOWEST))
+            _AUTOGROUP_FILE.write_text(str(_LOWEST_PRIORITY))
         except BlockingIOError:
             time.sleep(_APART_S)
         except OSError:  # no such groups here

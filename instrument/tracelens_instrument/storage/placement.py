@@ -42,15 +42,15 @@ __all__ = [
 
 LOCAL_VARIABLE: Final = "TRACELENS_LOCAL_DIR"
 
-_MOUNTS: Final = Path("/proc/self/mountinfo")
+_MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 # fmt: off
-_NETWORK: Final = frozenset((
+_NETWORK_FILE_SYSTEMS: Final = frozenset((
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "cvfs", "davfs", "fhgfs", "fuse", "fuseblk",
     "gfs2", "glusterfs", "gpfs", "lustre", "mmfs", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
     "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs",
 ))
 # fmt: on
-_MEMORY: Final = ("tmpfs", "ramfs")
+_MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
 _OCTAL: Final = r"\\([0-7]{3})"
 _AMPLE_FREE_BYTES: Final = 1 << 30
 _MIN_FREE_BYTES: Final = 1 << 24
@@ -61,9 +61,9 @@ _RECORDING_SUFFIXES = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 class Mount:
     """A row of the table of mounted file systems: device number, path, and type."""
 
-    device: int
-    path: str
-    type: str
+    device_number: int
+    mount_path: str
+    filesystem_type: str
 
 
 def find_local_directory(directory: Path) -> Path | None:
@@ -86,24 +86,24 @@ def find_local_directory(directory: Path) -> Path | None:
         )
     mounts = read_mounts()
     mount = find_mount(directory, mounts)
-    if mount is None or not is_network(mount.type):
+    if mount is None or not is_network(mount.filesystem_type):
         return None
     local_directory = _choose_directory(_list_local_candidates(), mounts)
     if local_directory is None:
         raise OSError(
             errno.ENOSPC,
-            f"{directory} is on a network file system ({mount.type}), and no disk of this host has "
-            f"room for live segments: name one in {LOCAL_VARIABLE}",
+            f"{directory} is on a network file system ({mount.filesystem_type}), and no disk of this "
+            f"host has room for live segments: name one in {LOCAL_VARIABLE}",
         )
     return local_directory
 
 
 def is_network(kind: str) -> bool:
     """Return True if a type of file system may depend on a network or on another process."""
-    return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith(("fuse.", "fuseblk."))
 
 
-def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
+def read_mounts(table: Path = _MOUNTS_FILE) -> list[Mount]:
     """Read the table of mounted file systems; empty if it cannot be read."""
     try:
         lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -115,12 +115,12 @@ def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
 def find_mount(path: Path, mounts: Sequence[Mount]) -> Mount | None:
     """Return the file system that an existing path is on, by its device number, else by its name."""
     device, real_path = path.stat().st_dev, os.path.realpath(path)
-    enclosing_mounts = [mount for mount in mounts if _contains(mount.path, real_path)]
-    same_device_mounts = [mount for mount in enclosing_mounts if mount.device == device]
+    enclosing_mounts = [mount for mount in mounts if _contains(mount.mount_path, real_path)]
+    same_device_mounts = [mount for mount in enclosing_mounts if mount.device_number == device]
     # Of several at one place the last is on top; some file systems give files other numbers.
     return max(
         reversed(same_device_mounts or enclosing_mounts),
-        key=lambda mount: len(mount.path),
+        key=lambda mount: len(mount.mount_path),
         default=None,
     )
 
@@ -139,8 +139,8 @@ def _parse_mount(line: str) -> Mount | None:
     return Mount(os.makedev(major, minor), mount_path, file_system)
 
 
-def _contains(mount: str, path: str) -> bool:
-    return path == mount or path.startswith(mount.rstrip("/") + "/")
+def _contains(mount_path: str, path: str) -> bool:
+    return path == mount_path or path.startswith(mount_path.rstrip("/") + "/")
 
 
 def _list_local_candidates() -> list[Path]:
@@ -165,12 +165,12 @@ def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> P
 
 def _is_local(directory: Path, mounts: Sequence[Mount]) -> bool:
     mount = find_mount(directory, mounts)
-    return mount is not None and not is_network(mount.type)
+    return mount is not None and not is_network(mount.filesystem_type)
 
 
 def _is_in_memory(directory: Path, mounts: Sequence[Mount]) -> bool:
     mount = find_mount(directory, mounts)
-    return mount is not None and mount.type in _MEMORY
+    return mount is not None and mount.filesystem_type in _MEMORY_FILE_SYSTEMS
 
 
 def _free_bytes(directory: Path) -> int:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Storage"]
 
-_MOST_AHEAD: Final = 16  # segments: what a step of 65,000 events needs
-_MOST_UNRELEASED: Final = 8
+_MAX_SPARE_SEGMENTS: Final = 16  # segments: what a step of 65,000 events needs
+_MAX_UNRELEASED_SEGMENTS: Final = 8
 _MEASURE_EVERY_NS: Final = 10**9
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_CANNOT: Final = (OSError, ValueError, MemoryError)
+_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+_WRITE_ERRORS: Final = (OSError, ValueError, MemoryError)
 
 
 class _OverBudget(OSError):
@@ -54,12 +54,12 @@ class Storage:
         retention: Retention = recording.retention
         self._folder = folder
         self._recording = recording
-        self._side = side
+        self._side_file = side
         self._losses = losses
-        self._budget = retention.budget_bytes
+        self._budget_bytes = retention.budget_bytes
         self._ring = None if retention.last is None else _make_ring(retention.last)
         self._lock = RLock()
-        self._numbers = itertools.count()
+        self._segment_numbers = itertools.count()
         self._unused_numbers: list[int] = []
         self._segment_references: set[ref[Segment]] = set()
         self._spare_segments: list[Segment] = []
@@ -71,9 +71,9 @@ class Storage:
         self._slots_to_armed_end = 0
         self._max_step_slots = 0  # of the biggest step so far
         self._segment_bytes = 0
-        self._measure_due = 0
+        self._measure_due_ns = 0
         self._freeze_wanted = False
-        self._closed = False
+        self._is_closed = False
         self.segment = self._take_into_use(self._make_or_stop())
         self._count_used_slots()
         if not self.is_stopped:
@@ -131,7 +131,7 @@ class Storage:
         """Accept no more events."""
         with self._lock:
             STATE.forget()
-            self._closed = True
+            self._is_closed = True
 
     def abandon(self) -> None:
         """Release everything, in a forked child: it all belongs to the parent."""
@@ -146,7 +146,7 @@ class Storage:
         A signal handler that records meanwhile finds a segment with room, however long that takes.
         """
         self._full_segments.append(self.segment)
-        if len(self._full_segments) > _MOST_UNRELEASED:
+        if len(self._full_segments) > _MAX_UNRELEASED_SEGMENTS:
             self._release()
         try:
             segment = self._spare_segments.pop(0)
@@ -190,7 +190,9 @@ class Storage:
         """Make spare segments, so that even a step of the largest size so far leaves one over."""
         missing_slots = 2 * self._max_step_slots - self.segment.count_free_slots()
         spare_count = missing_slots // _segment_slots() + 2
-        while len(self._spare_segments) < min(spare_count, _MOST_AHEAD) and self._add_spare():
+        while (
+            len(self._spare_segments) < min(spare_count, _MAX_SPARE_SEGMENTS) and self._add_spare()
+        ):
             pass
         for segment in (self.segment, *self._spare_segments):
             segment.touch()
@@ -199,7 +201,7 @@ class Storage:
         """Make a segment ahead of time; if that fails now, it may not when it is needed."""
         try:
             self._spare_segments.append(self._make_segment())
-        except _CANNOT as error:
+        except _WRITE_ERRORS as error:
             reraise_if_handlers(error)
             return False
         return True
@@ -208,9 +210,9 @@ class Storage:
         """Make a segment; where that fails return a sink, which counts events and keeps none."""
         try:
             return self._make_segment()
-        except _CANNOT as error:
+        except _WRITE_ERRORS as error:
             reraise_if_handlers(error)
-            if not self._closed:
+            if not self._is_closed:
                 cannot_write("recording stopped", self._folder, error)
             reason = BUDGET_REACHED if isinstance(error, _OverBudget) else NO_ROOM
             segment = sink(self._recording, self._losses.counter(reason))
@@ -231,7 +233,7 @@ class Storage:
             try:
                 segment = self._create_segment()
             except OSError as error:
-                if error.errno not in _FULL or not self._drop_oldest():
+                if error.errno not in _FULL_ERRNOS or not self._drop_oldest():
                     raise
             else:
                 self._remember(segment)
@@ -239,22 +241,24 @@ class Storage:
                 return segment
 
     def _create_segment(self) -> Segment:
-        if self._closed:
+        if self._is_closed:
             raise OSError(errno.EBADF, "the recording has ended")
-        if self._budget is not None and not self._fits(self._budget):
-            raise _OverBudget(errno.EDQUOT, f"the budget of {self._budget:,} bytes is used up")
-        number = self._unused_numbers.pop() if self._unused_numbers else next(self._numbers)
+        if self._budget_bytes is not None and not self._fits(self._budget_bytes):
+            raise _OverBudget(
+                errno.EDQUOT, f"the budget of {self._budget_bytes:,} bytes is used up"
+            )
+        number = self._unused_numbers.pop() if self._unused_numbers else next(self._segment_numbers)
         try:
             return create_segment(self._folder, number, self._recording)
         except BaseException:  # a signal handler may raise anything here
             self._unused_numbers.append(number)  # a gap means that events are missing
             raise
 
-    def _fits(self, budget: int) -> bool:
+    def _fits(self, budget_bytes: int) -> bool:
         """Return True if another segment does; others may have turned some of ours into less."""
-        max_bytes = budget - segments.SEGMENT_BYTES - self._side.size
-        if self._segment_bytes > max_bytes and now() >= self._measure_due:
-            self._measure_due = now() + _MEASURE_EVERY_NS
+        max_bytes = budget_bytes - segments.SEGMENT_BYTES - self._side_file.size_bytes
+        if self._segment_bytes > max_bytes and now() >= self._measure_due_ns:
+            self._measure_due_ns = now() + _MEASURE_EVERY_NS
             self._segment_bytes = _bytes_in(self._folder)
         return self._segment_bytes <= max_bytes
 
@@ -276,7 +280,7 @@ class Storage:
     def _apply_freeze(self, ring: Ring) -> None:
         if self._freeze_wanted:
             self._freeze_wanted = False
-            self._side.append(format_line("kept", Kept(now(), self.segment.number)))
+            self._side_file.append(format_line("kept", Kept(now(), self.segment.number)))
             ring.freeze()
 
     def _drop(self, path: Path, reason: str) -> None:
@@ -289,7 +293,7 @@ class Storage:
             path.unlink()
             step_definition = REGISTRY.definition_id("step", "step")
             for step in summarize_steps(read_finished_steps(content, step_definition)):
-                self._side.append(format_line("past", step))
+                self._side_file.append(format_line("past", step))
             self._segment_bytes -= segments.SEGMENT_BYTES
             self._losses.counter(reason).add_many(event_count)
 

@@ -33,11 +33,18 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.failures import Counter
     from tracelens_instrument.core.state import OpenRecording, Slot
 
-__all__ = ["LEAST_CONVERTED", "SEGMENT_BYTES", "Segment", "count_records", "create_segment", "sink"]
+__all__ = [
+    "MIN_CONVERTED_SEGMENTS",
+    "SEGMENT_BYTES",
+    "Segment",
+    "count_records",
+    "create_segment",
+    "sink",
+]
 
 # Small, so that bringing one into memory between two steps takes a tenth of a millisecond.
 SEGMENT_BYTES: Final = 1 << 18
-LEAST_CONVERTED: Final = 20  # full ones: of fewer none becomes Arrow while training goes on
+MIN_CONVERTED_SEGMENTS: Final = 20  # full ones: of fewer none becomes Arrow while training goes on
 _DEFINITION_WORD: Final = RECORD_BYTES // 4 - 1  # of 4 bytes; the header has zeros there
 _OWN_REFERENCES: Final = 2  # the segment's, and that of asking
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, which the mmap module does not name
@@ -54,14 +61,14 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
-        "_mapped",
+        "_mapped_memory",
         "ends",
+        "is_touched",
         "memory",
         "number",
         "path",
         "recording",
         "slots",
-        "touched",
     )
 
     def __init__(
@@ -75,11 +82,11 @@ class Segment:
     ) -> None:
         self.path = path
         self.number = number
-        self._mapped = memory
+        self._mapped_memory = memory
         self.memory = memoryview(memory)  # written to quicker than what it is a view of
         self.ends = _view_ends(memory)
         self.recording = recording
-        self.touched = False
+        self.is_touched = False
         self.slots = slots or _make_slots(memory)
 
     def count_free_slots(self) -> int:
@@ -88,10 +95,10 @@ class Segment:
 
     def touch(self) -> None:
         """Bring the pages into memory now, so that no span has to wait for them; once."""
-        if not self.touched and isinstance(self._mapped, mmap.mmap):
-            self.touched = True
+        if not self.is_touched and isinstance(self._mapped_memory, mmap.mmap):
+            self.is_touched = True
             with Tolerated(OSError):  # before Linux 5.14: they come when first written
-                self._mapped.madvise(_POPULATE_WRITE)
+                self._mapped_memory.madvise(_POPULATE_WRITE)
 
     def is_held(self) -> bool:
         """Return True if anything besides the segment itself refers to its slots."""
@@ -100,7 +107,7 @@ class Segment:
     def detach(self) -> None:
         """Redirect further writes to private memory (a forked child must not touch the file)."""
         scratch = bytearray(len(self.memory))
-        self._mapped = scratch
+        self._mapped_memory = scratch
         self.memory = memoryview(scratch)
         self.ends = _view_ends(scratch)
         if NATIVE:

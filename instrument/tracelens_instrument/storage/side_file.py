@@ -24,11 +24,11 @@ __all__ = ["Losses", "SideFile"]
 
 _FIRST_PAUSE_NS: Final = 10**9
 _LONGEST_PAUSE_NS: Final = 64 * 10**9
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_BLOCK: Final = 1 << 12
-_RESERVE: Final = 16 * _BLOCK
+_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK_BYTES: Final = 1 << 12
+_RESERVE_BYTES: Final = 16 * _BLOCK_BYTES
 _WARNING: Final = "the side file of the recording cannot be written"
-_APPEND: Final = os.O_WRONLY | os.O_APPEND
+_APPEND_FLAGS: Final = os.O_WRONLY | os.O_APPEND
 
 
 class Losses:
@@ -79,12 +79,14 @@ class SideFile:
             OSError: it cannot be created.
         """
         self._path = folder / SIDE_FILE
-        self._descriptor = Descriptor(os.open(self._path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644))
+        self._descriptor = Descriptor(
+            os.open(self._path, _APPEND_FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
+        )
         self._reserve = _Reserve(folder)
-        self.size = 0
+        self.size_bytes = 0
         self._waiting_lines: list[bytes] = []
         self._is_torn = False
-        self._closed = False
+        self._is_closed = False
 
     def append(self, line: bytes) -> None:
         """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
@@ -103,14 +105,14 @@ class SideFile:
 
     def _is_written(self, line: bytes) -> bool:
         """Check whether a line was written although the caller was interrupted before noting it."""
-        number = self._descriptor.number
-        new_bytes = 0 if number is None else os.fstat(number).st_size - self.size
-        self.size += new_bytes
+        number = self._descriptor.descriptor_number
+        new_bytes = 0 if number is None else os.fstat(number).st_size - self.size_bytes
+        self.size_bytes += new_bytes
         self._is_torn = 0 < new_bytes < len(line)
         return new_bytes >= len(line)
 
     def _write(self, line: bytes) -> bool:
-        if self._closed:
+        if self._is_closed:
             return True
         try:
             fits = self._write_once(line)
@@ -135,29 +137,29 @@ class SideFile:
         try:
             written_bytes = os.write(self._open_descriptor(), content)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _FULL_ERRNOS:
                 raise
             return False
-        self.size += written_bytes
+        self.size_bytes += written_bytes
         self._is_torn = written_bytes < len(content)
         return not self._is_torn
 
     def _open_descriptor(self) -> int:
         """Return the number of the file's descriptor, opened again if the program has closed it."""
-        number = self._descriptor.number
+        number = self._descriptor.descriptor_number
         if number is None:
-            reopened = Descriptor(os.open(self._path, _APPEND))
+            reopened = Descriptor(os.open(self._path, _APPEND_FLAGS))
             if not reopened.is_same_file(self._descriptor):
                 reopened.close()
                 raise OSError(errno.EBADF, "the side file was closed and replaced by another")
             self._descriptor = reopened
-            number = reopened.number
+            number = reopened.descriptor_number
         assert number is not None  # it was opened just now
         return number
 
     def close(self) -> None:
         """Close it; later lines go nowhere."""
-        self._closed = True
+        self._is_closed = True
         self._descriptor.close()
         self._reserve.close()
 
@@ -171,15 +173,15 @@ class _Reserve:
         with Tolerated(OSError), LimitsAsErrors():  # then there is none
             number = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
             self._descriptor = Descriptor(number)
-            os.posix_fallocate(number, 0, _RESERVE)
-            self._size_bytes = _RESERVE
+            os.posix_fallocate(number, 0, _RESERVE_BYTES)
+            self._size_bytes = _RESERVE_BYTES
 
     def give(self) -> bool:
         """Make room for others; False if there is nothing left to give."""
-        number = None if self._descriptor is None else self._descriptor.number
+        number = None if self._descriptor is None else self._descriptor.descriptor_number
         if number is None or self._size_bytes == 0:
             return False
-        self._size_bytes -= _BLOCK
+        self._size_bytes -= _BLOCK_BYTES
         os.ftruncate(number, self._size_bytes)
         return True
 

@@ -11,7 +11,7 @@ from tracelens_dashboard.pages import PAGES
 from tracelens_dashboard.runs.store import Store
 
 CARDS = f"{loading.CARDS}.children"
-GROWING = [page for page in PAGES if page.PATH not in loading.STEADY]
+GROWING = [page for page in PAGES if page.PATH not in loading.UNCHANGING_PAGE_PATHS]
 
 
 @pytest.mark.parametrize("page", GROWING, ids=lambda page: page.TITLE)

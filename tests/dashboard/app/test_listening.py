@@ -50,7 +50,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many more connections than are kept, each with half a request: others are answered."""
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", LIMIT)
     with serve_page() as port, ExitStack() as open_:
         connections = []
         for _ in range(4 * LIMIT):
@@ -62,7 +62,7 @@ def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_has_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another address keeps the one that it has, however long nothing was asked on it."""
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", LIMIT)
     with serve_page() as port, ExitStack() as open_:
         client = HTTPConnection(
             "127.0.0.1", port, timeout=PATIENCE_S, source_address=("127.0.0.2", 0)

@@ -7,7 +7,7 @@ from dash import Dash
 from support.web.callbacks import URL, request
 from support.web.stores import slow_rank
 
-from tracelens_dashboard.app.posted import TYPES
+from tracelens_dashboard.app.posted import TYPES_BY_PROPERTY
 from tracelens_dashboard.app.server import create_app
 
 GRAPH = '{"chart":"waterfall","part":"graph"}.figure'
@@ -94,4 +94,4 @@ def test_all_properties_have_types(app: Dash) -> None:
     entries = (
         callback[part] for callback in app.callback_map.values() for part in ("inputs", "state")
     )
-    assert {item["property"] for entry in entries for item in entry} <= set(TYPES)
+    assert {item["property"] for entry in entries for item in entry} <= set(TYPES_BY_PROPERTY)

@@ -165,12 +165,12 @@ def test_runs_get_tags_and_lose_them(app: Dash) -> None:
     add = body_of(
         listed,
         "run-tags-changed.data",
-        {"run-new-tag.value": " slow  disk ", "run-choice.data": [late.id]},
+        {"run-new-tag.value": " slow  disk ", "run-choice.data": [late.run_key]},
     )
     assert app.server.test_client().post(URL, json=add).status_code == 200
     assert current.tags.tags_of(late.path) == ("slow disk",)
     first = next(e["output"] for e in listed if e["output"].startswith("run-tags-changed.data@"))
-    untag_button = {"type": "run-untag", "run": late.id, "tag": "slow disk"}
+    untag_button = {"type": "run-untag", "run": late.run_key, "tag": "slow disk"}
     remove = body_of(listed, first, {})
     remove["inputs"] = [[{"id": untag_button, "property": "n_clicks", "value": 1}]]
     remove["changedPropIds"] = [

@@ -10,7 +10,7 @@ from support.web.callbacks import URL
 from support.web.stores import slow_rank
 
 from tracelens.errors import InvalidArgument
-from tracelens_dashboard.app.guards import EVERYWHERE, LOOPBACK, Access
+from tracelens_dashboard.app.guards import LOOPBACK, WILDCARD_HOSTS, Access
 from tracelens_dashboard.app.server import create_app
 
 TOKEN = 3 * "for-tests-only-"
@@ -79,16 +79,16 @@ def test_a_wrong_host_is_refused_before_the_token_is_looked_at(visitor: FlaskCli
         assert "Set-Cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3", "box.example"])
+@pytest.mark.parametrize("host", [*WILDCARD_HOSTS, "10.1.2.3", "box.example"])
 def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
     """The address that is printed holds it; two runs never share one."""
     access, other_access = Access.from_host(host), Access.from_host(host)
     assert access.token
     assert len(access.token) >= 40
     assert access.token != other_access.token
-    address = access.address(host, 8050)
+    address = access.make_address(host, 8050)
     assert address.endswith(f":8050/?token={access.token}")
-    assert urlsplit(address).hostname in set(access.hosts) - {*EVERYWHERE}
+    assert urlsplit(address).hostname in set(access.answered_hosts) - {*WILDCARD_HOSTS}
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_this_machine_has_other_users(host: str, shown: str) -> None:
     """So there is a token, too, unless none is wanted; names of other machines are not answered."""
     access = Access.from_host(host)
     assert access.token
-    assert access.hosts == Access().hosts
-    assert access.address(host, 1) == f"http://{shown}:1/?token={access.token}"
-    assert Access.from_host(host, token=False).address(host, 1) == f"http://{shown}:1/"
+    assert access.answered_hosts == Access().answered_hosts
+    assert access.make_address(host, 1) == f"http://{shown}:1/?token={access.token}"
+    assert Access.from_host(host, token=False).make_address(host, 1) == f"http://{shown}:1/"
 
 
-@pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3"])
+@pytest.mark.parametrize("host", [*WILDCARD_HOSTS, "10.1.2.3"])
 def test_a_network_is_not_shown_a_run_without_a_token(host: str) -> None:
     """Who wants no token is asked to stay on this machine."""
     with pytest.raises(InvalidArgument, match="leave --no-token out"):

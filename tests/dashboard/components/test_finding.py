@@ -35,11 +35,11 @@ def test_all_are_visited_once_and_then_again(way: int) -> None:
     recorded = {
         (rank, row["start_ns"])
         for rank in store.ranks
-        for row in store.spans_of(rank).filter(bucket=1).iter_rows(named=True)
+        for row in store.spans_of_process(rank).filter(bucket=1).iter_rows(named=True)
     }
     total = len(recorded)
     hits = walked(store, "bucket 1", way, total + 1)
-    assert {(hit.position.row, hit.position.at_ns) for hit in hits} == recorded
+    assert {(hit.position.scene_row, hit.position.moment_ns) for hit in hits} == recorded
     assert {hit.match_count for hit in hits} == {total}
     numbers = [hit.match_number for hit in hits]
     assert numbers[:total] == list(range(1, total + 1))[::way]
@@ -49,17 +49,17 @@ def test_all_are_visited_once_and_then_again(way: int) -> None:
 def test_it_goes_on_from_where_one_is() -> None:
     """From a moment on a rank to the next one there, and from the span itself back."""
     store = slow_rank()
-    span = store.spans_of(2).filter(kind="backprop", step=30).row(0, named=True)
+    span = store.spans_of_process(2).filter(kind="backprop", step=30).row(0, named=True)
     hit = finding.find_next_hit(store, "backprop", Position(2, span["start_ns"] - 1), 1)
     assert hit
-    assert (hit.position.row, hit.position.at_ns, hit.end_ns) == (
+    assert (hit.position.scene_row, hit.position.moment_ns, hit.end_ns) == (
         2,
         span["start_ns"],
         span["end_ns"],
     )
     next_hit = finding.find_next_hit(store, "backprop", hit.position, 1)
     assert next_hit
-    assert next_hit.position.at_ns > span["end_ns"]
+    assert next_hit.position.moment_ns > span["end_ns"]
     assert finding.find_next_hit(store, "backprop", next_hit.position, -1) == hit
 
 
@@ -68,7 +68,7 @@ def test_shards_are_searched_too() -> None:
     store = sharded()
     hit = finding.find_next_hit(store, "aggregate", None, 1)
     assert hit
-    assert store.scene.lanes.lanes[hit.position.row].role == "ps"
+    assert store.scene.lanes.lanes[hit.position.scene_row].role == "ps"
     assert finding.find_next_hit(store, "no such span", None, 1) is None
 
 
@@ -79,15 +79,17 @@ def test_a_found_span_has_a_link_that_selects_it() -> None:
     cells = page["props"]["children"][2]["props"]["children"][0]["props"]["children"]
     link = cells[-1]["props"]["children"]["props"]["href"]
     view = view_of(link)
-    assert (view.opened_keys, view.searched_name) == (("2",), "backprop")
+    assert (view.opened_row_keys, view.searched_name) == (("2",), "backprop")
     chosen = finding.resolve_selection(store, view)
     assert chosen
-    event = store.event_at(2, chosen["track"] or 0, store.run_window.start_ns + (chosen["at"] or 0))
+    event = store.find_event_at(
+        2, chosen["track"] or 0, store.run_window.start_ns + (chosen["at"] or 0)
+    )
     assert event
     assert event["kind"] == "backprop"
     assert event["end_ns"] - event["start_ns"] == max(
         row["end_ns"] - row["start_ns"]
-        for row in store.spans_of(2).filter(kind="backprop").iter_rows(named=True)
+        for row in store.spans_of_process(2).filter(kind="backprop").iter_rows(named=True)
     )
 
 
@@ -112,5 +114,5 @@ def test_a_key_selects_opens_and_leads_there() -> None:
 def test_nothing_asked_finds_nothing(junk: object) -> None:
     assert finding.read_search(junk) == ""
     assert len(finding.read_search("x" * 500)) == LONGEST_SEARCH
-    view = ViewState(searched_name="backprop", selected=(0, 0))
+    view = ViewState(searched_name="backprop", selected_point=(0, 0))
     assert finding.resolve_selection(slow_rank(), view) == {"lane": 0, "at": 0}

@@ -12,7 +12,7 @@ from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.components.timeline import notes
 from tracelens_dashboard.components.timeline.notes import Notes
 from tracelens_dashboard.figures.timeline import overlays, plot
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame, Note
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import notes as noted
 from tracelens_dashboard.view import viewport
@@ -126,11 +126,15 @@ def test_a_note_is_a_line_and_over_time_a_band() -> None:
     frame = frame_with(Note(AT, None, "here"), Note(AT + 1000, AT + 2000))
     changing_parts = plot.draw_changing(frame, viewport.picture(frame), DARK)
     line, band = (shape for shape in changing_parts["shapes"] if shape.get("name") == "note")
-    assert (line["type"], line["x0"], line["x1"]) == ("line", AT / SECOND, AT / SECOND)
+    assert (line["type"], line["x0"], line["x1"]) == (
+        "line",
+        AT / NS_PER_SECOND,
+        AT / NS_PER_SECOND,
+    )
     assert (band["type"], band["x0"], band["x1"]) == (
         "rect",
-        (AT + 1000) / SECOND,
-        (AT + 2000) / SECOND,
+        (AT + 1000) / NS_PER_SECOND,
+        (AT + 2000) / NS_PER_SECOND,
     )
     assert line["y0"] == 0
     assert line["y1"] > 1

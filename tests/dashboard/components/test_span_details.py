@@ -85,7 +85,7 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     store = slow_rank()
     spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=1)
-    lanes = store.open_process(0).scene.lanes
+    lanes = store.open_process_tracks(0).scene.lanes
     moment_ns = bucket["start_ns"][0] + 1
     tracks = range(len(lanes))
     track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
@@ -99,9 +99,9 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
 
 def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, Any]]:
     """Find the last reduction of a step: its position in a rank's tracks, and its event."""
-    spans = store.spans_of(rank).filter(step=step, kind="reduction").sort("seq")
+    spans = store.spans_of_process(rank).filter(step=step, kind="reduction").sort("seq")
     event = spans.row(-1, named=True)
-    lanes = store.open_process(rank).scene.lanes
+    lanes = store.open_process_tracks(rank).scene.lanes
     track = next(i for i, lane in enumerate(lanes.lanes) if lane.part == "reductions")
     return Position(rank, event["start_ns"], track), event
 
@@ -129,14 +129,18 @@ def test_the_step_stands_beside_the_median() -> None:
     store = slow_rank()
     position, _ = reduction(store, 0, 25)
     page = details_as_sent(store, *position)
-    lengths = store.times.step_ns_by_rank(25)
+    lengths = store.category_times.step_ns_by_rank(25)
     usual = [f"median {what}" for what in ("rank", "step")]
     assert all(word in page for word in ("Step 25", *usual))
-    for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.median_step_ns):
+    for ns in (
+        lengths[0],
+        float(np.median(list(lengths.values()))),
+        store.category_times.median_step_ns,
+    ):
         assert text.duration(ns) in page
-    steps = store.times.sum_time_ns(store.times.categories)[0]
-    assert lengths[0] == steps[store.times.steps.index(25)]
-    assert store.times.step_ns_by_rank(10**6) == {}
+    steps = store.category_times.sum_time_ns(store.category_times.categories)[0]
+    assert lengths[0] == steps[store.category_times.steps.index(25)]
+    assert store.category_times.step_ns_by_rank(10**6) == {}
 
 
 def test_members_of_a_collective_are_listed_by_arrival() -> None:
@@ -144,7 +148,7 @@ def test_members_of_a_collective_are_listed_by_arrival() -> None:
     store = slow_rank()
     position, event = reduction(store, 0, 25)
     begins = {
-        rank: store.spans_of(rank).filter(seq=event["seq"], kind="reduction")["start_ns"][0]
+        rank: store.spans_of_process(rank).filter(seq=event["seq"], kind="reduction")["start_ns"][0]
         for rank in range(4)
     }
     section = neighbours.members_section(store, position)
@@ -165,7 +169,9 @@ def test_members_of_a_collective_are_listed_by_arrival() -> None:
     for one in led:
         hit = finding.hit_of(store, one, inside=True)
         assert hit is not None
-        event_there = store.event_at(*hit.position[:1], hit.position.track or 0, hit.position.at_ns)
+        event_there = store.find_event_at(
+            *hit.position[:1], hit.position.track_index or 0, hit.position.moment_ns
+        )
         assert event_there is not None
         assert (event_there["kind"], event_there["seq"]) == ("reduction", event["seq"])
 
@@ -213,7 +219,7 @@ def sharded_without_path() -> Store:
     """Return a run without a known critical path."""
     store = open_run(SLOW_RANK)
     tables = {name: one for name, one in store.run.tables.items() if "critical" not in name}
-    return Store(replace(store.run, tables=tables), store.source)
+    return Store(replace(store.run, tables=tables), store.span_source)
 
 
 @pytest.mark.parametrize("span", [{}, {"row": 99, "at": 1, "until": 2}, {"row": "x", "at": []}])

@@ -51,7 +51,7 @@ def test_every_run_has_a_report(run: Callable[[], Store]) -> None:
     """With findings and charts, in light and dark, in less than 8 MB."""
     store = run()
     page = exporting.render(store)
-    assert len(page.encode()) < exporting.LARGEST
+    assert len(page.encode()) < exporting.MAX_REPORT_BYTES
     assert all(finding.sentence in page for finding in store.report.findings)
     drawn = figures(page)
     assert len(drawn) >= 4
@@ -99,7 +99,7 @@ def test_many_ranks_fit() -> None:
     """Many ranks stay below the limit with every chart in it."""
     trace = traced(Scenario(ranks=128, steps=40))
     page = exporting.render(Store.from_trace(trace, report_of(trace)))
-    assert len(page.encode()) < exporting.LARGEST
+    assert len(page.encode()) < exporting.MAX_REPORT_BYTES
     assert "Left out" not in page
 
 

@@ -47,7 +47,7 @@ def test_a_healthy_run_shows_the_whole_of_it() -> None:
     store = found_in(RUN)
     known = {chart.card.title: chart for chart in charts.CHARTS}
     assert set(titles(store)) >= BASE
-    assert not any(known[title].is_deep for title in titles(store))
+    assert not any(known[title].needs_finding for title in titles(store))
     assert titles(store)[0] == "Where the time went"
 
 
@@ -98,8 +98,9 @@ def test_every_chart_that_is_chosen_says_something(about: str) -> None:
     store = found_in(scenario, finding)
     chosen = charts.select_charts(store)
     assert any(
-        KINDS[finding.kind].group in chart.finding_groups and chart.is_deep for chart in chosen
+        KINDS[finding.kind].group in chart.finding_groups and chart.needs_finding
+        for chart in chosen
     )
     for card in (chart.card for chart in chosen):
         assert card.draw(store, LIGHT).summary, card.title
-        assert 200 <= card.height_in(store) <= 1000, card.title
+        assert 200 <= card.height_px_of(store) <= 1000, card.title

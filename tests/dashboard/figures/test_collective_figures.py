@@ -46,7 +46,7 @@ def points(drawing: Drawing) -> list[dict[str, Any]]:
 
 def test_waiting_is_told_from_transfer(store: Store) -> None:
     """The sentence says which matters; steps in which rank 5 is late wait longest."""
-    drawing = arrival_skew.by_step(store.table("arrivals_by_step"), LIGHT)
+    drawing = arrival_skew.by_step(store.analysis_table("arrivals_by_step"), LIGHT)
     assert "Arrival skew dominates, not the network." in drawing.summary
     assert [bar.name for bar in drawing.figure.data] == ["transfer", "wait for the last arrival"]
     assert {row["step"] for row in drawing.rows[:30]} <= set(range(20, 60))
@@ -54,7 +54,7 @@ def test_waiting_is_told_from_transfer(store: Store) -> None:
 
 def test_the_late_rank_has_its_own_colour(store: Store) -> None:
     """Rank 5 is named, first of those with a colour, and its points are its slow steps."""
-    drawing = arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT)
+    drawing = arrival_skew.over_run(store.analysis_table("arrivals_by_step"), LIGHT)
     late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
     assert late.marker.color == LIGHT.series_colours[0]
     assert set(range(20, 60)) <= set(late.x)
@@ -63,16 +63,16 @@ def test_the_late_rank_has_its_own_colour(store: Store) -> None:
 
 def test_who_is_last_beyond_chance_is_red(store: Store) -> None:
     """Only the late rank's bar is red; the sentence gives both counts."""
-    drawing = arrival_skew.last_arrivals(store.table("arrivals_last"), DARK)
-    assert list(drawing.figure.data[0].marker.color).index(DARK.loss) == 5
-    assert list(drawing.figure.data[0].marker.color).count(DARK.loss) == 1
+    drawing = arrival_skew.last_arrivals(store.analysis_table("arrivals_last"), DARK)
+    assert list(drawing.figure.data[0].marker.color).index(DARK.loss_colour) == 5
+    assert list(drawing.figure.data[0].marker.color).count(DARK.loss_colour) == 1
     assert drawing.summary.startswith("Rank 5 arrives last in")
     assert drawing.rows[0]["rank"] == 5
 
 
 def test_of_thousands_of_ranks_those_that_matter_are_drawn(store: Store) -> None:
     """Few rows are drawn, the late rank among them; the table has all."""
-    last_arrivals = store.table("arrivals_last")
+    last_arrivals = store.analysis_table("arrivals_last")
     many_ranks = pl.concat(
         [last_arrivals.with_columns(pl.col("rank") + 8 * i) for i in range(1, 512)]
     )
@@ -87,7 +87,7 @@ def test_of_thousands_of_ranks_those_that_matter_are_drawn(store: Store) -> None
 
 def test_the_distribution_has_the_clocks_uncertainty(store: Store) -> None:
     """Bars sum to the calls; with uncertain clocks the sentence says which skew may be theirs."""
-    spread = store.table("arrivals_spread")
+    spread = store.analysis_table("arrivals_spread")
     drawing = arrival_skew.distribution(spread, 0, LIGHT)
     assert sum(sum(bar.y) for bar in drawing.figure.data) == spread["count"].sum()
     assert "clock" not in drawing.summary
@@ -142,11 +142,15 @@ def test_a_link_is_red_where_a_finding_names_it() -> None:
         }
     )
     drawing = bandwidth.by_link(links, LIGHT, {(1, 2)})
-    assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent, LIGHT.accent]
+    assert list(drawing.figure.data[0].marker.color) == [
+        LIGHT.loss_colour,
+        LIGHT.accent_colour,
+        LIGHT.accent_colour,
+    ]
     assert "10.0 times slower than the median link" in drawing.summary
     assert drawing.summary.endswith("a finding names it.")
     unnamed = bandwidth.by_link(links, LIGHT)
-    assert set(unnamed.figure.data[0].marker.color) == {LIGHT.accent}
+    assert set(unnamed.figure.data[0].marker.color) == {LIGHT.accent_colour}
     assert unnamed.summary.endswith("no finding names it.")
     assert drawing.rows[0]["to host"] == "&lt;b&gt;"
 
@@ -155,9 +159,9 @@ def test_a_link_is_red_where_a_finding_names_it() -> None:
 def test_marks_lead_to_the_call(store: Store) -> None:
     """Each mark of skew, last arrivals and spread opens the timeline with its call selected."""
     drawings = (
-        arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT),
-        arrival_skew.last_arrivals(store.table("arrivals_last"), LIGHT),
-        arrival_skew.distribution(store.table("arrivals_spread"), 0, LIGHT),
+        arrival_skew.over_run(store.analysis_table("arrivals_by_step"), LIGHT),
+        arrival_skew.last_arrivals(store.analysis_table("arrivals_last"), LIGHT),
+        arrival_skew.distribution(store.analysis_table("arrivals_spread"), 0, LIGHT),
     )
     for drawing in drawings:
         leads = [point for point in points(drawing) if point["customdata"][1]]
@@ -170,7 +174,7 @@ def test_marks_lead_to_the_call(store: Store) -> None:
 
 def test_a_step_leads_to_its_most_skewed_call(store: Store) -> None:
     """Of waiting and transfer, too: the call to which ranks came furthest apart is selected."""
-    for row in store.table("arrivals_by_step").iter_rows(named=True):
+    for row in store.analysis_table("arrivals_by_step").iter_rows(named=True):
         call = selected_collective(store, page._link_to_largest_skew(store, {"x": row["step"]}))
         assert call.last_arrival_ns - call.first_arrival_ns == row["skew_max_ns"]
     assert "sel=" not in page._link_to_largest_skew(store, {"x": 10**6})

@@ -28,7 +28,7 @@ def two_hosts() -> Store:
 def grouped_frame(*opened: str, **more: Any) -> Frame:
     return viewport.frame(
         two_hosts(),
-        Controls(None, [], "host", opened_keys=list(opened), room_height_px=900, **more),
+        Controls(None, [], "host", opened_row_keys=list(opened), room_height_px=900, **more),
     )
 
 
@@ -40,14 +40,14 @@ def labels(frame: Frame) -> list[str]:
 def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
     """Each host has a row; that of the slow rank's host is drawn as the slow rank, and pointed at."""
     frame = grouped_frame()
-    first_band, second_band = frame.plan.bands_of("workers")
-    assert [band.lanes for band in frame.plan.bands] == [(0, 1), (2, 3)]
+    first_band, second_band = frame.row_plan.bands_of("workers")
+    assert [band.lanes for band in frame.row_plan.bands] == [(0, 1), (2, 3)]
     assert labels(frame) == [
         f"{CLOSED} {band.group.name}" for band in (first_band, second_band) if band.group
     ]
     alone = viewport.frame(two_hosts(), Controls(None, [], "rank"))
     pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
-    third = alone.plan.bands_of("workers")[2]
+    third = alone.row_plan.bands_of("workers")[2]
     assert (pixels[int(second_band.middle_px)] == single[int(third.middle_px)]).all()
     marks = [note["y"] for note in plot.mark_labels(frame, LIGHT) if note["text"] == "▶"]
     assert marks == [second_band.middle_px]
@@ -60,13 +60,13 @@ def test_below_an_opened_group_are_its_ranks() -> None:
     assert names[1:] == [names[1], f"{CLOSED} rank 2", f"{CLOSED} rank 3"]
     assert names[1].startswith(OPEN)
     inside = grouped_frame("3")
-    assert [band.lanes for band in inside.plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
-    assert [one.key for one in inside.opened_processes] == ["3"]
-    rows = Controls(opened_keys=["3"], room_height_px=900, sort="host")
+    assert [band.lanes for band in inside.row_plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
+    assert [one.process_key for one in inside.opened_processes] == ["3"]
+    rows = Controls(opened_row_keys=["3"], room_height_px=900, sort_key="host")
     assert gutter.toggle_key(two_hosts(), "g2", rows) == []
     assert gutter.toggle_key(two_hosts(), "g0", rows) == ["3", "g0"]
     assert gutter.toggle_key(two_hosts(), "g1", rows) is None
-    assert gutter.toggle_key(two_hosts(), "g2", rows._replace(sort="rank")) is None
+    assert gutter.toggle_key(two_hosts(), "g2", rows._replace(sort_key="rank")) is None
 
 
 def test_buttons_name_the_groups_and_their_ranks() -> None:
@@ -92,11 +92,11 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
         "t1": window.end_ns - store.run_window.start_ns,
     }
     frame = viewport.frame(
-        store, Controls(view, [], "host", opened_keys=["g2"], room_height_px=900)
+        store, Controls(view, [], "host", opened_row_keys=["g2"], room_height_px=900)
     )
     picture = viewport.picture(frame)
     assert picture.bars
-    drawn = {frame.plan.bands[band].lanes for band in picture.bars.bands.tolist()}
+    drawn = {frame.row_plan.bands[band].lanes for band in picture.bars.bands.tolist()}
     assert drawn == {(2,), (3,)}
     assert picture.level in {"dominant", "sampled"}
 
@@ -105,7 +105,7 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
     """The last rank of a closed group counts; an opened one's ranks count each."""
     store = two_hosts()
     for at in range(0, store.run_window.width_ns, store.scene.median_step_ns // 40):
-        frame = grouped_frame("g2", selected={"lane": 2, "at": at, "track": None})
+        frame = grouped_frame("g2", selected_point={"lane": 2, "at": at, "track": None})
         if frame.selected_call:
             assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
             return
@@ -115,12 +115,12 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
 def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     """The table of the marked area has the ranks of the group."""
     frame = grouped_frame()
-    second = frame.plan.bands_of("workers")[1]
+    second = frame.row_plan.bands_of("workers")[1]
     whole = two_hosts().run_window.width_ns / 1e9
     marked = {"range": {"x": [0, whole], "y": [second.top_px, second.top_px + 3]}}
     found = area.area_of(two_hosts(), frame, marked)
     assert found
-    assert list(found.tracks_by_row) == [2, 3]
+    assert list(found.marked_tracks_by_row) == [2, 3]
 
 
 def test_orders_are_offered_where_there_are_groups() -> None:
@@ -128,8 +128,8 @@ def test_orders_are_offered_where_there_are_groups() -> None:
     assert "host" in controls.list_orders(two_hosts())
     assert not {"host", "stage"} & set(controls.list_orders(slow_rank()))
     frame = viewport.frame(slow_rank(), Controls(None, [], "host"))
-    assert [band.lanes for band in frame.plan.bands] == [(0,), (1,), (2,), (3,)]
-    assert state.read("?sort=host&open=g2,3").query == "open=g2,3&sort=host"
+    assert [band.lanes for band in frame.row_plan.bands] == [(0,), (1,), (2,), (3,)]
+    assert state.read("?sort=host&open=g2,3").query_string == "open=g2,3&sort=host"
 
 
 @pytest.mark.parametrize("hosts", [1, 3, 512, pytest.param(1500, marks=pytest.mark.slow)])

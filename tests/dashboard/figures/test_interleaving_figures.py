@@ -29,7 +29,7 @@ def store() -> Store:
 
 def test_communication_of_a_step_sums_to_the_table(store: Store) -> None:
     """Bars of a step are hidden, transfer and waiting; the sentence gives their shares."""
-    table = store.table("overlap_by_step")
+    table = store.analysis_table("overlap_by_step")
     drawing = interleaving.overlap_by_step(table, LIGHT)
     heights = sum(sum(bar.y) for bar in drawing.figure.data)
     assert heights == pytest.approx(table.drop("step").sum_horizontal().sum())
@@ -42,8 +42,8 @@ def test_communication_of_a_step_sums_to_the_table(store: Store) -> None:
 
 def test_each_bucket_has_a_bar(store: Store) -> None:
     """A row a bucket, in three parts, and the table says how many calls each had."""
-    drawing = interleaving.overlap_by_bucket(store.table("overlap_by_bucket"), DARK)
-    buckets = store.table("overlap_by_bucket").height
+    drawing = interleaving.overlap_by_bucket(store.analysis_table("overlap_by_bucket"), DARK)
+    buckets = store.analysis_table("overlap_by_bucket").height
     assert buckets > 0
     assert [len(bar.y) for bar in drawing.figure.data] == [buckets] * 3
     assert {row["calls"] for row in drawing.rows} == {RUN.ranks * RUN.steps}
@@ -51,7 +51,7 @@ def test_each_bucket_has_a_bar(store: Store) -> None:
 
 def test_stages_of_a_gradient_follow_each_other(store: Store) -> None:
     """Each stage begins where the one before ends, the first when the gradient is ready."""
-    chains = store.table("chains")
+    chains = store.analysis_table("chains")
     drawing = interleaving.latency(chains, LIGHT)
     bars = [trace for trace in drawing.figure.data if trace.type == "bar"]
     ready = chains.sort("of", "ready_ns", "number")["ready_ns"].to_list()
@@ -65,7 +65,7 @@ def test_stages_of_a_gradient_follow_each_other(store: Store) -> None:
 
 def test_gaps_are_counted(store: Store) -> None:
     """Bars sum to the gaps; the sentence names the rank with the longest."""
-    spread = store.table("gap_spread")
+    spread = store.analysis_table("gap_spread")
     drawing = interleaving.update_gaps(spread, LIGHT)
     assert sum(sum(bar.y) for bar in drawing.figure.data) == spread["count"].sum()
     assert f"{spread['count'].sum()} gaps from step to step" in drawing.summary

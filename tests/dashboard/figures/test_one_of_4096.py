@@ -45,7 +45,7 @@ def test_it_has_the_colour_of_the_latest(
     image = figure.layout.images[0]
     data = base64.b64decode(image.source.removeprefix("data:image/png;base64,"))
     pixels = pixels_of(data)
-    assert len(pixels) == image.sizey == frame.plan.bottom_px  # no row is shrunk
+    assert len(pixels) == image.sizey == frame.row_plan.bottom_px  # no row is shrunk
     late = np.argwhere(pixels == WORST)
     assert set(late[:, 0]) == {late_rank * len(pixels) // ranks}
     width_s = image.sizex / pixels.shape[1]

@@ -23,7 +23,12 @@ def frame_of(store: Store, *keys: str, step: int = 5, selected: object = None) -
     return viewport.frame(
         store,
         Controls(
-            step_view(store, step), [], None, selected, opened_keys=list(keys), room_height_px=700
+            step_view(store, step),
+            [],
+            None,
+            selected,
+            opened_row_keys=list(keys),
+            room_height_px=700,
         ),
     )
 
@@ -34,7 +39,7 @@ def test_reductions_in_flight_are_drawn_beside_backprop() -> None:
     frame = frame_of(store, "1")
     data = plot.draw_changing(frame, viewport.picture(frame), LIGHT)["data"]
     names = [words[1] for bars in data if bars["type"] == "bar" for words in bars["customdata"]]
-    recorded = store.spans_of(1).filter(step=5, kind="reduction")
+    recorded = store.spans_of_process(1).filter(step=5, kind="reduction")
     assert recorded.height > 1
     assert sum(name.startswith("bucket") or "reduce" in name for name in names) >= recorded.height
 
@@ -55,9 +60,9 @@ def test_a_shard_shows_queue_and_service() -> None:
     """Its requests wait between their arrival and their service, in lanes of their own."""
     frame = frame_of(sharded(), "ps0")
     (opened,) = frame.opened_processes
-    parts = [lane.part for lane in opened.tracks.scene.lanes.lanes]
+    parts = [lane.part for lane in opened.track_group.scene.lanes.lanes]
     assert parts.index("queue") < len(parts) - 1
-    lanes = opened.tracks.scene.lanes
+    lanes = opened.track_group.scene.lanes
     queue = [i for i, lane in enumerate(lanes.lanes) if lane.part == "queue"]
     items = slice(int(lanes.item_offsets[queue[0]]), int(lanes.item_offsets[queue[-1] + 1]))
     assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.word_indices[items]} == {
@@ -68,11 +73,13 @@ def test_a_shard_shows_queue_and_service() -> None:
 def test_streams_are_among_the_tracks_and_not_shown_twice() -> None:
     """The opened rank's streams leave the section below; the other rank's stay."""
     frame = frame_of(devices(), "0")
-    below = {frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.plan.bands_of("streams")}
+    below = {
+        frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.row_plan.bands_of("streams")
+    }
     assert below == {1}
     parts = [
         lane.part
-        for lane in frame.opened_processes[0].tracks.scene.lanes.lanes
+        for lane in frame.opened_processes[0].track_group.scene.lanes.lanes
         if lane.role == "device"
     ]
     assert parts == ["cuda:0 reductions", "cuda:0 stream 0"]
@@ -81,18 +88,18 @@ def test_streams_are_among_the_tracks_and_not_shown_twice() -> None:
 def test_a_click_on_a_track_finds_its_span() -> None:
     """The span under the mouse is selected, framed, and leads to its collective."""
     store = slow_rank()
-    bucket = store.spans_of(1).filter(step=5, kind="reduction").row(0, named=True)
+    bucket = store.spans_of_process(1).filter(step=5, kind="reduction").row(0, named=True)
     frame = frame_of(store, "1")
     (opened,) = frame.opened_processes
-    lanes = opened.tracks.scene.lanes
+    lanes = opened.track_group.scene.lanes
     row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
     seconds = (moment - store.run_window.start_ns) / 1e9
     position = viewport.find_position(
-        store, frame, {"xvals": [seconds], "yvals": [opened.plan.bands[row].middle_px]}
+        store, frame, {"xvals": [seconds], "yvals": [opened.row_plan.bands[row].middle_px]}
     )
     assert position is not None
-    assert (position.row, position.track) == (1, row)
+    assert (position.scene_row, position.track_index) == (1, row)
     selected_frame = frame_of(store, "1", selected=inspector.selection_of(store, position))
     assert [(o.start_ns, o.end_ns) for o in selected_frame.selected_spans] == [
         (bucket["start_ns"], bucket["end_ns"])
@@ -106,27 +113,27 @@ def test_a_click_on_a_track_finds_its_span() -> None:
 def test_processes_open_and_close() -> None:
     """What was opened unasked counts as opened; what is no process changes nothing."""
     store = slow_rank()
-    assert gutter.toggle_key(store, "2", Controls(opened_keys=[])) == ["2"]
-    assert gutter.toggle_key(store, "2", Controls(opened_keys=["0", "2"])) == ["0"]
-    unasked = viewport.choose_opened(store, Controls(opened_keys=None, room_height_px=600))
+    assert gutter.toggle_key(store, "2", Controls(opened_row_keys=[])) == ["2"]
+    assert gutter.toggle_key(store, "2", Controls(opened_row_keys=["0", "2"])) == ["0"]
+    unasked = viewport.choose_opened(store, Controls(opened_row_keys=None, room_height_px=600))
     assert unasked[0] == "2"  # a finding names it
-    closed = gutter.toggle_key(store, "2", Controls(opened_keys=None, room_height_px=600))
+    closed = gutter.toggle_key(store, "2", Controls(opened_row_keys=None, room_height_px=600))
     assert closed == unasked[1:]
     for junk in (None, "77", "ps0", 3, "", "../x"):
-        assert gutter.toggle_key(store, junk, Controls(opened_keys=[])) is None
+        assert gutter.toggle_key(store, junk, Controls(opened_row_keys=[])) is None
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        Controls(opened_keys="x", row_px="y", room_height_px="z"),
-        Controls(opened_keys={}, row_px=[], room_height_px={}),
-        Controls(opened_keys=[3, None], row_px=-1, room_height_px=-1),
+        Controls(opened_row_keys="x", row_px="y", room_height_px="z"),
+        Controls(opened_row_keys={}, row_px=[], room_height_px={}),
+        Controls(opened_row_keys=[3, None], row_px=-1, room_height_px=-1),
     ],
 )
 def test_senseless_rows_are_ignored(rows: Controls) -> None:
     selected = {"lane": 0, "at": 5, "track": 10**6}
-    frame = viewport.frame(slow_rank(), rows._replace(view={}, selected=selected))
+    frame = viewport.frame(slow_rank(), rows._replace(view_data={}, selected_point=selected))
     assert frame.opened_processes == ()
     assert frame.selected_spans == ()
-    assert Position(0, 0).track is None
+    assert Position(0, 0).track_index is None

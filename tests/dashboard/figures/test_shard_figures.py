@@ -15,19 +15,19 @@ def test_bytes_and_requests_are_those_of_the_scenario() -> None:
     assert loads["bytes"].to_list() == moved
     assert set(loads["requests"]) == {2 * SHARDED.ranks * SHARDED.steps}
     by_title = {measure.title: measure for measure in shards.scale_measures(loads)}
-    assert by_title["requests"].values.tolist() == loads["requests"].to_list()
-    assert by_title["queue time<br>per request"].values.argmax() == 0
-    assert by_title["service time<br>per request"].unit == "ms"
+    assert by_title["requests"].value_by_shard.tolist() == loads["requests"].to_list()
+    assert by_title["queue time<br>per request"].value_by_shard.argmax() == 0
+    assert by_title["service time<br>per request"].unit_name == "ms"
 
 
 def test_the_hot_shard_is_red_and_named() -> None:
     """Its dots lie beyond the mean, in the colour of loss; the sentence says how far."""
     drawing = shards.load(sharded().run.loads, LIGHT, marked_shard=0)
     moved = drawing.figure.data[0]
-    assert list(moved.marker.color) == [LIGHT.loss, LIGHT.accent, LIGHT.accent]
+    assert list(moved.marker.color) == [LIGHT.loss_colour, LIGHT.accent_colour, LIGHT.accent_colour]
     assert drawing.summary.startswith("Shard 0 carries 3.8 GiB, 2.2 times the mean of 3 shards")
     assert drawing.rows[0]["bytes moved (GiB)"] == pytest.approx(3.75)
-    assert any(shape.fillcolor == LIGHT.loss for shape in drawing.figure.layout.shapes)
+    assert any(shape.fillcolor == LIGHT.loss_colour for shape in drawing.figure.layout.shapes)
 
 
 def test_traffic_is_worker_by_shard() -> None:

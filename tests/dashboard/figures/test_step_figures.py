@@ -15,23 +15,23 @@ from tracelens_dashboard.view.state import ViewState
 
 def all_step_times() -> StepTimes:
     """Return the step times of the run whose rank 2 is slow in steps 20-39."""
-    return slow_rank().step_times(slow_rank().times.categories)
+    return slow_rank().measure_step_times(slow_rank().category_times.categories)
 
 
 def test_times_are_those_of_the_trace() -> None:
     """Median and longest of each step are those of the recorded steps; all parts sum to them."""
     store, step_times = slow_rank(), all_step_times()
-    spent_ns = store.times.sum_time_ns(store.times.categories)
+    spent_ns = store.category_times.sum_time_ns(store.category_times.categories)
     assert np.allclose(step_times.median_ns, np.median(spent_ns, axis=0))
     assert np.allclose(step_times.longest_ns, spent_ns.max(axis=0))
     assert step_times.sample_ns.shape == spent_ns.shape
-    own = store.step_times(steps.select_categories(store, steps.COMPUTE_TIME))
+    own = store.measure_step_times(steps.select_categories(store, steps.COMPUTE_TIME))
     assert set(own.longest_rank[25:38]) == {2}
 
 
 def test_what_steps_consist_of_adds_up_to_them() -> None:
     """The areas of a step are the mean rank's times in it; the sentence names the largest of them."""
-    times = slow_rank().times
+    times = slow_rank().category_times
     drawing = overview.step_parts(times, LIGHT)
     heights = sum(np.asarray(area.y) for area in drawing.figure.data)
     assert np.allclose(heights, times.sum_time_ns(times.categories).mean(axis=0))
@@ -92,7 +92,9 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_compute_time() -> None
     store = slow_rank()
     by_step_time, by_compute_time = (
         step_durations.by_rank_summary(
-            StepGrid.from_times(store.times, steps.select_categories(store, name), 160, 320)
+            StepGrid.from_times(
+                store.category_times, steps.select_categories(store, name), 160, 320
+            )
         )
         for name in (steps.WHOLE_STEP, steps.COMPUTE_TIME)
     )
@@ -106,7 +108,7 @@ def test_the_spread_counts_every_step_once() -> None:
     bars = drawing.figure.data[0]
     assert sum(bars.y) == SLOW_RANK.ranks * SLOW_RANK.steps
     assert sum(row["steps of ranks"] for row in drawing.rows) == sum(bars.y)
-    spent_ns = slow_rank().times.sum_time_ns(slow_rank().times.categories)
+    spent_ns = slow_rank().category_times.sum_time_ns(slow_rank().category_times.categories)
     for bin_begin_ns, width, count, (_, example) in zip(
         bars.x, bars.width, bars.y, bars.customdata, strict=True
     ):
@@ -119,7 +121,7 @@ def test_the_spread_counts_every_step_once() -> None:
 def test_a_choice_is_always_something(name: str | None) -> None:
     """Any value that a browser sends selects categories that exist."""
     store = slow_rank()
-    assert set(steps.select_categories(store, name)) <= set(store.times.categories)
+    assert set(steps.select_categories(store, name)) <= set(store.category_times.categories)
     assert steps.select_categories(store, name)
 
 

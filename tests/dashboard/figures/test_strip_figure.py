@@ -13,7 +13,7 @@ from tracelens_dashboard.theme import LIGHT
 def test_shares_add_up_to_everything() -> None:
     """At each step the categories' shares sum to 100 %."""
     store = slow_rank()
-    drawing = overview.strip(store.times, store.step_windows, store.run_window, LIGHT)
+    drawing = overview.strip(store.category_times, store.step_windows, store.run_window, LIGHT)
     total = np.sum([area.y for area in drawing.figure.data], axis=0)
     assert total == pytest.approx(np.full(60, 100.0))
     assert "Largest category over the run: backprop" in drawing.summary
@@ -32,7 +32,7 @@ def test_where_devices_work_the_times_are_those_of_hosts() -> None:
     """The waterfall is of devices then; what threads did must not read as its shares."""
     store = slow_rank()
     windows, whole = store.step_windows, store.run_window
-    strip = overview.strip(store.times, windows, whole, LIGHT, of_hosts=True)
+    strip = overview.strip(store.category_times, windows, whole, LIGHT, of_hosts=True)
     assert strip.summary.endswith("of host thread time.")
-    steps = overview.step_parts(store.times, LIGHT, of_hosts=True)
+    steps = overview.step_parts(store.category_times, LIGHT, of_hosts=True)
     assert steps.summary.startswith("These are host threads, not devices. Mean step ")

@@ -54,7 +54,7 @@ def entries(runs: Runs) -> tuple[Entry, Entry]:
 
 
 def pair(runs: Runs) -> tuple[Store, Store]:
-    healthy, late = (runs.open(entry) for entry in entries(runs))
+    healthy, late = (runs.open_store(entry) for entry in entries(runs))
     assert healthy
     assert late
     return late, healthy
@@ -78,13 +78,13 @@ def test_a_second_run_is_chosen_first(runs: Runs) -> None:
     for others in ((), ("unknown",)):
         content = page(runs, ViewState(baseline_ids=others))
         assert "Choose the run to compare" in content
-        assert pages_compare.MAP.name not in content
+        assert pages_compare.MAP.card_id not in content
 
 
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
     """Step time with its interval, parallel efficiency of both, and the category that moved most."""
     healthy, late = entries(runs)
-    content = page(runs, ViewState(run_key=late.id, baseline_ids=(healthy.id,)))
+    content = page(runs, ViewState(run_key=late.run_key, baseline_ids=(healthy.run_key,)))
     assert "Median step" in content
     assert "% interval" in content
     assert "Parallel efficiency" in content
@@ -105,16 +105,20 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def against_all(several: Runs) -> tuple[Store, tuple[str, ...]]:
     *baselines_listed, new = several.list_entries()
-    store = several.open(new)
+    store = several.open_store(new)
     assert store
-    return store, tuple(entry.id for entry in baselines_listed)
+    return store, tuple(entry.run_key for entry in baselines_listed)
 
 
 def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     """As `tracelens compare` does: the same words, numbers, and findings; baselines are named."""
     app = create_app(several)
     store, baseline_ids = against_all(several)
-    stores = [several.open(entry) for entry in several.list_entries() if entry.id in baseline_ids]
+    stores = [
+        several.open_store(entry)
+        for entry in several.list_entries()
+        if entry.run_key in baseline_ids
+    ]
     runs = [RunMetrics.from_run(steps.run) for steps in stores if steps]
     expected = compared(runs, RunMetrics.from_run(store.run))
     with app.server.app_context():
@@ -126,7 +130,7 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     assert "Baselines: 3 runs whose steps differ by" in content
     for name in ("main-0", "main-1", "main-2"):
         assert name in content
-    assert pages_compare.MAP.name not in content  # that is of a pair
+    assert pages_compare.MAP.card_id not in content  # that is of a pair
     assert content.count('"className": "way"') >= 3
 
 
@@ -142,8 +146,8 @@ def test_ratios_have_their_intervals(several: Runs) -> None:
     index = list(trace.y).index("data loading")
     low = trace.x[index] - trace.error_x.arrayminus[index]
     assert low > 1
-    assert trace.marker.color[index] == theme.LIGHT.slower
-    assert trace.marker.color[list(trace.y).index("forward")] == theme.LIGHT.quiet
+    assert trace.marker.color[index] == theme.LIGHT.slower_colour
+    assert trace.marker.color[list(trace.y).index("forward")] == theme.LIGHT.quiet_colour
     assert "data loading" in drawing.summary
     row = next(row for row in drawing.rows if row["per step"] == "data loading")
     assert row["95 % from"] == pytest.approx(low, abs=1e-3)
@@ -161,7 +165,7 @@ def test_the_step_of_each_run_is_drawn(several: Runs) -> None:
     drawing = compare.levels(found, theme.LIGHT)
     dots = drawing.figure.data[-1]
     assert list(dots.y) == ["new", "main-0", "main-1", "main-2"]
-    assert dots.marker.color[0] == theme.LIGHT.accent
+    assert dots.marker.color[0] == theme.LIGHT.accent_colour
     assert [row["is"] for row in drawing.rows] == ["new", *["baseline"] * 3]
 
 
@@ -170,7 +174,7 @@ def test_the_address_names_the_compared_runs() -> None:
     ids = tuple(f"{number:012x}" for number in range(40))
     view = state.parse({"run": ids[0], "compare": ",".join(ids[1:30])})
     assert view.baseline_ids == ids[1 : 1 + state.MOST_BASELINES]
-    assert state.read(view.query) == view
+    assert state.read(view.query_string) == view
     part = state.parse({"run": ids[0] + "~s1-9", "compare": ",".join(ids[1:30])})
     assert part.baseline_keys == tuple(f"{one}~s1-9" for one in ids[1 : 1 + state.MOST_PARTS])
 
@@ -200,7 +204,7 @@ def test_the_map_shows_who_is_slower(runs: Runs) -> None:
     """The late rank's row is positive in its steps; a scale with zero in its middle."""
     late, healthy = pair(runs)
     found = subtract_compute_time(late.residuals, healthy.residuals)
-    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.times.median_step_ns)
+    drawing = compare.by_rank(found, theme.LIGHT, step_ns=late.category_times.median_step_ns)
     cells = np.asarray(drawing.figure.data[0].z)
     assert cells.shape == (3, 30)
     assert np.unravel_index(cells[:, 10:].argmax(), cells[:, 10:].shape)[0] == 1
@@ -229,8 +233,8 @@ def test_a_clicked_cell_aligns_both_timelines(runs: Runs) -> None:
     healthy, late = entries(runs)
     stores = pair(runs)
     values = {
-        "shown-run.data": late.id,
-        "compare-other.data": healthy.id,
+        "shown-run.data": late.run_key,
+        "compare-other.data": healthy.run_key,
         '{"chart":"compare-map","part":"graph"}.clickData': {"points": [{"x": 12, "y": 0}]},
         "scheme.computedColorScheme": "light",
     }
@@ -256,8 +260,8 @@ def test_nonsense_from_the_browser_draws_nothing(app: Dash, runs: Runs, sync: An
     """Whatever the browser sends as a window, the answer is a figure."""
     healthy, late = entries(runs)
     values = {
-        "shown-run.data": late.id,
-        "compare-other.data": healthy.id,
+        "shown-run.data": late.run_key,
+        "compare-other.data": healthy.run_key,
         "together-view.data": sync,
         "scheme.computedColorScheme": "light",
     }

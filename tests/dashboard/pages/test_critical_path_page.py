@@ -32,7 +32,7 @@ def test_the_strip_shows_the_late_rank_in_its_steps() -> None:
     names = [entry.name for entry in legend]
     row = list(drawing.figure.layout.yaxis.ticktext).index("rank 2 ")
     codes = heat.z[row][20:40]
-    assert set(codes) == {names.index("backprop") * len(figures_critical_path.STRENGTHS)}
+    assert set(codes) == {names.index("backprop") * len(figures_critical_path.COLOUR_STRENGTHS)}
     assert heat.customdata[row][25] == write_cell_values(2, 25)
     assert drawing.summary.startswith("Rank 2 holds")
     assert sum(line["time on the path (ms)"] for line in drawing.rows) == pytest.approx(
@@ -72,7 +72,12 @@ def test_slack_names_the_rank_without_any() -> None:
     drawing = figures_critical_path.slack(table, LIGHT)
     dots = drawing.figure.data[1]
     assert dots.y[0] == "rank 2 "
-    assert [colour == LIGHT.loss for colour in dots.marker.color] == [True, False, False, False]
+    assert [colour == LIGHT.loss_colour for colour in dots.marker.color] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     assert drawing.summary.startswith("Rank 2 has no slack in 90 % of steps; rank")
 
 
@@ -87,7 +92,7 @@ def test_what_there_is_not_is_said() -> None:
         "No steps recorded"
     )
     assert figures_critical_path.slack(NONE, LIGHT).summary.startswith("No full collectives")
-    assert figures_critical_path.slack(alone().table("slack"), LIGHT).summary.startswith(
+    assert figures_critical_path.slack(alone().analysis_table("slack"), LIGHT).summary.startswith(
         "A single rank"
     )
 
@@ -95,7 +100,7 @@ def test_what_there_is_not_is_said() -> None:
 def test_a_segment_leads_to_its_span() -> None:
     """From its bar as from its row of the table: the rank pinned, the piece in view."""
     store = slow_rank()
-    row = store.table("critical_longest").row(3, named=True)
+    row = store.analysis_table("critical_longest").row(3, named=True)
     for link in (page._link_to_bar(store, {"customdata": 3}), page._link_to_segment(store, 3)):
         view = view_of(link)
         assert view.pinned_ranks == (row["rank"],)

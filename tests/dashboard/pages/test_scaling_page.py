@@ -45,9 +45,9 @@ def values_sent(runs: Runs, **values: Any) -> dict[str, Any]:
     """Return the values that the browser sends: all runs, unless chosen otherwise."""
     first_run = next(iter(runs.list_entries()))
     controls = {"chosen": page.CHOSEN, "by": page.BY, "kind": page.KIND, "ahead": page.AHEAD}
-    chosen = {"chosen": [entry.id for entry in runs.list_entries()]} | values
+    chosen = {"chosen": [entry.run_key for entry in runs.list_entries()]} | values
     sent = {f"{controls[name]}.value": value for name, value in chosen.items()}
-    return LIGHT | {"shown-run.data": first_run.id} | sent
+    return LIGHT | {"shown-run.data": first_run.run_key} | sent
 
 
 def verdict_of(app: Dash, values: dict[str, Any]) -> str:
@@ -78,7 +78,7 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
 
 def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:
     """A line each, from 100 % on the smallest run down."""
-    figure = call(app, GRAPH.format(page.FACTORS.name), values_sent(runs)).get_json()["response"]
+    figure = call(app, GRAPH.format(page.FACTORS.card_id), values_sent(runs)).get_json()["response"]
     (drawn,) = (part["figure"] for part in figure.values() if "figure" in part)
     lines = {line["name"]: line["y"] for line in drawn["data"]}
     assert lines.keys() == {"efficiency", *messages.WORDS.values()}
@@ -94,7 +94,7 @@ def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:
 
 def test_a_forecast_is_drawn_with_its_interval(app: Dash, runs: Runs) -> None:
     given = values_sent(runs, ahead="32, 64 nonsense 0")
-    answer = call(app, GRAPH.format(page.STEPS.name), given).get_json()["response"]
+    answer = call(app, GRAPH.format(page.STEPS.card_id), given).get_json()["response"]
     (drawn,) = (part["figure"] for part in answer.values() if "figure" in part)
     ahead = next(line for line in drawn["data"] if line["name"] == "forecast")
     assert ahead["x"] == [32, 64]
@@ -113,14 +113,14 @@ def test_what_cannot_be_compared_is_a_sentence(
     app: Dash, runs: Runs, values: dict[str, Any], reason: str
 ) -> None:
     assert reason in verdict_of(app, values_sent(runs, **values))
-    for name in (page.FACTORS.name, page.STEPS.name):
+    for name in (page.FACTORS.card_id, page.STEPS.card_id):
         answer = call(app, GRAPH.format(name), values_sent(runs, **values))
         assert answer.status_code == 200
         assert reason in answer.text
 
 
 def test_too_few_sizes_for_a_forecast(app: Dash, runs: Runs) -> None:
-    two = [entry.id for entry in runs.list_entries()][:2]
+    two = [entry.run_key for entry in runs.list_entries()][:2]
     assert "a forecast" in verdict_of(app, values_sent(runs, chosen=two, ahead="64"))
 
 

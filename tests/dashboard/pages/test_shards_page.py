@@ -54,9 +54,9 @@ def view_after_click(store: Store, graph: str, point: Any) -> ViewState | None:
 
 def test_the_tensor_that_bounds_is_red_and_named() -> None:
     """It alone is more than the mean shard; the others are not."""
-    mean = float(run_with_variables().table("placements")["mean_bytes"][0])
-    drawing = shards.tensor_bars(run_with_variables().table("tensors"), 0, mean, LIGHT)
-    assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent]
+    mean = float(run_with_variables().analysis_table("placements")["mean_bytes"][0])
+    drawing = shards.tensor_bars(run_with_variables().analysis_table("tensors"), 0, mean, LIGHT)
+    assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss_colour, LIGHT.accent_colour]
     assert drawing.summary.startswith(
         "Shard 0 serves 2 tensors; variable 0 (9.0 MiB per step, one way) is 82 % of its bytes. Alone"
     )
@@ -65,22 +65,22 @@ def test_the_tensor_that_bounds_is_red_and_named() -> None:
 
 def test_an_even_shard_bounds_nothing() -> None:
     """No bar is red, and nothing is said of placements."""
-    mean = float(run_with_variables().table("placements")["mean_bytes"][0])
-    drawing = shards.tensor_bars(run_with_variables().table("tensors"), 1, mean, LIGHT)
-    assert set(drawing.figure.data[0].marker.color) == {LIGHT.accent}
+    mean = float(run_with_variables().analysis_table("placements")["mean_bytes"][0])
+    drawing = shards.tensor_bars(run_with_variables().analysis_table("tensors"), 1, mean, LIGHT)
+    assert set(drawing.figure.data[0].marker.color) == {LIGHT.accent_colour}
     assert "Alone" not in drawing.summary
 
 
 def test_unnamed_tensors_are_said_to_be_unnamed() -> None:
     """Where requests have neither key nor name, and where there is no table at all."""
-    for table in (sharded().table("tensors"), pl.DataFrame()):
+    for table in (sharded().analysis_table("tensors"), pl.DataFrame()):
         said = shards.tensor_bars(table, 0, None, LIGHT).summary
         assert said == "Requests of shard 0 do not name their tensors."
 
 
 def test_placements_are_bars_with_what_bounds_them() -> None:
     """Each bar is the max shard, each diamond its lower bound; the sentence has the best one."""
-    table = run_with_variables().table("placements")
+    table = run_with_variables().analysis_table("placements")
     drawing = shards.placement_bars(table, LIGHT)
     bars, bounds = drawing.figure.data
     assert list(bars.x) == pytest.approx((table["most_bytes"] / MIB).to_list())
@@ -92,7 +92,7 @@ def test_placements_are_bars_with_what_bounds_them() -> None:
 
 
 def test_placements_that_save_nothing_say_so() -> None:
-    table = run_with_variables().table("placements").with_columns(saving=pl.lit(0.0))
+    table = run_with_variables().analysis_table("placements").with_columns(saving=pl.lit(0.0))
     assert "no other placement" in shards.placement_bars(table, LIGHT).summary
 
 
@@ -110,7 +110,7 @@ def test_the_stalest_worker_is_named() -> None:
 def test_a_tensor_leads_to_its_longest_request() -> None:
     """Its worker is pinned, and the request is in view."""
     view = view_after_click(run_with_variables(), "shard-tensors", {"customdata": [0, 1]})
-    row = run_with_variables().table("tensors").filter(shard=0).row(1, named=True)
+    row = run_with_variables().analysis_table("tensors").filter(shard=0).row(1, named=True)
     assert view is not None
     assert view.pinned_ranks == (row["rank"],)
     assert view.start_ns is not None

@@ -77,16 +77,16 @@ def test_the_map_shows_whom_the_report_accuses() -> None:
 @pytest.mark.slow
 def test_so_do_phases() -> None:
     """A single phase is compared within the stage, too."""
-    bars = stragglers.by_category(store().residuals, store().residuals_in, LIGHT)
+    bars = stragglers.by_category(store().residuals, store().residuals_of_category, LIGHT)
     assert bars.summary.startswith(f"Rank {slow()} takes ")
-    usual = np.median(store().residuals_in("backprop").residual_ns, axis=1)
+    usual = np.median(store().residuals_of_category("backprop").residual_ns, axis=1)
     assert usual.argmax() == slow()
     assert (usual[list(LAST)] < usual[slow()] / 3).all()
 
 
 def test_a_span_is_held_against_its_stage() -> None:
     """The details of a clicked span name the median of the rank's peers."""
-    spent = store().times.time_ns_by_rank("backprop", 30)
+    spent = store().category_times.time_ns_by_rank("backprop", 30)
     peers = sorted(spent[rank] for rank in LAST if rank != 7)
     details = inspector._compare_with_peers(store(), 7, 30, "backprop")
     assert details.endswith(f"(peers' median: {peers[1] / 1e6:.1f} ms)")
@@ -103,10 +103,12 @@ def add_samples(*ranks: int) -> Store:
 def test_stacks_are_held_against_those_of_the_stage() -> None:
     """Other stages run other code; they serve where no other rank of the stage was sampled."""
     whole = add_samples(*FIRST, *LAST)
-    assert peer_stacks.read(whole, slow(), None, None).peers == tuple(
+    assert peer_stacks.read(whole, slow(), None, None).peer_ranks == tuple(
         rank for rank in FIRST if rank != slow()
     )
-    assert peer_stacks.read(add_samples(slow(), *LAST), slow(), None, None).peers == tuple(LAST)
+    assert peer_stacks.read(add_samples(slow(), *LAST), slow(), None, None).peer_ranks == tuple(
+        LAST
+    )
 
 
 def test_an_index_knows_the_stages(tmp_path: Path) -> None:

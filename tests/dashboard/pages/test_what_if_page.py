@@ -66,9 +66,9 @@ def test_the_first_fault_is_asked_at_once() -> None:
     """Of a run with a straggler the page begins with the fix of that finding."""
     shown = as_json(page.layout(slow_rank(), ViewState()))
     assert FIXED in shown
-    assert FIXED not in as_json(page.layout(slow_rank(), ViewState(edits=("bandwidth*2",))))
+    assert FIXED not in as_json(page.layout(slow_rank(), ViewState(replay_edits=("bandwidth*2",))))
     card = links.to_replay(slow_rank(), links.fix_of(slow_rank(), LATE))
-    assert view_of(card).edits == (FIXED,)
+    assert view_of(card).replay_edits == (FIXED,)
 
 
 def test_an_answer_is_that_of_the_terminal() -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_answered_is_a_sentence(edit: str, reason: str) -> None:
     assert reason in answered(slow_rank(), edit)
     drawn = call(
         slow_rank_app(),
-        f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure',
+        f'{{"chart":"{page.BOTH.card_id}","part":"graph"}}.figure',
         {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [edit]},
     )
     assert drawn.status_code == 200
@@ -120,7 +120,7 @@ def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
     }
     for output in (
         f"{page.ANSWER}.children",
-        f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure',
+        f'{{"chart":"{page.BOTH.card_id}","part":"graph"}}.figure',
     ):
         assert call(app, output, posted).status_code in {200, 400}
 
@@ -145,8 +145,8 @@ def test_a_step_is_drawn_before_and_after() -> None:
 
 def test_the_step_that_is_drawn_is_the_one_asked_for_or_the_usual_one() -> None:
     """The usual one is that of the median saving."""
-    app, output = slow_rank_app(), f'{{"chart":"{page.BOTH.name}","part":"summary"}}.children'
-    graph = f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure'
+    app, output = slow_rank_app(), f'{{"chart":"{page.BOTH.card_id}","part":"summary"}}.children'
+    graph = f'{{"chart":"{page.BOTH.card_id}","part":"graph"}}.figure'
     assert output
     posted = {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [FIXED]}
     of_step_25 = call(app, graph, posted | {f"{page.STEP}.value": 25}).text
@@ -169,7 +169,7 @@ def test_every_edit_is_a_bar_that_leads_to_it() -> None:
     assert len(drawn.rows) == len(answers.answers)
     led = page._link_to_edit(store, {"customdata": bar_data})
     assert led
-    assert view_of(led).edits == ("rank:2=median",)
+    assert view_of(led).replay_edits == ("rank:2=median",)
     assert page._link_to_edit(store, {"customdata": 7}) is None
 
 
@@ -187,7 +187,7 @@ def test_a_large_run_is_sent_to_the_terminal() -> None:
     shown = as_json(page.layout(large, ViewState()))
     assert "tracelens whatif" in shown
     assert page.EDITS not in shown
-    graph = f'{{"chart":"{page.EVERY.name}","part":"graph"}}.figure'
+    graph = f'{{"chart":"{page.EVERY.card_id}","part":"graph"}}.figure'
     drawn = call(create_app(large), graph, {"scheme.computedColorScheme": "light"})
     assert "Press" in drawn.text
 

@@ -35,10 +35,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def part_of(runs: Runs, name: str, ranks: str | None, steps: str | None) -> Store:
     """Open a part of a run as a page does."""
-    run = next(entry.id for entry in runs.list_entries() if entry.name == name)
-    entry = runs.find_entry(Selection(run, Choice.parse(ranks, steps)).key)
+    run = next(entry.run_key for entry in runs.list_entries() if entry.name == name)
+    entry = runs.find_entry(Selection(run, Choice.parse(ranks, steps)).address_key)
     assert entry
-    found = runs.open(entry, LIMIT_S)
+    found = runs.open_store(entry, LIMIT_S)
     assert found, entry.stage
     return found
 
@@ -55,8 +55,8 @@ def test_addresses_are_read_as_they_are_written(key: str) -> None:
     """Also of a run that is served alone, which has no id."""
     found = selection.read(key)
     assert found
-    assert found.key == key
-    assert state.read(f"?{ViewState(run_key=key).query}").run_key == key
+    assert found.address_key == key
+    assert state.read(f"?{ViewState(run_key=key).query_string}").run_key == key
 
 
 @pytest.mark.parametrize("key", [f"{ID}~r", f"{ID}~r9-3", f"{ID}~s1~r1", "abc", f"{ID}~t1"])
@@ -71,7 +71,7 @@ def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
     selected = part_of(runs, "late", "1-2", "15-59")
     assert selected.ranks == (1, 2)
     assert selected.step_windows["step"].to_list() == list(range(15, 60))
-    assert selected.residuals_in("backprop").ranks == (1, 2)
+    assert selected.residuals_of_category("backprop").ranks == (1, 2)
     (fault,) = [finding for finding in selected.report.findings if finding.category == "fault"]
     assert fault.ranks == (2,)
     assert str(selected.run_key) in str(finding_card.card(selected, fault))
@@ -94,12 +94,12 @@ def test_steps_without_a_fault_have_none(runs: Runs) -> None:
 
 def test_a_part_that_is_not_there_says_so(runs: Runs) -> None:
     """A sentence replaces the page."""
-    run = runs.list_entries()[0].id
+    run = runs.list_entries()[0].run_key
     entry = runs.find_entry(f"{run}~s70-80")
     assert entry
-    assert runs.open(entry, LIMIT_S) is None
+    assert runs.open_store(entry, LIMIT_S) is None
     assert entry.stage.kind == "failed"
-    assert "it has steps 0 to 59" in entry.stage.failure
+    assert "it has steps 0 to 59" in entry.stage.failure_sentence
 
 
 def test_a_run_that_is_served_alone(tmp_path: Path) -> None:
@@ -108,15 +108,15 @@ def test_a_run_that_is_served_alone(tmp_path: Path) -> None:
     served = Runs.from_store(Store.open(folder, lambda: load.open(folder)))
     entry = served.find_entry("~r2~s20-39")
     assert entry
-    part = served.open(entry, LIMIT_S)
+    part = served.open_store(entry, LIMIT_S)
     assert part
     assert part.ranks == (2,)
     assert served.find_entry(ID) is None
-    assert served.folder_of("~r2") == folder  # which the page Live watches
+    assert served.trace_folder_of("~r2") == folder  # which the page Live watches
     absent = served.find_entry("~r9")
     assert absent
-    assert served.open(absent, LIMIT_S) is None
-    assert absent.stage.failure.endswith("it has ranks 0-3.")
+    assert served.open_store(absent, LIMIT_S) is None
+    assert absent.stage.failure_sentence.endswith("it has ranks 0-3.")
 
 
 def test_hosts_are_groups(tmp_path: Path) -> None:

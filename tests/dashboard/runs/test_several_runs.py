@@ -47,8 +47,8 @@ def test_runs_are_found_in_a_folder(folder: Path) -> None:
 
 def test_an_id_says_nothing_of_the_path_and_stays(folder: Path) -> None:
     """A link to a run holds after a restart, and tells nobody where the run lies."""
-    ids = [entry.id for entry in Runs([folder]).list_entries()]
-    assert ids == [entry.id for entry in Runs([folder]).list_entries()]
+    ids = [entry.run_key for entry in Runs([folder]).list_entries()]
+    assert ids == [entry.run_key for entry in Runs([folder]).list_entries()]
     assert len(set(ids)) == 3
     assert not any(part in "".join(ids) for part in ("first", "deep", folder.name))
 
@@ -67,13 +67,13 @@ def test_a_run_that_cannot_be_read_leaves_the_others_alone(folder: Path) -> None
     """It keeps its one sentence; the others open, and it can be tried again."""
     runs = Runs([folder])
     entries = {entry.name: entry for entry in runs.list_entries()}
-    assert runs.open(entries["broken"], LIMIT_S) is None
+    assert runs.open_store(entries["broken"], LIMIT_S) is None
     assert entries["broken"].stage.kind == "failed"
-    assert "worker-00000-1.arrow" in entries["broken"].stage.failure
-    first = runs.open(entries["first"])
+    assert "worker-00000-1.arrow" in entries["broken"].stage.failure_sentence
+    first = runs.open_store(entries["first"])
     assert first is not None
     assert first.ranks == (0, 1)
-    runs.retry(entries["broken"])
+    runs.retry_opening(entries["broken"])
     assert runs.list_entries()[0].stage.kind == "new"
 
 
@@ -82,7 +82,7 @@ def test_a_new_run_appears_while_serving(folder: Path) -> None:
     runs = Runs([folder])
     recorded(folder / "third", Scenario(ranks=2, steps=4))
     try:
-        (new,) = [entry.id for entry in Runs([folder / "third"]).list_entries()]
+        (new,) = [entry.run_key for entry in Runs([folder / "third"]).list_entries()]
         assert runs.find_entry(new) is not None
     finally:
         shutil.rmtree(folder / "third")
@@ -99,25 +99,25 @@ def test_a_run_without_an_index_is_read_beside_all_else(tmp_path: Path) -> None:
 
     runs = Runs([tmp_path], read)
     (entry,) = runs.list_entries()
-    assert runs.open(entry) is None
+    assert runs.open_store(entry) is None
     assert entry.stage.kind in {"queued", "working"}
-    store = runs.open(entry, LIMIT_S)
+    store = runs.open_store(entry, LIMIT_S)
     assert store is not None
-    assert store.run_key == entry.id
+    assert store.run_key == entry.run_key
     assert stages == ["reading"]
-    assert runs.open(entry) is store
+    assert runs.open_store(entry) is store
 
 
 def test_few_runs_stay_open(folder: Path) -> None:
     """Of runs that need more memory than granted only the last one asked for stays open."""
     runs = Runs([folder], most_held_bytes=1)
     _, other_entry, entry = runs.list_entries()
-    store = runs.open(entry)
+    store = runs.open_store(entry)
     assert store is not None
     assert store.held_bytes > 1
-    assert runs.open(entry) is store
-    assert runs.open(other_entry) is not None
-    assert runs.open(entry) is not store
+    assert runs.open_store(entry) is store
+    assert runs.open_store(other_entry) is not None
+    assert runs.open_store(entry) is not store
 
 
 def test_memory_of_mapped_files_does_not_count(folder: Path) -> None:
@@ -140,11 +140,11 @@ def test_callbacks_are_about_the_run_they_name(folder: Path) -> None:
     runs = Runs([folder])
     app = create_app(runs)
     for entry in runs.list_entries()[1:]:
-        store = runs.open(entry)
+        store = runs.open_store(entry)
         assert store
         assert store.report.efficiency
         useful = f"{100 * store.report.efficiency.achieved:.0f} %"
-        values = {"shown-run.data": entry.id, "scheme.computedColorScheme": "light"}
+        values = {"shown-run.data": entry.run_key, "scheme.computedColorScheme": "light"}
         assert useful in call(app, SUMMARY, values).text
     values = {"shown-run.data": "feedfeedfeed", "scheme.computedColorScheme": "light"}
     told = call(app, SUMMARY, values)
@@ -158,9 +158,9 @@ def test_a_run_that_is_not_shown_any_more_is_closed(tmp_path: Path) -> None:
     try:
         store = Store.from_index(tmp_path)
         assert store is not None
-        rank = store.row_by_key["0"]
-        assert store.open_process(rank) is store.open_process(rank)
-        assert store.events_of(0).height
+        rank = store.scene_row_by_key["0"]
+        assert store.open_process_tracks(rank) is store.open_process_tracks(rank)
+        assert store.events_of_process(0).height
         assert _mapped(tmp_path)
         del store
         assert not _mapped(tmp_path)

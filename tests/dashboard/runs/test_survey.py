@@ -68,7 +68,7 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     assert sorted(read.read) == sorted([*NAMES, "damaged"])
     assert read.most_at_once == 1
     assert all(runs.find_glance(entries[name]) for name in NAMES)
-    assert "worker-00000-1.arrow" in entries["damaged"].stage.failure
+    assert "worker-00000-1.arrow" in entries["damaged"].stage.failure_sentence
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
     assert len(read.read) == 4
@@ -85,7 +85,7 @@ def test_it_keeps_no_run_open(folder: Path) -> None:
     runs = Runs([folder], Watched(), indexed=False)  # without an index a verdict is in memory only
     runs.survey(enabled=True)
     wait_until(lambda: is_settled(runs))
-    assert not runs._open_by_id
+    assert not runs._open_run_by_id
     assert sum(runs.find_glance(entry) is not None for entry in runs.list_entries()) == 3
 
 
@@ -97,9 +97,9 @@ def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
     runs.survey(enabled=True)
     wait_until(lambda: len(read.read) == 1)
     last_entry = runs.list_entries()[-1]
-    assert runs.open(last_entry) is None
+    assert runs.open_store(last_entry) is None
     read.go_on.set()
-    assert runs.open(last_entry, PATIENCE_S) is not None
+    assert runs.open_store(last_entry, PATIENCE_S) is not None
     assert read.read[1] == last_entry.path.name
     wait_until(lambda: is_settled(runs))
     assert read.read.count(last_entry.path.name) == 1

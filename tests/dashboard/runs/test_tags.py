@@ -51,16 +51,16 @@ def test_a_tag_cannot_act_and_is_short() -> None:
     """Control characters are made visible; blanks in it are one."""
     assert tags.clean_tag(" a \t b ") == "a b"
     assert "\x1b" not in tags.clean_tag("a\x1b[31m")
-    assert len(tags.clean_tag("x" * 1000)) == tags.LONGEST
+    assert len(tags.clean_tag("x" * 1000)) == tags.MAX_TAG_LETTERS
 
 
 def test_a_run_has_so_many_at_most(file: Path, tmp_path: Path) -> None:
     stored_tags = Tags(file)
-    for number in range(tags.MOST):
+    for number in range(tags.MAX_TAGS_PER_RUN):
         stored_tags.add([tmp_path], f"tag {number}")
     with pytest.raises(InvalidArgument, match="12 tags at most"):
         stored_tags.add([tmp_path], "one more")
-    assert len(stored_tags.tags_of(tmp_path)) == tags.MOST
+    assert len(stored_tags.tags_of(tmp_path)) == tags.MAX_TAGS_PER_RUN
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"runs": 5}', '{"runs": {"x": 5}}', "[" * 9999])

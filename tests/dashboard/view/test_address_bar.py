@@ -27,16 +27,16 @@ VIEWS = st.builds(
     pinned_ranks=st.lists(st.integers(0, 5000), unique=True, max_size=MOST_PINS).map(tuple),
     marked_steps=st.none() | st.tuples(st.integers(0, 500), st.integers(500, 10**6)),
     shard=st.none() | st.integers(0, 500),
-    sort=st.sampled_from(SORTS),
+    sort_key=st.sampled_from(SORTS),
     run_key=st.none() | st.from_regex(r"[0-9a-f]{12}", fullmatch=True, alphabet="0123456789abcdef"),
     baseline_ids=st.lists(st.sampled_from(["0123456789ab", "ba9876543210"]), unique=True).map(
         tuple
     ),
-    selected=st.none()
+    selected_point=st.none()
     | st.tuples(st.integers(0, 5000), st.integers(0, 10**15))
     | st.tuples(st.integers(0, 5000), st.integers(0, 10**15), st.integers(0, 159)),
     shows_path=st.booleans(),
-    opened_keys=st.none()
+    opened_row_keys=st.none()
     | st.lists(st.sampled_from(["0", "17", "ps0", "ps31"]), unique=True).map(tuple),
     row_px=st.none() | st.integers(LEAST_ROW_PX, MOST_ROW_PX),
     notes=st.lists(
@@ -51,7 +51,7 @@ VIEWS = st.builds(
     )
     .map(tuple)
     .filter(fits),
-    edits=st.lists(
+    replay_edits=st.lists(
         st.sampled_from(["rank:3,phase:data=median", "bandwidth*2", "buckets=4MiB", "latency/2"]),
         unique=True,
     ).map(tuple),
@@ -61,7 +61,7 @@ VIEWS = st.builds(
 @given(view=VIEWS)
 def test_a_link_restores_the_view(view: ViewState) -> None:
     """What a link says is what is read back from it."""
-    path, _, query = view.link("/timeline").partition("?")
+    path, _, query = view.make_link("/timeline").partition("?")
     assert path == "/timeline"
     assert parse(dict(parse_qsl(query))) == view
 
@@ -92,7 +92,7 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
 def test_nonsense_is_ignored(query: dict[str, str]) -> None:
     """No text in the address bar makes reading it fail."""
     view = parse(query)
-    assert view.sort in SORTS
+    assert view.sort_key in SORTS
     assert len(view.pinned_ranks) <= MOST_PINS
     assert (view.start_ns is None) == (view.end_ns is None)
 
@@ -137,10 +137,10 @@ def test_repeated_and_too_many_pins() -> None:
 
 def test_nothing_opened_is_not_the_same_as_nothing_said() -> None:
     """Without a word as many as there is room for are opened; what names no process is left out."""
-    assert parse({}).opened_keys is None
-    assert parse({"open": "none"}).opened_keys == ()
-    assert parse({"open": "3,ps1,3,x,../etc"}).opened_keys == ("3", "ps1")
-    assert len(parse({"open": ",".join(map(str, range(50)))}).opened_keys or ()) == MOST_OPENED
+    assert parse({}).opened_row_keys is None
+    assert parse({"open": "none"}).opened_row_keys == ()
+    assert parse({"open": "3,ps1,3,x,../etc"}).opened_row_keys == ("3", "ps1")
+    assert len(parse({"open": ",".join(map(str, range(50)))}).opened_row_keys or ()) == MOST_OPENED
 
 
 @pytest.mark.parametrize("run", ["../../etc/passwd", "0123", "0123456789AB", "run-1", "%2e%2e"])
@@ -174,6 +174,6 @@ def test_a_link_with_all_notes_is_read_whole() -> None:
         notes.append(notes[0])
     assert len(notes) > 3
     view = ViewState(0, 10**17, tuple(range(4000, 4000 + MOST_PINS)), notes=tuple(notes))
-    link = view.link("/timeline")
+    link = view.make_link("/timeline")
     assert read(link.partition("?")[2]) == view
     assert len(link) < LONGEST_QUERY

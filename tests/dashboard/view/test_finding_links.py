@@ -115,7 +115,7 @@ def test_a_finding_that_names_nobody_leads_somewhere(kind: str) -> None:
 def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
     """Within the finding's steps, if it has some; pinned is the rank with most of it."""
     store = slow_rank()
-    transfer_ns = store.times.sum_time_ns(["transfer"])
+    transfer_ns = store.category_times.sum_time_ns(["transfer"])
     view = view_of(links.to_step_with_most(store, "transfer", (5, 9)))
     assert view.marked_steps == (5, 9)
     (step,) = steps_in(store, view)

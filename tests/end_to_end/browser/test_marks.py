@@ -95,7 +95,7 @@ def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) 
     with open_page(browser, addresses["Runs"]) as page:
         for page_title, chart, mark, expected_text in MARKS:
             page.goto(addresses[page_title.TITLE])
-            click(page, await_chart(page, chart.name), mark)
+            click(page, await_chart(page, chart.card_id), mark)
             expect_spans(page, expected_text)
             if expected_text == "sel=":  # the collective is selected: its last rank is pointed at
                 arrow = page.locator("#timeline .annotation").filter(has_text="arrives last")
@@ -111,9 +111,9 @@ def test_a_segment_of_the_path_leads_to_its_span(
 ) -> None:
     """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
     with open_page(browser, addresses[critical_path.TITLE]) as page:
-        expect(card_part(page, critical_path.SLACK.name, "summary")).not_to_be_empty()
-        card_part(page, critical_path.SEGMENTS.name, "switch").check(force=True)
-        table = card_part(page, critical_path.SEGMENTS.name, "rows")
+        expect(card_part(page, critical_path.SLACK.card_id, "summary")).not_to_be_empty()
+        card_part(page, critical_path.SEGMENTS.card_id, "switch").check(force=True)
+        table = card_part(page, critical_path.SEGMENTS.card_id, "rows")
         table.get_by_text("rank", exact=True).click()
         header = table.get_by_role("columnheader", name="rank")
         expect(header).to_have_attribute("aria-sort", "ascending")
@@ -131,16 +131,16 @@ def test_a_segment_of_the_path_leads_to_its_span(
 def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) -> None:
     """The late rank's function is named; another frame's row shows that one; a cell leads to spans."""
     with open_page(browser, addresses[stacks.TITLE]) as page:
-        expect(card_part(page, stacks.CALLS.name, "summary")).to_contain_text(SLOWED)
-        times = card_part(page, stacks.TIMES.name, "summary")
+        expect(card_part(page, stacks.CALLS.card_id, "summary")).to_contain_text(SLOWED)
+        times = card_part(page, stacks.TIMES.card_id, "summary")
         expect(times).to_contain_text(SLOWED)
-        card_part(page, stacks.FUNCTIONS.name, "switch").check(force=True)
-        rows = card_part(page, stacks.FUNCTIONS.name, "rows").locator(".ag-cell[col-id='frame']")
+        card_part(page, stacks.FUNCTIONS.card_id, "switch").check(force=True)
+        rows = card_part(page, stacks.FUNCTIONS.card_id, "rows").locator(".ag-cell[col-id='frame']")
         rows.filter(has_not_text=SLOWED).first.click()
         expect(times).not_to_contain_text(SLOWED)
         rows.filter(has_text=SLOWED).first.click()
         expect(times).to_contain_text(SLOWED)
-        click(page, await_chart(page, stacks.TIMES.name), ".nsewdrag", height=12)
+        click(page, await_chart(page, stacks.TIMES.card_id), ".nsewdrag", height=12)
         expect_spans(page, "t0=")
         labels = page.locator("#timeline .yaxislayer-above text")
         expect(labels.filter(has_text="code of MainT").first).to_be_attached()
@@ -149,7 +149,7 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
 def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:
     """A bar of a bucket's way from backprop to its update leads to where it is typical."""
     with open_page(browser, slow_rank_url + interleaving.PATH.lstrip("/")) as page:
-        click(page, await_chart(page, interleaving.CHAINS.name), BAR)
+        click(page, await_chart(page, interleaving.CHAINS.card_id), BAR)
         expect_spans(page, "t0=")
 
 
@@ -157,8 +157,8 @@ def test_compute_time_names_the_straggler(browser: Browser, slow_rank_url: str) 
     """All ranks take as long; by compute time, the slow one is named, and its cell leads there."""
     with open_page(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
         graph, summary = (
-            await_chart(page, steps.MAP.name),
-            card_part(page, steps.MAP.name, "summary"),
+            await_chart(page, steps.MAP.card_id),
+            card_part(page, steps.MAP.card_id, "summary"),
         )
         expect(summary).to_contain_text("choose compute time")
         page.locator(f"#{steps.MEASURE}").click()

@@ -61,7 +61,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[ClockReading]:
 
     for module in (clock, clock_offsets):
         monkeypatch.setattr(module, "now", read_ticks)
-    monkeypatch.setattr(clock_offsets, "PENDING", [])
+    monkeypatch.setattr(clock_offsets, "PENDING_READINGS", [])
     monkeypatch.setattr(recorder, "on_stop", lambda _write: None)
     monkeypatch.setattr(recorder, "clock_reading", clock_readings.append)
     monkeypatch.setattr(clock_offsets, "clock_domain", lambda: side.domain)

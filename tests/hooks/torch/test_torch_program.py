@@ -129,7 +129,7 @@ def test_a_step_that_calls_its_base_is_one_update(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "name"),
     [
-        (backward._BackwardPass, "_wait"),
+        (backward._BackwardPass, "_begin_wait"),
         (buckets, "_begin_reduction"),
         (process_groups.Flight, "_follow"),
         (modules._EndLayer, "_await_gradient"),

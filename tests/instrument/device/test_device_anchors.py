@@ -92,12 +92,12 @@ def test_an_anchor_that_is_late_is_seen_later() -> None:
     readings: list[ClockReading] = []
     anchors = Anchors(device, readings.append, device.now)
     assert readings == []
-    waiting = anchors.latest
+    waiting = anchors.latest_anchor
     device.work(9 * SECOND // 10)
     anchors.look()
     anchors.cast_if_due()
     assert readings == []
-    assert anchors.latest is waiting
+    assert anchors.latest_anchor is waiting
     device.work(SECOND)
     anchors.look()
     (reading,) = readings

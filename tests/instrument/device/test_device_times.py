@@ -10,7 +10,7 @@ from support.device.simulated_device import SimulatedDevice
 from support.launch.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument.device.times import MOST_WAITING, DeviceTimer, Timing
+from tracelens_instrument.device.times import MAX_WAITING_SPANS, DeviceTimer, Timing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,9 +50,9 @@ class Timed:
         ran = [self.device.queue(each) for each in ns]
         self.times.end(timing)
         # What stands on the host, by the name that joins both.
-        _WORK.complete(self.device.now(), self.device.now(), request=timing.request)
-        self.truth[timing.request] = (ran[0][0], ran[-1][1])
-        return timing.request
+        _WORK.complete(self.device.now(), self.device.now(), request=timing.request_id)
+        self.truth[timing.request_id] = (ran[0][0], ran[-1][1])
+        return timing.request_id
 
 
 def events_with_device_times(folder: Path) -> list[dict[str, Any]]:
@@ -113,11 +113,11 @@ def test_the_oldest_are_lost_and_counted(trace: Path) -> None:
     """A device that never gets there costs a bounded amount of memory; what is lost is counted."""
     timed = Timed()
     timed.device.queue(10**15)
-    for _ in range(MOST_WAITING + 100):
+    for _ in range(MAX_WAITING_SPANS + 100):
         timed.span(1)
     assert len(timed.lost) == 100
     timed.times.finish(limit_s=0.0)
-    assert len(timed.lost) == MOST_WAITING + 100
+    assert len(timed.lost) == MAX_WAITING_SPANS + 100
     assert events_with_device_times(trace) == []
 
 
@@ -161,7 +161,7 @@ def test_events_are_used_again(trace: Path) -> None:
     """Both events of a span go back to the device once its times are known, or it is dropped."""
     timed = Timed()
     timed.span(MS)
-    timed.times.drop(timed.begin_timing())
+    timed.times.drop_timing(timed.begin_timing())
     timed.device.work(10 * MS)
     timed.times.at_step_boundary()
     assert len(events_with_device_times(trace)) == 1

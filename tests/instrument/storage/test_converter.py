@@ -122,7 +122,7 @@ def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
         kill(*found)
         wait_until(lambda: not converters_of(folder_of(trace)))
         train(turn * STEPS)
-    assert len(pids) <= conversion._STARTS
+    assert len(pids) <= conversion._MAX_CONVERTER_STARTS
     tl.stop()
     check_whole(converted(trace), 6 * STEPS)
 

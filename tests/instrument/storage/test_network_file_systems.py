@@ -61,7 +61,7 @@ def test_the_longest_and_last_mount_above_a_path_counts(
     monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))  # a number of no mount
     found = find_mount(Path(path), mounts)
     assert found is not None
-    assert found.type == kind
+    assert found.filesystem_type == kind
 
 
 def test_device_number_decides(tmp_path: Path) -> None:
@@ -76,7 +76,9 @@ def test_table_of_this_machine(tmp_path: Path) -> None:
     """The kernel's own table has the folder of the tests, and a process file system."""
     mounts = read_mounts()
     assert find_mount(tmp_path, mounts) is not None
-    assert find_mount(Path("/proc/self"), mounts) == next(m for m in mounts if m.path == "/proc")
+    assert find_mount(Path("/proc/self"), mounts) == next(
+        m for m in mounts if m.mount_path == "/proc"
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def network_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table.write_text(
         f"1 1 {number} / / rw - ext4 /dev/vda rw\n2 1 {number} / {folder} rw - nfs4 there:/ rw\n"
     )
-    monkeypatch.setattr(placement, "_MOUNTS", table)
+    monkeypatch.setattr(placement, "_MOUNTS_FILE", table)
     monkeypatch.setattr(placement, "read_mounts", lambda: read_mounts(table))
     monkeypatch.setenv("TMPDIR", str(local))
     return folder

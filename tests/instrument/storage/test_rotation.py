@@ -63,7 +63,7 @@ def test_next_segment_is_made_between_steps() -> None:
     span = tl.span("piece")
     for number, segments in enumerate((0, 2, 2, 1)):
         segments_before = in_hand()
-        assert all(segment.touched for segment in segments_before)
+        assert all(segment.is_touched for segment in segments_before)
         with tl.step(number):
             for _ in range(segments * SLOTS):
                 with span:

@@ -40,7 +40,7 @@ class SimulatedDevice:
     host_ns: int = 10**12
     stream: int = 0
     captures: bool = False
-    index: int = 0
+    device_index: int = 0
     clock: Callable[[], int] | None = None
     apart_ns: Callable[[], int] = lambda: 0
     free: dict[int, int] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class SimulatedDevice:
     reused: int = 0
 
     @property
-    def name(self) -> str:
-        return f"simulated:{self.index}"
+    def device_name(self) -> str:
+        return f"simulated:{self.device_index}"
 
     def now(self) -> int:
         """Read the host's clock; without one given, that takes 50 ns."""
@@ -95,13 +95,13 @@ class SimulatedDevice:
         event.asked += 1
         return self.now() >= event.at_ns
 
-    def between_ns(self, first: SimulatedEvent, second: SimulatedEvent) -> int:
+    def elapsed_ns_between(self, first: SimulatedEvent, second: SimulatedEvent) -> int:
         now = self.now()
         assert max(first.at_ns, second.at_ns) <= now, "the device has not come past both"
         ms = np.float32((self.shown(second.at_ns) - self.shown(first.at_ns)) / 1e6)
         return round(float(ms) * 1e6)
 
-    def reuse(self, *events: SimulatedEvent) -> None:
+    def reuse_events(self, *events: SimulatedEvent) -> None:
         self.reused += len(events)
 
     def _event(self, at_ns: int) -> SimulatedEvent:

@@ -16,7 +16,7 @@ from tracelens_dashboard import text
 from tracelens_dashboard.components import table
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.figures import quantity
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, subject_of
 from tracelens_dashboard.theme import name_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = "timeline-area-table"
 MOST_ROWS: Final = 16  # of processes and streams: each is read from its file
-MOST_NAMES: Final = 2000  # rows of the table
-MOST_SPANS: Final = 500  # rows of the other: the longest
+MAX_LISTED_NAMES: Final = 2000  # rows of the table
+MAX_LISTED_SPANS: Final = 500  # rows of the other: the longest
 POSITION_COLUMNS: Final = ("row", "at", "until")  # of a span; in no column
 BY_NAME, ONE_BY_ONE = "By name", "Single spans"
 ROW_PX: Final = table.GRID_OPTIONS["rowHeight"]
@@ -50,17 +50,17 @@ class Area:
     Of a row, some tracks of its process are marked, or all (None).
     """
 
-    window: Window
-    tracks_by_row: Mapping[int, frozenset[int] | None]
-    left_out_count: int
+    marked_window: Window
+    marked_tracks_by_row: Mapping[int, frozenset[int] | None]
+    left_out_row_count: int
 
 
 class Tables(NamedTuple):
-    """The rows of both tables; `has_more`: there are spans beyond the `MOST_SPANS` longest."""
+    """The rows of both tables; `has_more_spans`: there are more than the `MAX_LISTED_SPANS` longest."""
 
     sums_by_name: Rows
     single_spans: Rows
-    has_more: bool
+    has_more_spans: bool
 
 
 def register(app: Dash) -> None:
@@ -72,9 +72,9 @@ def register(app: Dash) -> None:
         *names.control_arguments(),
         prevent_initial_call=True,
     )
-    def sum_up(selected: Any, *values: Any) -> Component | None:
+    def sum_up(selected_point: Any, *values: Any) -> Component | None:
         store, controls = names.read_arguments(values)
-        marked_area = area_of(store, viewport.frame(store, controls), selected)
+        marked_area = area_of(store, viewport.frame(store, controls), selected_point)
         return card(store, marked_area) if marked_area else None
 
     @app.callback(
@@ -83,13 +83,13 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def measure(selected: Any, run: Any) -> str:
-        return describe_time(current.store(run), selected)
+    def measure(selected_point: Any, run_key: Any) -> str:
+        return describe_time(current.store_of_run(run_key), selected_point)
 
 
-def describe_time(store: Store, selected: Any) -> str:
+def describe_time(store: Store, selected_point: Any) -> str:
     """Return the length of the marked time range, and what all ranks did in it."""
-    window = marked_window(store, selected)
+    window = marked_window(store, selected_point)
     if window is None:
         return ""
     time_by_category = search.sum_by_category(store.scene.lanes, window)  # ns, the most first
@@ -107,20 +107,20 @@ def _since_start(store: Store, window: Window) -> str:
     return text.duration(window.start_ns - store.run_window.start_ns)
 
 
-def marked_window(store: Store, selected: Any) -> Window | None:
+def marked_window(store: Store, selected_point: Any) -> Window | None:
     """Read the marked stretch of time, absolute in ns, from what the browser sends."""
-    ends_s = _read_range(selected, "x")
-    if ends_s is None or not all(abs(end_s) < SECOND for end_s in ends_s):
+    ends_s = _read_range(selected_point, "x")
+    if ends_s is None or not all(abs(end_s) < NS_PER_SECOND for end_s in ends_s):
         return None
     run_window = store.run_window
-    begin_ns, end_ns = (run_window.start_ns + round(end_s * SECOND) for end_s in ends_s)
+    begin_ns, end_ns = (run_window.start_ns + round(end_s * NS_PER_SECOND) for end_s in ends_s)
     window = Window(max(begin_ns, run_window.start_ns), min(end_ns, run_window.end_ns))
     return window if window.width_ns > 0 else None
 
 
-def area_of(store: Store, frame: Frame, selected: Any) -> Area | None:
+def area_of(store: Store, frame: Frame, selected_point: Any) -> Area | None:
     """Return the marked area, its rows from the top on; None without any time or rows."""
-    window, heights_px = marked_window(store, selected), _read_range(selected, "y")
+    window, heights_px = marked_window(store, selected_point), _read_range(selected_point, "y")
     tracks_by_row = _rows_between(store, frame, *heights_px) if heights_px else {}
     if window is None or not tracks_by_row:
         return None
@@ -128,9 +128,9 @@ def area_of(store: Store, frame: Frame, selected: Any) -> Area | None:
     return Area(window, first_rows, len(tracks_by_row) - len(first_rows))
 
 
-def _read_range(selected: Any, axis: str) -> tuple[float, float] | None:
+def _read_range(selected_point: Any, axis: str) -> tuple[float, float] | None:
     """Read the ends of the marked area on an axis, ``x`` (s) or ``y`` (px); None without any."""
-    ranges_by_axis = selected.get("range") if isinstance(selected, dict) else None
+    ranges_by_axis = selected_point.get("range") if isinstance(selected_point, dict) else None
     ends = ranges_by_axis.get(axis) if isinstance(ranges_by_axis, dict) else None
     if not isinstance(ends, list) or len(ends) != 2:
         return None
@@ -143,11 +143,11 @@ def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -
     """Return, by row between two heights (px), the marked tracks of its process; None for all."""
     # All are marked if the process's own row is; bands are the strips of pixels of rows or tracks.
     tracks_by_row: TracksByRow = {}
-    for band in _bands_between(frame.plan, top_px, bottom_px):
+    for band in _bands_between(frame.row_plan, top_px, bottom_px):
         tracks_by_row |= dict.fromkeys(band.lanes)
     for process in frame.opened_processes:
-        row = store.row_by_key[process.key]
-        bands = _bands_between(process.plan, top_px, bottom_px)
+        row = store.scene_row_by_key[process.process_key]
+        bands = _bands_between(process.row_plan, top_px, bottom_px)
         if bands and row not in tracks_by_row:
             tracks_by_row[row] = frozenset(lane for band in bands for lane in band.lanes)
     return tracks_by_row
@@ -162,11 +162,11 @@ def _bands_between(plan: Plan, top: float, bottom: float) -> list[Band]:
 def card(store: Store, marked_area: Area) -> Component:
     """Return the card of a marked area: a sentence, and the tables by name and of single spans."""
     sum_rows, span_rows, is_cut = tables(store, marked_area)
-    limit_text = f" (the {MOST_SPANS} longest)" if is_cut else ""
+    limit_text = f" (the {MAX_LISTED_SPANS} longest)" if is_cut else ""
     hint = f"A click on a span's name leads to it{limit_text}; begin: time since the start."
     panel_by_title = {
         BY_NAME: html.Div(
-            table.table(TABLE, sum_rows[:MOST_NAMES]), style=_fit_rows(len(sum_rows))
+            table.table(TABLE, sum_rows[:MAX_LISTED_NAMES]), style=_fit_rows(len(sum_rows))
         ),
         ONE_BY_ONE: html.Div(
             [
@@ -193,16 +193,16 @@ def _fit_rows(count: int) -> dict[str, str]:
 
 def describe_area(store: Store, marked_area: Area, row_count: int) -> str:
     """Return the marked stretch of time, the meaning of the columns, and what was left out."""
-    begin_text = _since_start(store, marked_area.window)
+    begin_text = _since_start(store, marked_area.marked_window)
     clauses = [
-        f"{text.duration(marked_area.window.width_ns)} from {begin_text} on",
+        f"{text.duration(marked_area.marked_window.width_ns)} from {begin_text} on",
         "total and share: time within; mean and p95: whole spans",
     ]
-    if marked_area.left_out_count:
+    if marked_area.left_out_row_count:
         clauses.append(
-            f"of {marked_area.left_out_count + MOST_ROWS:,} marked rows the first {MOST_ROWS}"
+            f"of {marked_area.left_out_row_count + MOST_ROWS:,} marked rows the first {MOST_ROWS}"
         )
-    if row_count > MOST_NAMES:
+    if row_count > MAX_LISTED_NAMES:
         clauses.append(f"of {row_count:,} names those with the most time")
     return "; ".join(clauses) + "."
 
@@ -212,16 +212,18 @@ def tables(store: Store, marked_area: Area) -> Tables:
     # `at` and `until` of a span are its begin and end in ns since the run's start.
     sum_rows: Rows = []
     span_rows: Rows = []
-    for row, tracks in marked_area.tracks_by_row.items():
+    for row, tracks in marked_area.marked_tracks_by_row.items():
         owner = subject_of(store.scene.lanes.lanes[row])
-        spans = store.spans_in_rows(row, tracks)
-        sums_by_name = span_sums.sum_by_name(spans, marked_area.window)
+        spans = store.spans_of_scene_row(row, tracks)
+        sums_by_name = span_sums.sum_by_name(spans, marked_area.marked_window)
         sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]
-        longest = span_sums.list_longest(spans, marked_area.window, MOST_SPANS + 1)
+        longest = span_sums.list_longest(spans, marked_area.marked_window, MAX_LISTED_SPANS + 1)
         span_rows += [_span_row(store, row, owner, span) for span in longest.iter_rows(named=True)]
     sum_rows.sort(key=lambda totals: -totals["total"])
     span_rows.sort(key=lambda span: span["at"] - span["until"])
-    return Tables(sum_rows, span_rows[:MOST_SPANS], has_more=len(span_rows) > MOST_SPANS)
+    return Tables(
+        sum_rows, span_rows[:MAX_LISTED_SPANS], has_more_spans=len(span_rows) > MAX_LISTED_SPANS
+    )
 
 
 def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 TITLE: Final = "Timeline"
-MOST_FLAGGED: Final = 4  # that are pinned unasked
+MAX_FLAGGED_RANKS: Final = 4  # that are pinned unasked
 STRIP_PX: Final = 64
 SORT_LABELS: Final = {
     "rank": "by rank",
@@ -68,13 +68,13 @@ def layout(store: Store, view: ViewState) -> Component:
 def initial_pins(store: Store, view: ViewState) -> list[str]:
     """Return the ranks to pin: those of a link, or, for a whole run, those that faults name."""
     unpinned_view = ViewState(
-        sort=view.sort,
+        sort_key=view.sort_key,
         run_key=view.run_key,
         baseline_ids=view.baseline_ids,
         shows_path=view.shows_path,
     )
-    if replace(view, opened_keys=None, row_px=None, notes=()) == unpinned_view:
-        return [str(rank) for rank in sorted(store.flagged_ranks)[:MOST_FLAGGED]]
+    if replace(view, opened_row_keys=None, row_px=None, notes=()) == unpinned_view:
+        return [str(rank) for rank in sorted(store.flagged_ranks)[:MAX_FLAGGED_RANKS]]
     return [str(rank) for rank in view.pinned_ranks if rank in set(store.ranks)]
 
 
@@ -96,7 +96,7 @@ def _sort(store: Store, view: ViewState) -> Component:
     """Return the choice between the orders of rows."""
     orders = list_orders(store)
     data = [{"value": order, "label": SORT_LABELS[order]} for order in orders]
-    value = view.sort if view.sort in orders else SORTS[0]
+    value = view.sort_key if view.sort_key in orders else SORTS[0]
     return dmc.SegmentedControl(id=names.SORT, data=data, value=value, size="xs")
 
 
@@ -109,7 +109,7 @@ def _row_height(view: ViewState) -> Component:
 
 def path_switch(store: Store, view: ViewState) -> Component:
     """Return the switch of the critical path; it cannot be used where there is no path."""
-    has_path = not store.table("critical_stays").is_empty()
+    has_path = not store.analysis_table("critical_stays").is_empty()
     checked = view.shows_path and has_path
     options = {"checked": checked, "disabled": not has_path, "size": "xs"}
     return dmc.Switch(id=names.PATH, label="Critical path", **options)
@@ -155,14 +155,21 @@ def register_strip(app: Dash) -> None:
         Input(ids.SCHEME, "computedColorScheme"),
         Input(ids.RUN, "data"),
     )
-    def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
+    def draw(scheme: str | None, run_key: Any) -> tuple[Any, ...]:
         """Return the strip's figure with its label, and the parts of the legend."""
-        store, theme = current.store(run), themes.for_scheme(current.stop_unless(scheme))
+        store, theme = (
+            current.store_of_run(run_key),
+            themes.for_scheme(current.prevent_update_unless(scheme)),
+        )
         drawing = overview.strip(
-            store.times, store.step_windows, store.run_window, theme, of_hosts=store.uses_devices
+            store.category_times,
+            store.step_windows,
+            store.run_window,
+            theme,
+            of_hosts=store.uses_devices,
         )
         ramp = residual_ramp(store.residuals.ceiling_ns, theme)
-        categories = [*store.times.categories, *(SHARD_OPS if store.shard_count else ())]
+        categories = [*store.category_times.categories, *(SHARD_OPS if store.shard_count else ())]
         return drawing.figure, drawing.summary, [*category_swatches(categories, theme), ramp]
 
 

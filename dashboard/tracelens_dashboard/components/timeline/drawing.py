@@ -69,7 +69,7 @@ def _register_drawing(app: Dash) -> None:
     )
     def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
         """Return the timeline's figure and style, its note twice, and the row buttons."""
-        theme = themes.for_scheme(current.stop_unless(scheme))
+        theme = themes.for_scheme(current.prevent_update_unless(scheme))
         frame = viewport.frame(*names.read_arguments(values))
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, theme)
@@ -84,18 +84,21 @@ def _register_drawing(app: Dash) -> None:
         State(names.VIEW, "data"),
         prevent_initial_call=True,
     )
-    def grow(run: Any, view: Any) -> tuple[Any, str]:
-        return grow_view(current.store(run), view), str(run)
+    def grow(run_key: Any, view_data: Any) -> tuple[Any, str]:
+        return grow_view(current.store_of_run(run_key), view_data), str(run_key)
 
 
-def grow_view(store: Store, view: Any) -> Any:
+def grow_view(store: Store, view_data: Any) -> Any:
     """Return the view of a run that was read again; if it reached to the end it still does."""
     # A view has a window, `t0` to `t1` (ns since the start), and its run's length, `whole`.
     run_length_ns = store.run_window.width_ns
-    if not isinstance(view, dict) or view.get("whole") == run_length_ns:
+    if not isinstance(view_data, dict) or view_data.get("whole") == run_length_ns:
         return no_update
-    was_at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
-    return view | {"whole": run_length_ns, "t1": run_length_ns if was_at_end else view.get("t1")}
+    was_at_end = (view_data.get("t1") or 0) >= (view_data.get("whole") or 0)
+    return view_data | {
+        "whole": run_length_ns,
+        "t1": run_length_ns if was_at_end else view_data.get("t1"),
+    }
 
 
 def _register_following(app: Dash) -> None:
@@ -112,7 +115,7 @@ def _register_following(app: Dash) -> None:
     def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
         # Without a width it is not drawn yet, and only a store without data changed.
-        current.stop_unless(controls.plot_width_px)
+        current.prevent_update_unless(controls.plot_width_px)
         frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
         note = plot.describe_picture(frame, picture)

@@ -17,7 +17,7 @@ from tracelens.model.inert import clean
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components.timeline import inspector, keys, names
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, key_of
 from tracelens_dashboard.view import links, viewport
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.components.timeline.inspector import Selection
 
 DIRECTIONS: Final = {"n": 1, "N": -1}
-MOST_NAMES: Final = 8
+MAX_LISTED_NAMES: Final = 8
 MATCH_COLUMNS: Final = ("span", "count", "total", "processes", "longest", "")
 # What leads to a span: it is selected, described, its process opened, and it is scrolled into view.
 SPAN_OUTPUTS: Final = (
@@ -40,8 +40,8 @@ SPAN_OUTPUTS: Final = (
     Output(keys.GOTO, "data", allow_duplicate=True),
     Output(names.SCROLL, "data", allow_duplicate=True),
 )
-NARROWEST: Final = 1 / 300  # of the window: a shorter span is zoomed in to
-AROUND: Final = 12  # lengths of it on either side
+MIN_READABLE_SHARE: Final = 1 / 300  # of the window: a shorter span is zoomed in to
+MARGIN_SPAN_LENGTHS: Final = 12  # lengths of it on either side
 
 
 class Hit(NamedTuple):
@@ -67,9 +67,9 @@ def register(app: Dash) -> None:
     timeline_state = names.control_arguments()
 
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
-    def find(value: Any, run: Any) -> Component | None:
+    def find(value: Any, run_key: Any) -> Component | None:
         search = read_search(value)
-        return list_matches(current.store(run), search) if search else None
+        return list_matches(current.store_of_run(run_key), search) if search else None
 
     @app.callback(
         *SPAN_OUTPUTS,
@@ -83,9 +83,9 @@ def register(app: Dash) -> None:
         """Return the values that select the next or previous match, and a note on it."""
         press = pressed if isinstance(pressed, dict) else {}
         search = read_search(press.get("text") or value)
-        current.stop_unless(press.get("key") in DIRECTIONS and bool(search))
+        current.prevent_update_unless(press.get("key") in DIRECTIONS and bool(search))
         store, controls = names.read_arguments(values)
-        position = viewport.read_position(store, controls.selected)
+        position = viewport.read_position(store, controls.selected_point)
         hit = find_next_hit(store, search, position, DIRECTIONS[press["key"]])
         if hit is None:
             return (*(no_update,) * len(SPAN_OUTPUTS), _no_match(search))
@@ -100,9 +100,9 @@ def register(app: Dash) -> None:
         *timeline_state,
         prevent_initial_call=True,
     )
-    def lead_to_row(cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
+    def lead_to_row(clicked_cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
         store, controls = names.read_arguments(values)
-        return _show_hit(store, hit_of_row(store, cell, rows), controls)
+        return _show_hit(store, hit_of_row(store, clicked_cell, rows), controls)
 
     @app.callback(
         *SPAN_OUTPUTS, Input(names.POINTED, "data"), *timeline_state, prevent_initial_call=True
@@ -120,9 +120,13 @@ def register(app: Dash) -> None:
     )
 
 
-def hit_of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
+def hit_of_row(store: Store, clicked_cell: Any, rows: Any) -> Hit | None:
     """Return the span whose name is clicked in a table of spans (`rows`), if that is possible."""
-    click = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
+    click = (
+        clicked_cell
+        if isinstance(clicked_cell, dict) and clicked_cell.get("colId") == "span"
+        else {}
+    )
     row_id = str(click.get("rowId", ""))
     if not isinstance(rows, list) or not row_id.isdecimal() or int(row_id) >= len(rows):
         return None
@@ -143,25 +147,25 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
     )
     if begin_position is None or end_position is None:
         return None
-    end_ns = max(end_position.at_ns, begin_position.at_ns + 1)
+    end_ns = max(end_position.moment_ns, begin_position.moment_ns + 1)
     track = _find_track(store, begin_position, end_ns, span.get("seq")) if inside else None
-    return Hit(begin_position._replace(track=track), end_ns)
+    return Hit(begin_position._replace(track_index=track), end_ns)
 
 
 def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = None) -> int | None:
     """Return the track that draws a span; None on a device's stream, or if none begins then."""
     # Of several spans with its times, the first one of collective `call_seq` is meant.
-    if position.row not in store.row_by_key.values():
+    if position.scene_row not in store.scene_row_by_key.values():
         return None
-    tracks = store.open_process(position.row)
+    tracks = store.open_process_tracks(position.scene_row)
     lanes = tracks.scene.lanes
-    begins_then = lanes.starts_ns == position.at_ns
+    begins_then = lanes.starts_ns == position.moment_ns
     items_of_time = np.flatnonzero(begins_then & (lanes.ends_ns == end_ns))
     if not len(items_of_time):
         items_of_time = np.flatnonzero(begins_then)
     if not len(items_of_time):
         return None
-    event_seqs = store.events_of(_process(store, position.row))["seq"]
+    event_seqs = store.events_of_process(_process(store, position.scene_row))["seq"]
     event_rows = tracks.event_rows[items_of_time].tolist()  # -1: the item is no event
     matching_indexes = [
         index
@@ -180,104 +184,122 @@ def read_search(value: Any) -> str:
     return value.strip()[:LONGEST_SEARCH] if isinstance(value, str) else ""
 
 
-def _no_match(search: str) -> str:
-    return f"Nothing in this run is called \u201c{search}\u201d."
+def _no_match(searched_name: str) -> str:
+    return f"Nothing in this run is called \u201c{searched_name}\u201d."
 
 
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
-    hit = current.stop_unless(hit)
-    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.row])
+    hit = current.prevent_update_unless(hit)
+    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.scene_row])
     opened_keys = viewport.choose_opened(store, controls)
-    if position.track is not None and key not in opened_keys:
+    if position.track_index is not None and key not in opened_keys:
         opened_keys = [*opened_keys, key][-MOST_OPENED:]
     selection = inspector.selection_of(store, position)
-    frame = viewport.frame(store, controls._replace(selected=selection, opened_keys=opened_keys))
+    frame = viewport.frame(
+        store, controls._replace(selected_point=selection, opened_row_keys=opened_keys)
+    )
     tops_px = [span.band.top_px for span in frame.selected_spans]
     window = _window_around(store, frame.visible_window, hit)  # since the run's start
     return (
         selection,
         inspector.span_details(store, position),
         opened_keys,
-        [window.start_ns / SECOND, window.end_ns / SECOND] if window else no_update,
+        [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND] if window else no_update,
         {"y": plot.TOP_PX + tops_px[0]} if tops_px else no_update,
     )
 
 
 def find_next_hit(
-    store: Store, search: str, position: Position | None, direction: int
+    store: Store, searched_name: str, position: Position | None, direction: int
 ) -> Hit | None:
     """Return the match after (`direction` 1) or before (-1) a position, cyclically, if any."""
     # Matches are ordered by the rows of their processes in the scene, and within a process by time.
-    count_rows = store.span_names.find(search).group_by("process").agg(pl.col("count").sum())
+    count_rows = store.span_names.find(searched_name).group_by("process").agg(pl.col("count").sum())
     count_by_process = dict(count_rows.iter_rows())
-    rows = [row for row in store.row_by_key.values() if count_by_process.get(_process(store, row))]
+    rows = [
+        row for row in store.scene_row_by_key.values() if count_by_process.get(_process(store, row))
+    ]
     if not rows:
         return None
     counts = [count_by_process[_process(store, row)] for row in rows]  # of matches, by row
-    process = _process(store, position.row) if position else None
+    process = _process(store, position.scene_row) if position else None
     own_indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
     if own_indexes and position:
         row_index = own_indexes[0]
-        match_index = _index_after(store, search, rows[row_index], position, direction)
+        match_index = _index_after(store, searched_name, rows[row_index], position, direction)
     else:
         row_index, match_index = (0, 0) if direction > 0 else (len(rows) - 1, counts[-1] - 1)
     if not 0 <= match_index < counts[row_index]:  # on to the next process
         row_index = (row_index + direction) % len(rows)
         match_index = 0 if direction > 0 else counts[row_index] - 1
-    hit_position, end_ns = _locate(store, search, rows[row_index], match_index)
+    hit_position, end_ns = _locate(store, searched_name, rows[row_index], match_index)
     match_number = sum(counts[:row_index]) + match_index + 1
     return Hit(hit_position, end_ns, match_number, match_count=sum(counts))
 
 
-def _process(store: Store, row: int) -> int:
-    return store.scene.lanes.lanes[row].process
+def _process(store: Store, scene_row: int) -> int:
+    return store.scene.lanes.lanes[scene_row].process
 
 
-def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
+def _index_after(
+    store: Store, searched_name: str, scene_row: int, position: Position, direction: int
+) -> int:
     """Return the index, among the matching spans of a process, of the one next to a position."""
     # It is -1, or their number, if the match is in another process; `matches` are spans by time.
-    matches = span_names.find_hits(store.events_of(_process(store, row)), search)
+    matches = span_names.find_hits(
+        store.events_of_process(_process(store, scene_row)), searched_name
+    )
     event_row = -1  # of the selected span
-    if position.track is not None:
-        event_row = store.event_row(position.row, position.track, position.at_ns)
+    if position.track_index is not None:
+        event_row = store.find_event_row(
+            position.scene_row, position.track_index, position.moment_ns
+        )
     selected_indexes = np.flatnonzero(matches["row"].to_numpy() == event_row)
     if len(selected_indexes):
         return int(selected_indexes[0]) + direction
-    next_index = int(np.searchsorted(matches["start_ns"].to_numpy(), position.at_ns, side="right"))
+    next_index = int(
+        np.searchsorted(matches["start_ns"].to_numpy(), position.moment_ns, side="right")
+    )
     return next_index if direction > 0 else next_index - 1
 
 
-def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Position, int]:
+def _locate(
+    store: Store, searched_name: str, scene_row: int, match_index: int
+) -> tuple[Position, int]:
     """Return the position and the end (ns) of a process's matching span, by its index."""
     # One for which there was no track is at its begin in the process's row, 1 ns long.
-    events = store.events_of(_process(store, row))
-    event_row, start_ns = span_names.find_hits(events, search).row(match_index)
-    tracks = store.open_process(row)
+    events = store.events_of_process(_process(store, scene_row))
+    event_row, start_ns = span_names.find_hits(events, searched_name).row(match_index)
+    tracks = store.open_process_tracks(scene_row)
     drawn_items = np.flatnonzero(tracks.event_rows == event_row)
     if not len(drawn_items):
-        return Position(row, start_ns), start_ns + 1
+        return Position(scene_row, start_ns), start_ns + 1
     lanes, item = tracks.scene.lanes, int(drawn_items[0])
     track = _track_of_item(lanes.item_offsets, item)
-    return Position(row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
+    return Position(scene_row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
 
 
 def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
     """Return the window (ns since the start) that shows a span; None if `visible` does."""
-    begin_ns, end_ns = hit.position.at_ns, hit.end_ns
+    begin_ns, end_ns = hit.position.moment_ns, hit.end_ns
     visible_ns, length_ns = visible.width_ns, end_ns - begin_ns
-    is_readable = visible_ns * NARROWEST <= length_ns <= visible_ns
+    is_readable = visible_ns * MIN_READABLE_SHARE <= length_ns <= visible_ns
     if is_readable and visible.start_ns <= begin_ns and end_ns <= visible.end_ns:
         return None
-    margin_ns = (visible_ns - length_ns) // 2 if is_readable else AROUND * length_ns
-    return store.since_start(Window(begin_ns, end_ns).widen(margin_ns).clamp(store.run_window))
+    margin_ns = (visible_ns - length_ns) // 2 if is_readable else MARGIN_SPAN_LENGTHS * length_ns
+    return store.window_since_start(
+        Window(begin_ns, end_ns).widen(margin_ns).clamp(store.run_window)
+    )
 
 
-def list_matches(store: Store, search: str) -> Component:
+def list_matches(store: Store, searched_name: str) -> Component:
     """Return a table of the span names that match, by their time in the whole run."""
-    matching_names = store.span_names.find(search)  # a row per process and name, with its label
+    matching_names = store.span_names.find(
+        searched_name
+    )  # a row per process and name, with its label
     if matching_names.is_empty():
-        return html.P(_no_match(search), className="summary", role="status")
+        return html.P(_no_match(searched_name), className="summary", role="status")
     by_label = matching_names.group_by("label").agg(
         pl.col("count", "total_ns").sum(),
         pl.col("process").n_unique().alias("processes"),
@@ -286,27 +308,29 @@ def list_matches(store: Store, search: str) -> Component:
         .last()
         .alias("longest"),
     )
-    listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MOST_NAMES)
+    listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MAX_LISTED_NAMES)
     table_rows = [
-        html.Tr([html.Td(cell) for cell in _match_cells(store, search, match)])
+        html.Tr([html.Td(cell) for cell in _match_cells(store, searched_name, match)])
         for match in listed.iter_rows(named=True)
     ]
     head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
     span_count = text.count(int(matching_names["count"].sum()), "span")
     name_count = text.count(by_label.height, "name")
-    limit_text = f", the {MOST_NAMES} with most time" if by_label.height > MOST_NAMES else ""
+    limit_text = (
+        f", the {MAX_LISTED_NAMES} with most time" if by_label.height > MAX_LISTED_NAMES else ""
+    )
     caption = (
-        f"{span_count} of the run match \u201c{search}\u201d ({name_count}{limit_text}); "
+        f"{span_count} of the run match \u201c{searched_name}\u201d ({name_count}{limit_text}); "
         "n next, N previous"
     )
     table_parts = [html.Caption(caption), head, html.Tbody(table_rows)]
     return html.Table(table_parts, className="spans", role="status")
 
 
-def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str | Component]:
+def _match_cells(store: Store, searched_name: str, match: dict[str, Any]) -> list[str | Component]:
     """Return the cells of one name; `match` has its sums over processes, and its longest span."""
     longest = match["longest"]
-    rows = store.row_by_key.values()
+    rows = store.scene_row_by_key.values()
     process_row = next(row for row in rows if _process(store, row) == longest["process"])
     lane = store.scene.lanes.lanes[process_row]
     owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
@@ -319,7 +343,9 @@ def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str |
         f"{match['processes']:,}",
         f"{text.duration(longest['longest_ns'])} on {owner}",
         dcc.Link(
-            "Show", href=links.to_found(store, longest_window, process_row, search), className="way"
+            "Show",
+            href=links.to_found(store, longest_window, process_row, searched_name),
+            className="way",
         ),
     ]
 
@@ -328,13 +354,19 @@ def resolve_selection(store: Store, view: ViewState) -> Selection | None:
     """Return the selected span of a link; one that was found by its name with its track."""
     selection = inspector.selection_in(view)
     position = viewport.read_position(store, selection)
-    is_row = position and position.track is None and position.row in store.row_by_key.values()
+    is_row = (
+        position
+        and position.track_index is None
+        and position.scene_row in store.scene_row_by_key.values()
+    )
     if not view.searched_name or position is None or not is_row:
         return selection
-    events = store.events_of(_process(store, position.row))
+    events = store.events_of_process(_process(store, position.scene_row))
     matching_spans = span_names.find_hits(events, view.searched_name)
-    match_indexes = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.at_ns)
+    match_indexes = np.flatnonzero(matching_spans["start_ns"].to_numpy() == position.moment_ns)
     if not len(match_indexes):
         return selection
-    found_position, _ = _locate(store, view.searched_name, position.row, int(match_indexes[0]))
+    found_position, _ = _locate(
+        store, view.searched_name, position.scene_row, int(match_indexes[0])
+    )
     return inspector.selection_of(store, found_position)

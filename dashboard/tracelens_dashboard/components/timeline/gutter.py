@@ -31,7 +31,7 @@ LEAST_PX: Final = 16  # of a button, however low its row is
 
 def stores(view: ViewState) -> list[Component]:
     """Lay out the stores in which the browser keeps rows."""
-    opened_keys = None if view.opened_keys is None else list(view.opened_keys)
+    opened_keys = None if view.opened_row_keys is None else list(view.opened_row_keys)
     return [
         dcc.Store(id=names.TALL),
         dcc.Store(id=names.OPENED, data=opened_keys),
@@ -84,15 +84,15 @@ def register(app: Dash) -> None:
     def toggle(toggled: Any, *values: Any) -> list[str]:
         store, controls = names.read_arguments(values)
         key = toggled.get("key") if isinstance(toggled, dict) else None
-        return current.stop_unless(toggle_key(store, key, controls))
+        return current.prevent_update_unless(toggle_key(store, key, controls))
 
 
 def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:
     """Return the opened rows' keys after one is opened or closed; None for an unknown key."""
     opened_keys = viewport.choose_opened(store, controls)
-    groups = row_groups.gather(store, controls.sort, opened_keys)
+    groups = row_groups.gather(store, controls.sort_key, opened_keys)
     group_by_key = {group.key: group for group in groups}
-    if not isinstance(key, str) or not (key in store.row_by_key or key in group_by_key):
+    if not isinstance(key, str) or not (key in store.scene_row_by_key or key in group_by_key):
         return None
     member_rows = group_by_key[key].lanes if key in group_by_key else ()
     closed_keys = {key, *(key_of(store.scene.lanes.lanes[row]) for row in member_rows)}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.view.state import ViewState
     from tracelens_dashboard.view.viewport import Position
 
-MOST_SPANS: Final = 12  # that lie around a moment
+MAX_LISTED_SPANS: Final = 12  # that lie around a moment
 _TIME_IN_STEP: Final = "in this step"
 
 Fact = tuple[str, str]
@@ -41,14 +41,14 @@ Selection = dict[str, int | None]  # what the browser keeps of what is selected
 
 def selection_of(store: Store, position: Position) -> Selection:
     """Pack a selected position for the browser."""
-    at_ns = position.at_ns - store.run_window.start_ns
-    return {"lane": position.row, "at": at_ns, "track": position.track}
+    at_ns = position.moment_ns - store.run_window.start_ns
+    return {"lane": position.scene_row, "at": at_ns, "track": position.track_index}
 
 
 def selection_in(view: ViewState) -> Selection | None:
     """Select what a link names, as a click would."""
     keys = ("lane", "at", "track")
-    return dict(zip(keys, view.selected, strict=False)) if view.selected else None
+    return dict(zip(keys, view.selected_point, strict=False)) if view.selected_point else None
 
 
 def register(app: Dash) -> None:
@@ -61,10 +61,10 @@ def register(app: Dash) -> None:
         *names.control_arguments(),
         prevent_initial_call=True,
     )
-    def describe(click: Any, *values: Any) -> tuple[Component, Selection]:
+    def describe(click_data: Any, *values: Any) -> tuple[Component, Selection]:
         store, controls = names.read_arguments(values)
         frame = viewport.frame(store, controls)
-        position = current.stop_unless(viewport.find_position(store, frame, click))
+        position = current.prevent_update_unless(viewport.find_position(store, frame, click_data))
         return span_details(store, position), selection_of(store, position)
 
 
@@ -79,14 +79,16 @@ def layout(store: Store, selection: Selection | None) -> Component:
 def span_details(store: Store, position: Position) -> Component:
     """Return the panel that says what a row, or a track of an opened process, did at a moment."""
     # A track holds recorded spans, which are events; a row a summary of the process's time.
-    lane = store.scene.lanes.lanes[position.row]
-    if position.track is not None:
-        event = store.event_at(position.row, position.track, position.at_ns)
-        tracks = store.open_process(position.row).scene.lanes
+    lane = store.scene.lanes.lanes[position.scene_row]
+    if position.track_index is not None:
+        event = store.find_event_at(position.scene_row, position.track_index, position.moment_ns)
+        tracks = store.open_process_tracks(position.scene_row).scene.lanes
         if event is None:
-            return _describe_nothing(f"{subject_of(lane)}, {_track_name(tracks, position.track)}")
+            return _describe_nothing(
+                f"{subject_of(lane)}, {_track_name(tracks, position.track_index)}"
+            )
         return _describe_event(store, position, tracks, event)
-    item = store.scene.lanes.find_item_at(position.row, position.at_ns)
+    item = store.scene.lanes.find_item_at(position.scene_row, position.moment_ns)
     if item is None:
         return _describe_nothing(subject_of(lane))
     return _describe_piece(store, position, item)
@@ -97,14 +99,14 @@ def _describe_nothing(subject: str) -> Component:
     return html.Div([html.Div([sentence, _close_button()], className="panel-heading")])
 
 
-def _track_name(tracks: Lanes, track: int) -> str:
-    return clean(tracks.lanes[track].part) if track < len(tracks) else "no such track"
+def _track_name(tracks: Lanes, track_index: int) -> str:
+    return clean(tracks.lanes[track_index].part) if track_index < len(tracks) else "no such track"
 
 
 def _describe_piece(store: Store, position: Position, item: int) -> Component:
     """Return the panel of an item of a summary row: a stretch of one category of time."""
     lanes = store.scene.lanes
-    lane = lanes.lanes[position.row]
+    lane = lanes.lanes[position.scene_row]
     category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
     begin_ns, end_ns = lanes.extent_ns_of(item)
     facts = [
@@ -125,9 +127,12 @@ def _describe_event(
 ) -> Component:
     """Return the panel of a recorded span of a track; `event` has its values by column."""
     # Its step is -1 outside of steps, its end is None while it is open.
-    assert position.track is not None
-    lane, track_name = store.scene.lanes.lanes[position.row], tracks.lanes[position.track].part
-    item = tracks.find_item_at(position.track, position.at_ns)
+    assert position.track_index is not None
+    lane, track_name = (
+        store.scene.lanes.lanes[position.scene_row],
+        tracks.lanes[position.track_index].part,
+    )
+    item = tracks.find_item_at(position.track_index, position.moment_ns)
     category = "" if item is None else label_of(int(tracks.codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
@@ -156,12 +161,12 @@ def _panel(
 ) -> Component:
     """Return the panel: `parts`, then the step, the collective, the path and the open spans."""
     # `extent_ns` are the begin and the end of the selected span; `step` is -1 outside of steps.
-    lane = store.scene.lanes.lanes[position.row]
+    lane = store.scene.lanes.lanes[position.scene_row]
     sections = (
         _step_section(store, lane, step),
         neighbours.members_section(store, position),
         neighbours.path_section(store, position, extent_ns),
-        _spans_section(_spans_at(store, lane, position.at_ns)),
+        _spans_section(_spans_at(store, lane, position.moment_ns)),
     )
     return html.Div([*parts, *filter(None, sections)])
 
@@ -202,11 +207,11 @@ def _facts(facts: Sequence[Fact]) -> Component:
 
 def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> str:
     """Return the rank's time in a category in a step, and the median of its peers', as text."""
-    time_ns_by_rank = store.times.time_ns_by_rank(category, step)
+    time_ns_by_rank = store.category_times.time_ns_by_rank(category, step)
     rank_ns = time_ns_by_rank.pop(rank, 0)
     if not time_ns_by_rank:
         return f"{text.duration(rank_ns)} of {name_of(category)}"
-    peers = store.peers_of(rank, time_ns_by_rank)
+    peers = store.peer_ranks_of(rank, time_ns_by_rank)
     peers_ns = float(np.median([time_ns_by_rank[peer] for peer in peers]))
     return f"{text.duration(rank_ns)} (peers' median: {text.duration(peers_ns)})"
 
@@ -214,12 +219,12 @@ def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> st
 def _step_section(store: Store, lane: Lane, step: int) -> Component | None:
     """Return bars of a step's length on the lane's rank and the median one, and of the usual step."""
     # None outside of steps.
-    step_ns_by_rank = store.times.step_ns_by_rank(step)
+    step_ns_by_rank = store.category_times.step_ns_by_rank(step)
     if not step_ns_by_rank:
         return None
     names_and_lengths = [
         ("median rank", float(np.median(list(step_ns_by_rank.values())))),
-        ("median step", store.times.median_step_ns),
+        ("median step", store.category_times.median_step_ns),
     ]
     if lane.role != "ps" and lane.rank in step_ns_by_rank:
         names_and_lengths.insert(0, (f"rank {lane.rank}", float(step_ns_by_rank[lane.rank])))
@@ -244,15 +249,15 @@ def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
     ]
 
 
-def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
+def _spans_at(store: Store, lane: Lane, moment_ns: int) -> pl.DataFrame:
     if lane.role == "device":
-        return store.stream_spans_at(lane.process, lane.part, at_ns)
-    return store.spans_open_at(lane.process, at_ns)
+        return store.stream_spans_at(lane.process, lane.part, moment_ns)
+    return store.spans_open_at(lane.process, moment_ns)
 
 
 def _spans_section(spans: pl.DataFrame) -> Component:
     """List the recorded spans around the moment, the outermost first; a row per span."""
-    rows = [_list_span(row) for row in spans.head(MOST_SPANS).iter_rows(named=True)]
+    rows = [_list_span(row) for row in spans.head(MAX_LISTED_SPANS).iter_rows(named=True)]
     title = html.H3("Recorded spans at this time", className="panel-title")
     head = html.Thead(html.Tr([html.Th(name) for name in ("span", "duration")]))
     table = html.Table([head, html.Tbody(rows)], className="spans")

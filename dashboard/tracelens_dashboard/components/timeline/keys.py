@@ -13,11 +13,11 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids
 from tracelens_dashboard.components.timeline import names
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import Store, key_of
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.links import MARGIN
+from tracelens_dashboard.view.links import MARGIN_SHARE
 from tracelens_dashboard.view.state import MOST_PINS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PIN: Final = "p"
 OPEN: Final = "o"
 DIRECTIONS: Final = {"[": -1, "]": 1}
 FEW_STEPS: Final = 40  # in view: steps can be distinguished, so a key leads from step to step
-AROUND_SPAN: Final = 1.0  # of a span's length, on either side
+MARGIN_SPAN_LENGTHS: Final = 1.0  # of a span's length, on either side
 
 
 def layout() -> Component:
@@ -52,20 +52,22 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def go(pressed: Any, view: Any, selected: Any, run: Any) -> list[float]:
+    def go(pressed: Any, view_data: Any, selected_point: Any, run_key: Any) -> list[float]:
         key = _pressed_key(pressed)
-        window = current.stop_unless(find_destination(current.store(run), key, view, selected))
-        return [window.start_ns / SECOND, window.end_ns / SECOND]
+        window = current.prevent_update_unless(
+            find_destination(current.store_of_run(run_key), key, view_data, selected_point)
+        )
+        return [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND]
 
     @app.callback(
         Output(names.PINS, "value"), Input(PRESSED, "data"), *under_mouse, prevent_initial_call=True
     )
-    def pin(pressed: Any, hover: Any, *values: Any) -> list[str]:
-        current.stop_unless(_pressed_key(pressed) == PIN)
+    def pin(pressed: Any, hover_data: Any, *values: Any) -> list[str]:
+        current.prevent_update_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
-        position = _meant_position(store, viewport.frame(store, controls), hover, controls)
-        rank = rank_of(store, position.row if position else None)
-        return current.stop_unless(toggle_pin(store, controls.pinned_ranks, rank))
+        position = _meant_position(store, viewport.frame(store, controls), hover_data, controls)
+        rank = rank_of(store, position.scene_row if position else None)
+        return current.prevent_update_unless(toggle_pin(store, controls.pinned_ranks, rank))
 
     @app.callback(
         Output(names.TOGGLE, "data"),
@@ -73,10 +75,10 @@ def register(app: Dash) -> None:
         *under_mouse,
         prevent_initial_call=True,
     )
-    def open_or_close(pressed: Any, hover: Any, *values: Any) -> dict[str, Any]:
-        current.stop_unless(_pressed_key(pressed) == OPEN)
+    def open_or_close(pressed: Any, hover_data: Any, *values: Any) -> dict[str, Any]:
+        current.prevent_update_unless(_pressed_key(pressed) == OPEN)
         store, controls = names.read_arguments(values)
-        key = current.stop_unless(_meant_key(store, hover, controls))
+        key = current.prevent_update_unless(_meant_key(store, hover_data, controls))
         return {"key": key, "presses": pressed.get("presses")}
 
     app.clientside_callback(
@@ -84,33 +86,37 @@ def register(app: Dash) -> None:
     )
 
 
-def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) -> Position | None:
+def _meant_position(
+    store: Store, frame: Frame, hover_data: Any, controls: Controls
+) -> Position | None:
     """Choose the position under the mouse, else the selected one."""
-    hovered = viewport.find_position(store, frame, hover)
-    return hovered or viewport.read_position(store, controls.selected)
+    hovered = viewport.find_position(store, frame, hover_data)
+    return hovered or viewport.read_position(store, controls.selected_point)
 
 
-def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
+def _meant_key(store: Store, hover_data: Any, controls: Controls) -> str | None:
     """Name the group or process under the mouse, else the selected one, as addresses do."""
-    frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover)
-    band = frame.plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
+    frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover_data)
+    band = frame.row_plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
     if band and band.group:
         return band.group.key
-    position = _meant_position(store, frame, hover, controls)
-    return key_of(store.scene.lanes.lanes[position.row]) if position else None
+    position = _meant_position(store, frame, hover_data, controls)
+    return key_of(store.scene.lanes.lanes[position.scene_row]) if position else None
 
 
 def _pressed_key(pressed: Any) -> object:
     return pressed.get("key") if isinstance(pressed, dict) else None
 
 
-def find_destination(store: Store, key: object, view: Any, selected: Any) -> Window | None:
+def find_destination(
+    store: Store, key: object, view_data: Any, selected_point: Any
+) -> Window | None:
     """Return the window (ns since the start) to which a key leads; None where it leads nowhere."""
     if key == FIT:
-        return _fit_to_selected(store, view, selected)
+        return _fit_to_selected(store, view_data, selected_point)
     if key not in DIRECTIONS or not store.step_windows.height:
         return None
-    window, finding_windows = viewport.read_window(store, view), _finding_windows(store)
+    window, finding_windows = viewport.read_window(store, view_data), _finding_windows(store)
     # From a finding on to the next one; else where steps can be distinguished, from step to step.
     if window not in finding_windows and window.width_ns <= FEW_STEPS * store.scene.median_step_ns:
         return _go_to_step(store, window, DIRECTIONS[str(key)])
@@ -134,18 +140,21 @@ def rank_of(store: Store, row: int | None) -> int | None:
     return store.scene.lanes.lanes[row].rank
 
 
-def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
+def _fit_to_selected(store: Store, view_data: Any, selected_point: Any) -> Window | None:
     """Return the window (ns since the start) of the selected span, else of marked steps, if any."""
-    position = viewport.read_position(store, selected)
+    position = viewport.read_position(store, selected_point)
     if position:
-        lanes, lane_index = store.scene.lanes, position.row
-        if position.track is not None:
-            lanes, lane_index = store.open_process(position.row).scene.lanes, position.track
-        item = lanes.find_item_at(lane_index, position.at_ns)
+        lanes, lane_index = store.scene.lanes, position.scene_row
+        if position.track_index is not None:
+            lanes, lane_index = (
+                store.open_process_tracks(position.scene_row).scene.lanes,
+                position.track_index,
+            )
+        item = lanes.find_item_at(lane_index, position.moment_ns)
         if item is not None:
-            return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
-    marked_window = viewport.read_marked_window(store, view)
-    return _widen(store, marked_window, MARGIN) if marked_window else None
+            return _widen(store, Window(*lanes.extent_ns_of(item)), MARGIN_SPAN_LENGTHS)
+    marked_window = viewport.read_marked_window(store, view_data)
+    return _widen(store, marked_window, MARGIN_SHARE) if marked_window else None
 
 
 def _go_to_step(store: Store, window: Window, direction: int) -> Window:
@@ -157,7 +166,9 @@ def _go_to_step(store: Store, window: Window, direction: int) -> Window:
     step_index = max(0, min(middle_index + direction, len(starts_ns) - 1))
     step_row = store.step_windows.row(step_index, named=True)
     begin_ns = (step_row["start_ns"] + step_row["end_ns"]) // 2 - origin_ns - window.width_ns // 2
-    return Window(begin_ns, begin_ns + window.width_ns).clamp(Window(0, store.run_window.width_ns))
+    return Window(begin_ns, begin_ns + window.width_ns).clamp(
+        Window(start_ns=0, end_ns=store.run_window.width_ns)
+    )
 
 
 def _finding_windows(store: Store) -> list[Window]:
@@ -165,7 +176,9 @@ def _finding_windows(store: Store) -> list[Window]:
     step_windows = {
         store.window_of_steps(*finding.steps) for finding in store.report.findings if finding.steps
     }
-    windows = [_widen(store, step_window, MARGIN) for step_window in step_windows if step_window]
+    windows = [
+        _widen(store, step_window, MARGIN_SHARE) for step_window in step_windows if step_window
+    ]
     return sorted(windows, key=lambda window: (window.start_ns, window.end_ns))
 
 
@@ -182,4 +195,4 @@ def _go_to_finding(windows: list[Window], visible: Window, direction: int) -> Wi
 def _widen(store: Store, window: Window, margin_share: float) -> Window:
     """Add a share of an absolute window's length on either side; the result is since the start."""
     margin_ns = int(window.width_ns * margin_share)
-    return store.since_start(window.widen(margin_ns).clamp(store.run_window))
+    return store.window_since_start(window.widen(margin_ns).clamp(store.run_window))

@@ -72,4 +72,4 @@ def control_arguments(*called_by: str) -> tuple[Input | State, ...]:
 def read_arguments(values: Sequence[Any]) -> tuple[Store, Controls]:
     """Return the run and the timeline's controls from the values of `control_arguments`."""
     *controls, run = values
-    return current.store(run), Controls(*controls)
+    return current.store_of_run(run), Controls(*controls)

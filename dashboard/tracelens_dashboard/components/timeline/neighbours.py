@@ -34,7 +34,7 @@ def members_section(store: Store, position: Position) -> Component | None:
     call = viewport.call_of(store, position)
     if call is None:
         return None
-    selected_rank = store.scene.lanes.lanes[position.row].rank
+    selected_rank = store.scene.lanes.lanes[position.scene_row].rank
     title = html.H3(f"{clean(call.op)} {call.seq}", className="panel-title")
     skew_text = text.duration(call.last_arrival_ns - call.first_arrival_ns)
     ranks_text = text.count(len(call.entered_ns_by_rank), "rank")
@@ -63,7 +63,7 @@ def members_section(store: Store, position: Position) -> Component | None:
 def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
     """Return the line of a rank in the list; one without a row in the timeline leads nowhere."""
     # A call knows when each rank entered and left (ns, by rank), and the first and last arrival.
-    entered_ns, row = call.entered_ns_by_rank[rank], store.row_of_rank(rank)
+    entered_ns, row = call.entered_ns_by_rank[rank], store.scene_row_of_rank(rank)
     name_cell: list[str | Component] = [f"rank {rank}"]
     if row is not None:
         extent_ns = entered_ns, call.left_ns_by_rank.get(rank)
@@ -84,14 +84,14 @@ def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> C
 def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -> Component | None:
     """Describe the critical path's share of a span (begin, end in ns), and where it is around it."""
     # None where no path is known, or it is neither on the span nor just before or after it.
-    stretches = store.table("critical_stays")  # a row per stretch on one process, by time
+    stretches = store.analysis_table("critical_stays")  # a row per stretch on one process, by time
     if stretches.is_empty():
         return None
     begin_ns, end_ns = extent_ns
     starts_ns, ends_ns = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
     stretch_processes = stretches["process"].to_numpy()
     overlap_ns = np.minimum(ends_ns, end_ns) - np.maximum(starts_ns, begin_ns)
-    process = store.scene.lanes.lanes[position.row].process
+    process = store.scene.lanes.lanes[position.scene_row].process
     is_on_span = (overlap_ns > 0) & (stretch_processes == process)
     share = float(overlap_ns[is_on_span].sum()) / max(end_ns - begin_ns, 1)
     lines: list[Component] = []
@@ -108,12 +108,12 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
     return html.Section([title, summary, facts], className="panel-part")
 
 
-def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list[Component]:
+def _describe_path_at(store: Store, term: str, process: int, moment_ns: int) -> list[Component]:
     """Return a term, and a button for the span that a process was in at a moment."""
     lanes = store.scene.lanes
     for row, lane in enumerate(lanes.lanes):
         is_of_process = lane.process == process and lane.role != "device"
-        item = lanes.find_item_at(row, at_ns) if is_of_process else None
+        item = lanes.find_item_at(row, moment_ns) if is_of_process else None
         if item is not None:
             begin_ns, end_ns = lanes.extent_ns_of(item)
             phase = name_of(label_of(int(lanes.codes[item])))
@@ -125,12 +125,16 @@ def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list
 
 
 def _span_button(
-    store: Store, name: str, row: int, extent_ns: tuple[int, int | None], **details: int
+    store: Store, name: str, scene_row: int, extent_ns: tuple[int, int | None], **details: int
 ) -> Component:
     """Return the button that selects a span of a row; `finding.hit_of` reads its data."""
     # A span without an end counts as 1 ns long.
     origin_ns = store.run_window.start_ns
     begin_ns, end_ns = extent_ns
-    span = {"row": row, "at": begin_ns - origin_ns, "until": (end_ns or begin_ns + 1) - origin_ns}
+    span = {
+        "row": scene_row,
+        "at": begin_ns - origin_ns,
+        "until": (end_ns or begin_ns + 1) - origin_ns,
+    }
     data: dict[str, Any] = {"data-span": json.dumps(span | details)}
     return html.Button(name, className="way", **data, **aria(f"select {name}"))

@@ -16,7 +16,7 @@ from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.timeline import area, keys, names
-from tracelens_dashboard.figures.timeline.frame import SECOND, Note
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Note
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import notes as address_notes
@@ -35,7 +35,9 @@ BUTTON_TITLE: Final = (
 )
 FIELD: Final = "timeline-note-field"
 GO, EDIT, DELETE, KEEP, LEAVE = "go", "edit", "delete", "keep", "leave"
-AROUND: Final = 0.5  # of a stretch's length, on either side, where it is wider than the window
+MARGIN_NOTE_LENGTHS: Final = (
+    0.5  # of a stretch's length, on either side, where it is wider than the window
+)
 NO_ROOM: Final = (
     f"A link has room for {address_notes.MOST_NOTES} notes, or fewer long ones: delete one to put "
     "another."
@@ -90,14 +92,14 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def put(pressed: Any, notes: Any, marked: Any, hover: Any, *shown: Any) -> tuple[Any, ...]:
+    def put(pressed: Any, notes: Any, marked: Any, hover_data: Any, *shown: Any) -> tuple[Any, ...]:
         """Return the notes with a new one, the edited one's index, and a problem, if any."""
         press = pressed if isinstance(pressed, dict) else {}
-        current.stop_unless(press.get("key") == KEY)
+        current.prevent_update_unless(press.get("key") == KEY)
         selected, view, run = shown
-        store = current.store(run)
+        store = current.store_of_run(run)
         notes_before = with_typed(address_notes.from_browser(notes), press)
-        mouse = None if press.get("button") else hover
+        mouse = None if press.get("button") else hover_data
         new_note = _make_note(store, notes_before, area.marked_window(store, marked))
         new_note = new_note or Note(choose_time(store, mouse, selected, view))
         notes_after = with_note(notes_before, new_note)
@@ -114,12 +116,12 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def change(clicked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
+    def change(clicked: Any, notes: Any, view_data: Any, run_key: Any) -> tuple[Any, ...]:
         """Return the changed notes, the edited one's index, a problem, and a window to go to."""
         notes_before = address_notes.from_browser(notes)
         action = clicked if isinstance(clicked, dict) else {}
         typed_notes = with_typed(notes_before, action)
-        notes_after = current.stop_unless(apply_action(typed_notes, action))
+        notes_after = current.prevent_update_unless(apply_action(typed_notes, action))
         if not address_notes.fits(notes_after.notes):
             return no_update, no_update, NO_ROOM, no_update
         notes_to_write: Any = no_update
@@ -127,8 +129,10 @@ def register(app: Dash) -> None:
             notes_to_write = address_notes.for_browser(notes_after.notes)
         window_s: Any = no_update
         if action.get("does") == GO:
-            window = _window_around(current.store(run), view, typed_notes[action["number"]])
-            window_s = [window.start_ns / SECOND, window.end_ns / SECOND]
+            window = _window_around(
+                current.store_of_run(run_key), view_data, typed_notes[action["number"]]
+            )
+            window_s = [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND]
         return notes_to_write, notes_after.edited_index, None, window_s
 
     @app.callback(
@@ -149,7 +153,7 @@ def register(app: Dash) -> None:
 
 def _make_note(store: Store, notes: tuple[Note, ...], marked_window: Window | None) -> Note | None:
     """Make a note over the marked (absolute) window; None without any, or if it has one."""
-    window = store.since_start(marked_window) if marked_window else None
+    window = store.window_since_start(marked_window) if marked_window else None
     if window is None or any(window == Window(n.start_ns, n.end_ns or -1) for n in notes):
         return None
     return Note(window.start_ns, window.end_ns)
@@ -161,15 +165,15 @@ def with_note(notes: tuple[Note, ...], new_note: Note) -> Notes | None:
     return notes_after if address_notes.fits(notes_after.notes) else None
 
 
-def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
+def choose_time(store: Store, hover_data: Any, selected_point: Any, view_data: Any) -> int:
     """Return the time for a note, in ns since the start: at the mouse, the span, or the middle."""
-    window, mouse = viewport.read_window(store, view), viewport.read_mouse(hover)
-    position = viewport.read_position(store, selected)
+    window, mouse = viewport.read_window(store, view_data), viewport.read_mouse(hover_data)
+    position = viewport.read_position(store, selected_point)
     note_ns = (window.start_ns + window.end_ns) // 2
-    if mouse and abs(mouse_s := mouse[0]) < SECOND:  # no run has 30 years
-        note_ns = round(mouse_s * SECOND)
+    if mouse and abs(mouse_s := mouse[0]) < NS_PER_SECOND:  # no run has 30 years
+        note_ns = round(mouse_s * NS_PER_SECOND)
     elif position:
-        note_ns = position.at_ns - store.run_window.start_ns
+        note_ns = position.moment_ns - store.run_window.start_ns
     return max(0, min(note_ns, store.run_window.width_ns - 1))
 
 
@@ -197,14 +201,14 @@ def with_typed(notes: tuple[Note, ...], action: dict[str, Any]) -> tuple[Note, .
     return notes_after.notes if notes_after else notes
 
 
-def _window_around(store: Store, view: Any, note: Note) -> Window:
+def _window_around(store: Store, view_data: Any, note: Note) -> Window:
     """Return the window (ns since the start) around a note, as wide as the view, or wider."""
-    width_ns, end_ns = viewport.read_window(store, view).width_ns, note.end_ns or note.start_ns
+    width_ns, end_ns = viewport.read_window(store, view_data).width_ns, note.end_ns or note.start_ns
     length_ns = end_ns - note.start_ns
     margin_ns = (width_ns - length_ns) // 2
     if margin_ns < 0:
-        margin_ns = int(AROUND * length_ns)
-    run_window = Window(0, store.run_window.width_ns)
+        margin_ns = int(MARGIN_NOTE_LENGTHS * length_ns)
+    run_window = Window(start_ns=0, end_ns=store.run_window.width_ns)
     return Window(note.start_ns, end_ns).widen(margin_ns).clamp(run_window)
 
 
@@ -249,5 +253,7 @@ def _data(action: str, note_index: int) -> dict[str, Any]:
 
 def _time_text(note: Note) -> str:
     """Describe where a note is: times as the axis has them, which are longer than durations."""
-    start = f"{note.start_ns / SECOND:.6g}"
-    return f"{start} s" if note.end_ns is None else f"{start}\u2013{note.end_ns / SECOND:.6g} s"
+    start = f"{note.start_ns / NS_PER_SECOND:.6g}"
+    return (
+        f"{start} s" if note.end_ns is None else f"{start}\u2013{note.end_ns / NS_PER_SECOND:.6g} s"
+    )

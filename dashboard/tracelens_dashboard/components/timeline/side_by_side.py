@@ -16,7 +16,7 @@ from tracelens_dashboard.components import chart, fields
 from tracelens_dashboard.components.heading import card_title
 from tracelens_dashboard.components.timeline.controls import residual_ramp
 from tracelens_dashboard.figures.timeline import plot
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import TIMELINE_CONFIG
@@ -37,7 +37,7 @@ LOWER: Final = "together-there"
 SYNC: Final = "together-view"
 STEP: Final = "together-step"
 SCALE: Final = "together-scale"
-AROUND: Final = 1.5  # steps on either side of one that is looked at
+MARGIN_STEPS: Final = 1.5  # steps on either side of one that is looked at
 EXPLANATION: Final = (
     "Two runs at the same step; both timelines have one time axis and one colour scale."
 )
@@ -68,8 +68,8 @@ def layout(store: Store, other_store: Store, view: ViewState) -> Component:
     title = card_title("Side by side", EXPLANATION)
     heading = dmc.Group([title, choice], justify="space-between")
     plots = [
-        _lay_out_plot(current.name(store), UPPER),
-        _lay_out_plot(current.name(other_store), LOWER),
+        _lay_out_plot(current.name_run(store), UPPER),
+        _lay_out_plot(current.name_run(other_store), LOWER),
     ]
     hint = html.P(HINT, className="summary")
     colour_scale = html.Div(id=SCALE, className="legend")
@@ -100,9 +100,9 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
     @app.callback(
         Output(STEP, "value"), Input(graph_id, "clickData"), current.RUN, prevent_initial_call=True
     )
-    def choose(click: Any, run: Any) -> int:
-        point = current.stop_unless(chart.clicked_point(click))
-        return index_of_step(current.store(run), int(point["x"]))
+    def choose(click_data: Any, run_key: Any) -> int:
+        point = current.prevent_update_unless(chart.clicked_point(click_data))
+        return index_of_step(current.store_of_run(run_key), int(point["x"]))
 
     @app.callback(
         Output(SYNC, "data", allow_duplicate=True),
@@ -111,10 +111,10 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         State(other_id, "data"),
         prevent_initial_call=True,
     )
-    def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
-        other_store = current.stop_unless(current.find_store(other_run))
-        current.stop_unless(isinstance(index, int) and index >= 0)
-        return view_step(current.store(run), other_store, index)
+    def align(index: Any, run_key: Any, other_run: Any) -> dict[str, Any]:
+        other_store = current.prevent_update_unless(current.find_store(other_run))
+        current.prevent_update_unless(isinstance(index, int) and index >= 0)
+        return view_step(current.store_of_run(run_key), other_store, index)
 
 
 def _register_drawing(app: Dash, other_id: str) -> None:
@@ -133,17 +133,17 @@ def _register_drawing(app: Dash, other_id: str) -> None:
         current.RUN,
         State(other_id, "data"),
     )
-    def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
+    def draw(sync: Any, scheme: str | None, run_key: Any, other_run: Any) -> tuple[Any, ...]:
         """Return figures, heights and labels of both timelines, and the colour scale."""
-        theme = themes.for_scheme(current.stop_unless(scheme))
-        stores = (current.store(run), current.find_store(other_run))
+        theme = themes.for_scheme(current.prevent_update_unless(scheme))
+        stores = (current.store_of_run(run_key), current.find_store(other_run))
         ceiling_ns = common_ceiling(stores)
         figures = [
             _draw_timeline(store, _read_window(sync, run_index), theme, ceiling_ns)
             for run_index, store in enumerate(stores)
         ]
         heights = [{"height": f"{figure.layout.height or 0}px"} for figure in figures]
-        labels = [f"timeline of {current.name(store)}" if store else "" for store in stores]
+        labels = [f"timeline of {current.name_run(store)}" if store else "" for store in stores]
         return *figures, *heights, *labels, residual_ramp(ceiling_ns, theme)
 
 
@@ -169,7 +169,7 @@ def view_step(store: Store, other_store: Store, step_index: int) -> dict[str, An
     """Return the view of a step of both runs, some steps wide."""
     # `begins`: of the step (ns since each run's start), from which `t0` and `t1` (ns) count.
     begins_ns = [_step_begin_ns(run, step_index) for run in (store, other_store)]
-    margin_ns = round(AROUND * max(run.scene.median_step_ns for run in (store, other_store)))
+    margin_ns = round(MARGIN_STEPS * max(run.scene.median_step_ns for run in (store, other_store)))
     steps = store.step_windows["step"]
     step = int(steps[step_index]) if step_index < len(steps) else None
     return {"begins": begins_ns, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}
@@ -202,16 +202,16 @@ def _draw_timeline(
     """Draw a run's timeline over a window (since its start); residuals end at `ceiling_ns`."""
     if store is None or window is None:
         return themes.blank()
-    drawn_window = window.clamp(Window(0, store.run_window.width_ns))
+    drawn_window = window.clamp(Window(start_ns=0, end_ns=store.run_window.width_ns))
     view = {"t0": drawn_window.start_ns, "t1": drawn_window.end_ns}
     frame = viewport.frame(store, Controls(view))
     picture = viewport.picture(frame)
     figure = plot.draw(frame, picture, theme)
-    palette = themes.palette(theme.name, store.residuals.ceiling_ns / ceiling_ns)
+    palette = themes.palette(theme.scheme, store.residuals.ceiling_ns / ceiling_ns)
     png = base64.b64encode(raster.encode_png(picture.pixels, palette)).decode()
     figure.layout.images[0].source = f"data:image/png;base64,{png}"
     unlimited = {"minallowed": None, "maxallowed": None, "title": None}
-    ends_s = [window.start_ns / SECOND, window.end_ns / SECOND]
+    ends_s = [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND]
     figure.update_layout(xaxis={"range": ends_s} | unlimited)
     return figure
 

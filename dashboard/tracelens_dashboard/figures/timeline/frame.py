@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LEFT_PX: Final = 120  # for the rows' labels; other figures with this axis have the same
 RIGHT_PX: Final = 16
-SECOND: Final = 1e9
+NS_PER_SECOND: Final = 1e9
 LONGEST_LABEL: Final = 17
 NARROW: Final = "\N{NO-BREAK SPACE}" * 3  # between a row and its label: room for a mark
 
@@ -29,11 +29,11 @@ OPEN, CLOSED = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}", "\N{BLACK RIGHT-POINTIN
 
 @dataclass(frozen=True)
 class OpenedProcess:
-    """The tracks of a process below its row; `key` is what addresses call it."""
+    """The tracks of a process below its row; `process_key` is what addresses call it."""
 
-    key: str
-    tracks: Group
-    plan: Plan
+    process_key: str
+    track_group: Group
+    row_plan: Plan
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Frame:
     """Everything one picture of the timeline stands on; windows are absolute."""
 
     scene: Scene
-    plan: Plan
+    row_plan: Plan
     visible_window: Window
     step_windows: pl.DataFrame  # a row per step: step, start_ns, end_ns
     flagged_ranks: frozenset[int] = frozenset()
@@ -72,16 +72,16 @@ class Frame:
     plot_width_px: int = COLUMNS
     notes: tuple[Note, ...] = ()
 
-    def seconds_since_start(self, at_ns: int) -> float:
+    def seconds_since_start(self, moment_ns: int) -> float:
         """Return an absolute moment as seconds since the run's start, as on the time axis."""
-        return (at_ns - self.scene.run_window.start_ns) / SECOND
+        return (moment_ns - self.scene.run_window.start_ns) / NS_PER_SECOND
 
     def frame_of_process(self, process: OpenedProcess) -> Frame:
         """Return the frame of an opened process alone."""
         return replace(
             self,
-            scene=process.tracks.scene,
-            plan=process.plan,
+            scene=process.track_group.scene,
+            row_plan=process.row_plan,
             opened_processes=(),
             flagged_ranks=frozenset(),
         )

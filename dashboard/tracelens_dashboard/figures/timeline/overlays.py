@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.lod import query
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import drawing
-from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Note, band_label
+from tracelens_dashboard.figures.timeline.frame import NS_PER_SECOND, Frame, Note, band_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 PATH_NAME: Final = "critical path"
-MOST_JOINED: Final = 150  # changes of rank: lines between rows of more would hide what is below
+MAX_JOINED_STRETCHES: Final = (
+    150  # changes of rank: lines between rows of more would hide what is below
+)
 TALL_PX: Final = 10  # rows in which there is room for the line beside the names of spans
 EDGE_PX: Final = 3
 LINE_PX: Final = 3.5
@@ -51,11 +53,13 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
     heights = _line_heights(frame, "workers")
     strokes = _row_strokes(frame, stretches, heights)
     strokes += _row_strokes(frame, stretches, _line_heights(frame, "pinned"))
-    joints = _joint_strokes(frame, stretches, heights) if len(stretches) <= MOST_JOINED else ""
+    joints = (
+        _joint_strokes(frame, stretches, heights) if len(stretches) <= MAX_JOINED_STRETCHES else ""
+    )
     strokes_and_styles = (
-        (joints, theme.text, JOINT_PX),
-        (strokes, theme.surface, HALO_PX),
-        (strokes, theme.text, LINE_PX),
+        (joints, theme.text_colour, JOINT_PX),
+        (strokes, theme.surface_colour, HALO_PX),
+        (strokes, theme.text_colour, LINE_PX),
     )
     return [_path_shape(*line) for line in strokes_and_styles if line[0]]
 
@@ -88,7 +92,7 @@ def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
 
 def _line_heights(frame: Frame, section: Any) -> dict[int, float]:
     """Return by row of the scene at which height (pixels) the path runs on it, in one section."""
-    bands = frame.plan.bands_of(section)
+    bands = frame.row_plan.bands_of(section)
     return {row: _line_height(band) for band in bands for row in band.lanes}
 
 
@@ -116,8 +120,8 @@ def _joint_strokes(frame: Frame, stretches: list[PathStretch], heights: dict[int
     )
 
 
-def _write_time(frame: Frame, at_ns: int) -> str:
-    return f"{frame.seconds_since_start(at_ns):.9f}".rstrip("0").rstrip(".")
+def _write_time(frame: Frame, moment_ns: int) -> str:
+    return f"{frame.seconds_since_start(moment_ns):.9f}".rstrip("0").rstrip(".")
 
 
 def _path_shape(strokes: str, colour: str, width: float) -> dict[str, Any]:
@@ -136,8 +140,8 @@ def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "name": "arrivals",
             "x": [frame.seconds_since_start(arrival_ns) for arrival_ns, _, _ in arrivals],
             "y": [height_px for _, height_px, _ in arrivals],
-            "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
-            "line": {"width": 1, "color": theme.text, "shape": "vh"},
+            "marker": {"size": 7, "color": theme.text_colour, "symbol": "triangle-right"},
+            "line": {"width": 1, "color": theme.text_colour, "shape": "vh"},
             "customdata": [
                 [label, _delay_text(frame.selected_call, arrival_ns)]
                 for arrival_ns, _, label in arrivals
@@ -155,7 +159,7 @@ def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the moment of the last arrival, through all rows."""
     if frame.selected_call is None:
         return []
-    line = {"color": theme.loss, "width": 1.5}
+    line = {"color": theme.loss_colour, "width": 1.5}
     return [
         drawing.vertical_line(frame.seconds_since_start(frame.selected_call.last_arrival_ns), line)
     ]
@@ -168,7 +172,7 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     lanes = frame.scene.lanes.lanes
     bands_of_last_rank = [
         band
-        for band in frame.plan.bands
+        for band in frame.row_plan.bands
         if any(lanes[row].rank == frame.selected_call.last_rank for row in band.lanes)
         and lanes[band.lanes[0]].role == "worker"
     ]
@@ -181,16 +185,16 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "x": frame.seconds_since_start(frame.selected_call.last_arrival_ns),
             "y": bands_of_last_rank[-1].middle_px,
             "ax": 46 if is_left_half else -46,
-            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.plan.bottom_px / 2 else -30,
+            "ay": 30 if bands_of_last_rank[-1].middle_px < frame.row_plan.bottom_px / 2 else -30,
             "text": arrival_summary(frame.selected_call),
             "showarrow": True,
             "arrowhead": 2,
-            "arrowcolor": theme.loss,
-            "bgcolor": theme.surface,
-            "bordercolor": theme.loss,
+            "arrowcolor": theme.loss_colour,
+            "bgcolor": theme.surface_colour,
+            "bordercolor": theme.loss_colour,
             "borderpad": 3,
             "xanchor": "left" if is_left_half else "right",
-            "font": {"size": 12, "color": theme.text},
+            "font": {"size": 12, "color": theme.text_colour},
         }
     ]
 
@@ -205,7 +209,7 @@ def arrival_summary(call: Call) -> str:
 def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
     """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
     lanes, arrivals = frame.scene.lanes.lanes, []
-    for band in frame.plan.bands_of(section):
+    for band in frame.row_plan.bands_of(section):
         ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]
         arrivals_in_row = [
             (call.entered_ns_by_rank[rank], rank)
@@ -226,19 +230,19 @@ def _delay_text(call: Call, arrival_ns: int) -> str:
 
 def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return a line from each note's text through all rows; over a stretch of time a band."""
-    top_share = 1 + ABOVE_STEPS_PX / frame.plan.bottom_px
+    top_share = 1 + ABOVE_STEPS_PX / frame.row_plan.bottom_px
     return [_note_shape(note, top_share, theme) for note in frame.notes]
 
 
 def _note_shape(note: Note, top_share: float, theme: Theme) -> dict[str, Any]:
     """Return the line or the band of a note, up to `top_share` of the plot's height."""
-    begin_s, end_s = note.start_ns / SECOND, (note.end_ns or note.start_ns) / SECOND
+    begin_s, end_s = note.start_ns / NS_PER_SECOND, (note.end_ns or note.start_ns) / NS_PER_SECOND
     extent: dict[str, Any] = {"x0": begin_s, "x1": end_s}
     extent |= {"yref": "paper", "y0": 0, "y1": top_share, "name": "note"}
-    line = {"color": theme.text, "width": 1.2}
+    line = {"color": theme.text_colour, "width": 1.2}
     if note.end_ns is None:
         return extent | {"type": "line", "line": line}
-    return extent | {"type": "rect", "fillcolor": theme.text + NOTE_GROUND, "line": line}
+    return extent | {"type": "rect", "fillcolor": theme.text_colour + NOTE_GROUND, "line": line}
 
 
 def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
@@ -264,6 +268,13 @@ def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 
 def _note_label(at_s: float, words: str, theme: Theme) -> dict[str, Any]:
-    box = {"bgcolor": theme.surface, "bordercolor": theme.text, "borderpad": 2, "name": "note"}
+    box = {
+        "bgcolor": theme.surface_colour,
+        "bordercolor": theme.text_colour,
+        "borderpad": 2,
+        "name": "note",
+    }
     position = {"x": at_s, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
-    return drawing.label(text.escape_name(words), theme.text, position, box, yshift=ABOVE_STEPS_PX)
+    return drawing.label(
+        text.escape_name(words), theme.text_colour, position, box, yshift=ABOVE_STEPS_PX
+    )

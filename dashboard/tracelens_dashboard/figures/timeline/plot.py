@@ -19,9 +19,9 @@ from tracelens_dashboard.figures.timeline.frame import (
     CLOSED,
     LEFT_PX,
     NARROW,
+    NS_PER_SECOND,
     OPEN,
     RIGHT_PX,
-    SECOND,
     band_label,
     cut_name,
     track_label,
@@ -45,7 +45,7 @@ TIME_TICK_PX: Final = 70
 LETTER_PX: Final = 7
 EDGE_PX: Final = 0.5  # between spans of a track: neighbours of one kind are distinguished
 PLAIN_AXIS: Final = {"showgrid": False, "zeroline": False, "automargin": False}
-OPENING: Final = ("", "receive")  # parts of processes: tracks are shown below these
+PARTS_WITH_TRACKS: Final = ("", "receive")  # parts of processes: tracks are shown below these
 LEVELS: Final = {
     "residuals": "Steps are narrow here: colour is a rank's residual against its peers in compute time. "
     "Zoom in to see what it did.",
@@ -72,7 +72,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         selectdirection="any",  # a level drag marks time in all rows, another one some rows
         newselection={
             "mode": "immediate",
-            "line": {"color": theme.text, "dash": "dot", "width": 1},
+            "line": {"color": theme.text_colour, "dash": "dot", "width": 1},
         },
         hovermode="closest",
         hoveranywhere=True,
@@ -88,7 +88,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
 
 def height_px(frame: Frame) -> int:
     """Return the figure's height: a pixel of the plan is a pixel on the screen."""
-    return frame.plan.bottom_px + top_px(frame) + BOTTOM_PX
+    return frame.row_plan.bottom_px + top_px(frame) + BOTTOM_PX
 
 
 def top_px(frame: Frame) -> int:
@@ -178,16 +178,16 @@ def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any
 
 def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return the picture's pixels as an image on axes of seconds and of rows in pixels."""
-    png = raster.encode_png(picture.pixels, themes.palette(theme.name))
+    png = raster.encode_png(picture.pixels, themes.palette(theme.scheme))
     grid = picture.grid
     return {
         "source": "data:image/png;base64," + base64.b64encode(png).decode(),
         "xref": "x",
         "yref": "y",
         "x": frame.seconds_since_start(grid.start_ns),
-        "y": frame.plan.top_px,
-        "sizex": grid.column_count * grid.column_ns / SECOND,
-        "sizey": frame.plan.bottom_px - frame.plan.top_px,
+        "y": frame.row_plan.top_px,
+        "sizex": grid.column_count * grid.column_ns / NS_PER_SECOND,
+        "sizey": frame.row_plan.bottom_px - frame.row_plan.top_px,
         "xanchor": "left",
         "yanchor": "top",
         "sizing": "stretch",
@@ -206,7 +206,7 @@ def _time_axis(frame: Frame) -> dict[str, Any]:
     return {
         "range": list(map(frame.seconds_since_start, (visible.start_ns, visible.end_ns))),
         "minallowed": 0,
-        "maxallowed": frame.scene.run_window.width_ns / SECOND,
+        "maxallowed": frame.scene.run_window.width_ns / NS_PER_SECOND,
         "ticksuffix": " s",
         "title": {"text": "time since the start", "standoff": 8},
         "nticks": max(3, min(9, frame.plot_width_px // TIME_TICK_PX)),
@@ -222,8 +222,8 @@ def _step_axis(frame: Frame, theme: Theme, ticks: list[tuple[int, int]]) -> dict
         **tick_texts(frame, ticks),
         "ticks": "outside",
         "ticklen": 4,
-        "tickcolor": theme.quiet,
-        "gridcolor": theme.grid,
+        "tickcolor": theme.quiet_colour,
+        "gridcolor": theme.grid_colour,
         "tickangle": 0,
     } | PLAIN_AXIS
 
@@ -232,11 +232,11 @@ def _row_axis(frame: Frame, theme: Theme) -> dict[str, Any]:
     """Return the axis of rows, in pixels downwards, with their labels."""
     ticks = _row_labels(frame)
     return {
-        "range": [frame.plan.bottom_px, 0],
+        "range": [frame.row_plan.bottom_px, 0],
         "fixedrange": True,
         "tickvals": [y for y, _ in ticks],
         "ticktext": [label + NARROW for _, label in ticks],
-        "tickfont": {"color": theme.secondary, "size": 11},
+        "tickfont": {"color": theme.secondary_colour, "size": 11},
     } | PLAIN_AXIS
 
 
@@ -247,10 +247,10 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
         for band in labelled_bands(frame)
     ]
     for process in frame.opened_processes:
-        track_lanes = process.tracks.scene.lanes.lanes
+        track_lanes = process.track_group.scene.lanes.lanes
         labels += [
             (band.middle_px, name)
-            for band in process.plan.bands
+            for band in process.row_plan.bands
             if (name := track_label(track_lanes[band.lanes[0]]))
         ]
     return labels
@@ -264,7 +264,7 @@ def _row_label(frame: Frame, band: Band) -> str:
 def labelled_bands(frame: Frame) -> list[Band]:
     """Return the rows (strips of pixels) that get a label: those with room, pinned or open ones."""
     bands, free_from_px = [], 0.0
-    for band in frame.plan.bands:
+    for band in frame.row_plan.bands:
         if band.section == "pinned" or band.middle_px >= free_from_px or _is_open(frame, band):
             bands.append(band)
             if band.section != "pinned":
@@ -278,7 +278,7 @@ def opening_sign(frame: Frame, band: Band) -> str:
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.group:
         return OPEN if band.group.is_opened else CLOSED
-    if lane.role == "device" or lane.part not in OPENING:
+    if lane.role == "device" or lane.part not in PARTS_WITH_TRACKS:
         return ""
     return OPEN if _is_open(frame, band) else CLOSED
 
@@ -286,7 +286,7 @@ def opening_sign(frame: Frame, band: Band) -> str:
 def _is_open(frame: Frame, band: Band) -> bool:
     if band.group:
         return band.group.is_opened
-    return len(band.lanes) == 1 and band.lanes[0] in frame.plan.track_top_by_lane
+    return len(band.lanes) == 1 and band.lanes[0] in frame.row_plan.track_top_by_lane
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
@@ -310,7 +310,7 @@ def _category_bars(
     """Return the spans of one category as bars; `bars` are their indexes in scene and plan."""
     # A bar has its name on it where it is wide enough.
     lanes, category_name = frame.scene.lanes, themes.name_of(category)
-    bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
+    bands_of_spans = [frame.row_plan.bands[band] for band in bars.bands.tolist()]
     starts_ns = lanes.starts_ns[bars.items]
     lengths_ns = (lanes.ends_ns[bars.items] - starts_ns).tolist()
     names = [
@@ -328,14 +328,14 @@ def _category_bars(
         "orientation": "h",
         "name": category_name,
         "base": [frame.seconds_since_start(start_ns) for start_ns in starts_ns.tolist()],
-        "x": [length_ns / SECOND for length_ns in lengths_ns],
+        "x": [length_ns / NS_PER_SECOND for length_ns in lengths_ns],
         "y": [band.middle_px for band in bands_of_spans],
         "width": [band.height_px for band in bands_of_spans],
         "marker": {
             "color": theme.colour_by_category[category],
             "line": {
                 "width": EDGE_PX if bands_of_spans[0].section == "tracks" else 0,
-                "color": theme.surface,
+                "color": theme.surface_colour,
             },
         },
         "customdata": hover_texts,
@@ -365,8 +365,8 @@ def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     lanes = frame.scene.lanes.lanes
     edge = {"x": 0, "xref": "paper", "xanchor": "right", "xshift": 3}
     return [
-        drawing.label("▶", theme.loss, edge, size=9, y=band.middle_px, yref="y")
-        for band in frame.plan.bands_of("workers")
+        drawing.label("▶", theme.loss_colour, edge, size=9, y=band.middle_px, yref="y")
+        for band in frame.row_plan.bands_of("workers")
         if any(lanes[lane].rank in frame.flagged_ranks for lane in band.lanes)
     ]
 
@@ -375,7 +375,7 @@ def mark_edges(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return lines at both ends of the steps that a finding is about."""
     if frame.marked_window is None:
         return []
-    line = {"color": theme.loss, "width": 1.5, "dash": "dot"}
+    line = {"color": theme.loss_colour, "width": 1.5, "dash": "dot"}
     ends_ns = (frame.marked_window.start_ns, frame.marked_window.end_ns)
     return [drawing.vertical_line(frame.seconds_since_start(end_ns), line) for end_ns in ends_ns]
 
@@ -385,19 +385,23 @@ def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
         return []
     x = frame.seconds_since_start(frame.marked_window.start_ns)
     position = {"x": x, "xanchor": "left", "y": 0, "yref": "paper", "yanchor": "top"}
-    return [drawing.label(f"finding: {frame.marked_label}", theme.loss, position, yshift=-26)]
+    return [
+        drawing.label(f"finding: {frame.marked_label}", theme.loss_colour, position, yshift=-26)
+    ]
 
 
 def _step_title(theme: Theme) -> dict[str, Any]:
     position = {"x": 0, "y": 1, "xref": "paper", "yref": "paper", "yshift": 3}
     anchor = {"xanchor": "right", "yanchor": "bottom"}
-    font = {"font": {"color": theme.secondary}}  # of the axes' size
-    return drawing.label("step" + NARROW, theme.secondary, position, anchor, font)
+    font = {"font": {"color": theme.secondary_colour}}  # of the axes' size
+    return drawing.label("step" + NARROW, theme.secondary_colour, position, anchor, font)
 
 
 def describe_picture(frame: Frame, picture: Picture) -> str:
     """Describe what is drawn, and what is not, in some sentences."""
-    most_ranks = max(len(band.lanes) for band in frame.plan.bands) if frame.plan.bands else 1
+    most_ranks = (
+        max(len(band.lanes) for band in frame.row_plan.bands) if frame.row_plan.bands else 1
+    )
     grouped_text = f" A row shows the worst of up to {most_ranks} ranks." if most_ranks > 1 else ""
     hidden_text = (
         f" {text.count(picture.hidden_count, 'shorter span is', 'shorter spans are')} not drawn."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracelens.lod.tracks.group import Counter
     from tracelens_dashboard.theme import Theme
 
-GROUND: Final = 0.05  # how much of the text's colour is in the ground of an opened process
+GROUND_OPACITY: Final = 0.05  # how much of the text's colour is in the ground of an opened process
 OUTLINE_PX: Final = 2
 MOST_POINTS: Final = 600  # of a counter's line
 LABELS: Final = {True: "process is opened", False: "processes are opened"}
@@ -28,10 +28,10 @@ def shade_ground(process: OpenedProcess, theme: Theme) -> dict[str, Any]:
         "xref": "paper",
         "x0": 0,
         "x1": 1,
-        "y0": process.plan.top_px,
-        "y1": process.plan.bottom_px,
-        "fillcolor": theme.text,
-        "opacity": GROUND,
+        "y0": process.row_plan.top_px,
+        "y1": process.row_plan.bottom_px,
+        "fillcolor": theme.text_colour,
+        "opacity": GROUND_OPACITY,
         "line": {"width": 0},
         "layer": "below",
     }
@@ -47,7 +47,7 @@ def outline_selected(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "x1": frame.seconds_since_start(span.end_ns),
             "y0": span.band.top_px - 1,
             "y1": span.band.top_px + span.band.height_px + 1,
-            "line": {"color": theme.text, "width": OUTLINE_PX},
+            "line": {"color": theme.text_colour, "width": OUTLINE_PX},
             "fillcolor": "rgba(0,0,0,0)",
         }
         for span in frame.selected_spans
@@ -58,16 +58,16 @@ def counter_lines(frame: Frame, process: OpenedProcess, theme: Theme) -> list[di
     """Return a line for each counter of a process, from zero to its largest reading in view."""
     return [
         _draw_counter(frame, process, track, counter, theme)
-        for track, counter in process.tracks.counter_by_lane.items()
+        for track, counter in process.track_group.counter_by_lane.items()
         if len(_select_readings(frame, counter))
     ]
 
 
 def _draw_counter(
-    frame: Frame, process: OpenedProcess, track: int, counter: Counter, theme: Theme
+    frame: Frame, process: OpenedProcess, track_index: int, counter: Counter, theme: Theme
 ) -> dict[str, Any]:
     """Draw a counter of an opened process as a line in its track, from zero to its maximum."""
-    band = process.plan.bands[track]
+    band = process.row_plan.bands[track_index]
     reading_indexes = _select_readings(frame, counter)
     values = counter.values[reading_indexes]
     least, most = min(0.0, float(values.min())), max(float(values.max()), 0.0)
@@ -80,7 +80,7 @@ def _draw_counter(
             frame.seconds_since_start(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()
         ],
         "y": (band.top_px + band.height_px * (1 - height_shares)).tolist(),
-        "line": {"width": 1.5, "color": theme.accent, "shape": "hv"},
+        "line": {"width": 1.5, "color": theme.accent_colour, "shape": "hv"},
         "customdata": values.tolist(),
         "hovertemplate": f"{band_label(frame, band)}: %{{customdata:,.6g}}<extra></extra>",
         "showlegend": False,
@@ -108,7 +108,7 @@ def describe_tracks(frame: Frame, picture: Picture) -> str:
     if not frame.opened_processes:
         return ""
     span_count = sum(inside.span_count for inside in picture.opened_pictures)
-    hidden_count = sum(process.tracks.hidden_count for process in frame.opened_processes)
+    hidden_count = sum(process.track_group.hidden_count for process in frame.opened_processes)
     hidden_text = f", {hidden_count:,} have no room" if hidden_count else ""
     opened_text = LABELS[len(frame.opened_processes) == 1]
     return (

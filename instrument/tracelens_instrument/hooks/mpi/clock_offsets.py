@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-__all__ = ["PENDING", "compare_clocks", "first_of_each", "write_pending"]
+__all__ = ["PENDING_READINGS", "compare_clocks", "first_of_each", "write_pending"]
 
-PENDING: Final[list[ClockReading]] = []
-_ROUNDS: Final = 50
+PENDING_READINGS: Final[list[ClockReading]] = []
+_ROUND_COUNT: Final = 50
 
 
 def compare_clocks(comm: MPI.Intracomm, global_ranks: Sequence[int]) -> None:
@@ -54,12 +54,12 @@ def _measure_offset(comm: MPI.Intracomm, peer_global_rank: int) -> None:
         return answer[0]
 
     offset_ns, round_trip_ns = ping_pong(
-        lambda own_ns: comm.Send(array("q", [own_ns]), 0), receive, _ROUNDS
+        lambda own_ns: comm.Send(array("q", [own_ns]), 0), receive, _ROUND_COUNT
     )
     reading = ClockReading(
         "ping_pong", now(), window_ns=round_trip_ns, peer=peer_global_rank, offset_ns=offset_ns
     )
-    PENDING.append(reading)
+    PENDING_READINGS.append(reading)
     recorder.on_stop(write_pending)
 
 
@@ -68,12 +68,12 @@ def write_pending() -> None:
 
     To open it for this would be too early: the program may still say which role it has.
     """
-    while PENDING:
-        recorder.clock_reading(PENDING.pop())
+    while PENDING_READINGS:
+        recorder.clock_reading(PENDING_READINGS.pop())
 
 
 def _answer_questions(comm: MPI.Intracomm, rank: int) -> None:
     question = array("q", [0])
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUND_COUNT):
         comm.Recv(question, rank)
         comm.Send(array("q", [now()]), rank)

@@ -15,7 +15,12 @@ from mpi4py import MPI
 from tracelens_instrument.hooks.base import Switch, guarded
 from tracelens_instrument.hooks.mpi import windows
 from tracelens_instrument.hooks.mpi.log import CommLog, Flight, list_members
-from tracelens_instrument.hooks.mpi.requests import FLIGHTS, STARTS, ByObject, span_of
+from tracelens_instrument.hooks.mpi.requests import (
+    BEGIN_BY_REQUEST,
+    FLIGHT_BY_REQUEST,
+    ByObject,
+    span_of,
+)
 from tracelens_instrument.hooks.mpi.table import (
     BLOCKING,
     DERIVING,
@@ -37,11 +42,11 @@ if TYPE_CHECKING:
 
     Spec = TypeVar("Spec")
 
-__all__ = ["EVERYTHING", "is_known", "leave_out", "record_communicator", "replace"]
+__all__ = ["RECORDS_EVERYTHING", "is_known", "leave_out", "record_communicator", "replace"]
 
-EVERYTHING: Final = Switch()  # on: also communicators that nobody has attached
+RECORDS_EVERYTHING: Final = Switch()  # on: also communicators that nobody has attached
 _NULL: Final = MPI.COMM_NULL.handle
-_LOGS: Final[dict[int, CommLog | None]] = {_NULL: None}  # None: it is not recorded
+_LOG_BY_HANDLE: Final[dict[int, CommLog | None]] = {_NULL: None}  # None: it is not recorded
 _CLAIMS: Final[ByObject[tuple[CommLog, Claim]]] = ByObject()
 _CLASSES: Final = (
     MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm, MPI.Graphcomm,
@@ -51,17 +56,17 @@ _CLASSES: Final = (
 
 def is_known(comm: MPI.Comm) -> bool:
     """Return True if this communicator records itself already."""
-    return _LOGS.get(comm.handle) is not None
+    return _LOG_BY_HANDLE.get(comm.handle) is not None
 
 
 def leave_out(comm: MPI.Comm) -> None:
     """Record nothing of this communicator, nor of those that are made from it from now on."""
-    _LOGS[comm.handle] = None
+    _LOG_BY_HANDLE[comm.handle] = None
 
 
 def record_communicator(comm: MPI.Comm, name: str) -> None:
     """Record what this communicator does from now on, under this name."""
-    _LOGS[comm.handle] = CommLog(name, *list_members(comm))
+    _LOG_BY_HANDLE[comm.handle] = CommLog(name, *list_members(comm))
 
 
 def replace(replaced: Replaced) -> None:
@@ -81,7 +86,7 @@ def replace(replaced: Replaced) -> None:
         [MPI.Message],
         _bind_specs(_make_receiving, MATCHED) | _bind_specs(_make_probing, MESSAGE_PROBES),
     )
-    replaced.replace([MPI.Win], windows.methods(_log_of, records_all=EVERYTHING.on))
+    replaced.replace([MPI.Win], windows.methods(_log_of, records_all=RECORDS_EVERYTHING.is_on))
 
 
 def _bind_specs(
@@ -92,9 +97,9 @@ def _bind_specs(
 
 def _log_of(comm: Any) -> CommLog | None:
     try:
-        return _LOGS[comm.handle]
+        return _LOG_BY_HANDLE[comm.handle]
     except KeyError:
-        return _record_unseen(comm) if EVERYTHING.on else None
+        return _record_unseen(comm) if RECORDS_EVERYTHING.is_on else None
     except AttributeError:  # it is no communicator, which MPI's method will say
         return None
 
@@ -106,7 +111,7 @@ def _record_unseen(comm: MPI.Comm) -> CommLog | None:
     if MPI.Is_finalized():
         return None
     record_communicator(comm, comm.name or f"MPI communicator of {comm.size}")
-    return _LOGS[comm.handle]
+    return _LOG_BY_HANDLE[comm.handle]
 
 
 def _make_blocking(spec: Collective, name: str, mpi_method: Function) -> Function:
@@ -161,7 +166,7 @@ def _issue(
     except BaseException:
         flight.end(failed=True)
         raise
-    FLIGHTS.put(request, flight)
+    FLIGHT_BY_REQUEST.put(request, flight)
     return request
 
 
@@ -177,7 +182,7 @@ def _make_persistent(
         request = mpi_method(self, *args, **kwargs)
         log = _log_of(self)
         if log is not None:
-            STARTS.put(request, functools.partial(begin, log, name, spec, args, kwargs))
+            BEGIN_BY_REQUEST.put(request, functools.partial(begin, log, name, spec, args, kwargs))
         return request
 
     return method
@@ -203,9 +208,9 @@ def _record_derived(log: CommLog | None, result: Any, method_name: str) -> None:
     leave_out(comm)  # unless it turns out well
     if log is None or not comm:
         return
-    name = f"{log.name}.{method_name}"
+    name = f"{log.communicator_name}.{method_name}"
     if is_pending:
-        _LOGS[comm.handle] = CommLog(name, log.member_ranks, log.peer_ranks)
+        _LOG_BY_HANDLE[comm.handle] = CommLog(name, log.member_ranks, log.peer_ranks)
     else:
         record_communicator(comm, name)
 
@@ -216,13 +221,13 @@ def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Free the communicator, and forget its log if MPI has freed it (None: it is left out)."""
         handle = getattr(self, "handle", _NULL)
-        has_entry = handle in _LOGS and handle != _NULL
-        log = _LOGS.pop(handle) if has_entry else None  # before a new one gets this handle
+        has_entry = handle in _LOG_BY_HANDLE and handle != _NULL
+        log = _LOG_BY_HANDLE.pop(handle) if has_entry else None  # before a new one gets this handle
         try:
             return mpi_method(self, *args, **kwargs)
         finally:
             if has_entry and self:  # it is still there: one that cannot be freed, or an error
-                _LOGS[handle] = log
+                _LOG_BY_HANDLE[handle] = log
 
     return method
 
@@ -237,7 +242,7 @@ def _make_probing(spec: Probe, name: str, mpi_method: Function) -> Function:
         if log is None:
             return mpi_method(owner, *args, **kwargs)
         args, kwargs, status = _with_status(spec.parameters, args, kwargs)
-        with span_of(name, "wait" if spec.waits else None):
+        with span_of(name, "wait" if spec.is_blocking else None):
             message = mpi_method(owner, *args, **kwargs)
         if isinstance(message, MPI.Message):
             _claim(log, message, status)
@@ -258,7 +263,7 @@ def _make_receiving(_row: None, name: str, mpi_method: Function) -> Function:
         flight = _begin_claimed(_CLAIMS.pop(self), name)
         if name[0] in "Ii" or flight is None:
             return _issue(flight, mpi_method, self, args, kwargs)
-        with flight.tokens[0]:
+        with flight.open_tokens[0]:
             return mpi_method(self, *args, **kwargs)
 
     return method

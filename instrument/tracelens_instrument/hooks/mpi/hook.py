@@ -49,7 +49,7 @@ def attach(comm: MPI.Comm, *, record: bool = True) -> MPI.Comm:
 def install(framework: Any) -> None:
     """Record all communicators as soon as MPI runs."""
     if framework.Is_initialized():
-        communicators.EVERYTHING.turn_on_if_off()
+        communicators.RECORDS_EVERYTHING.turn_on_if_off()
         _attach(framework.COMM_WORLD, compare=_all_ranks_record())
     else:
         _INITIALIZERS.replace([framework], dict.fromkeys(("Init", "Init_thread"), _initializing))
@@ -114,4 +114,4 @@ def _replace() -> None:
 
 def _restore() -> None:
     _METHODS.restore()
-    requests.FLIGHTS.clear()
+    requests.FLIGHT_BY_REQUEST.clear()

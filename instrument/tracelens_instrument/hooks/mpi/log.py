@@ -17,7 +17,7 @@ from tracelens.schema.vocabulary import PICKLE
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.hooks.base import MessageNumbers, guarded
-from tracelens_instrument.hooks.mpi.clock_offsets import PENDING, write_pending
+from tracelens_instrument.hooks.mpi.clock_offsets import PENDING_READINGS, write_pending
 from tracelens_instrument.hooks.mpi.table import PICKLING
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def _bytes_of_specification(specification: Sequence[Any]) -> int:
     return count * mpi_datatype.Get_size()
 
 
-def _sum_counts(given: Any) -> int | None:
+def _sum_counts(counts_argument: Any) -> int | None:
     """Add up counts: a number or numbers, or either of them with displacements, in a tuple."""
-    counts = given[0] if isinstance(given, tuple) else given
+    counts = counts_argument[0] if isinstance(counts_argument, tuple) else counts_argument
     if counts is None:
         return None
     return sum(map(int, counts)) if hasattr(counts, "__len__") else int(counts)
@@ -125,7 +125,7 @@ class Receipt:
             self._track,
             nbytes=status.Get_count(MPI.BYTE),
             seq=self._log.number_message("recv", source, tag),
-            peer=self._log.global_rank(source),
+            peer=self._log.to_global_rank(source),
             key=tag,
         )
 
@@ -133,14 +133,14 @@ class Receipt:
 class Flight:
     """The open spans of one call; ended once, when it is first seen complete.
 
-    `last_test_ns` is when the program last tested for it, `tests_since_ns` when it began to.
+    `last_test_ns` is when the program last tested for it, `first_test_ns` when it began to.
     """
 
     def __init__(self, tokens: list[Token], status: MPI.Status | None = None) -> None:
-        self.tokens = tokens
+        self.open_tokens = tokens
         self.receipt: Receipt | None = None  # of a receive whose sender is not known yet
         self.status = status
-        self.tests_since_ns = self.last_test_ns = -sys.maxsize
+        self.first_test_ns = self.last_test_ns = -sys.maxsize
         self._is_cancelled = False
 
     @property
@@ -156,7 +156,7 @@ class Flight:
     def end(self, status: MPI.Status | None = None, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as Token.end
         """Close the spans; remove them if MPI says that the operation was cancelled."""
         final_status = status or self.status
-        tokens, self.tokens = self.tokens, []
+        tokens, self.open_tokens = self.open_tokens, []
         receipt, self.receipt = self.receipt, None
         if self._is_cancelled and final_status is not None and final_status.Is_cancelled():
             for token in tokens if receipt is None else (*tokens, receipt.token):
@@ -187,7 +187,7 @@ class Claim(NamedTuple):
     """A message that a probe has taken out of the queue: its number, sender, tag and size."""
 
     seq: int
-    peer: int
+    peer_rank: int
     tag: int
     nbytes: int
 
@@ -229,12 +229,14 @@ class CommLog:
     """
 
     def __init__(self, name: str, ranks: list[int], peers: list[int]) -> None:
-        self.name, self.member_ranks, self.peer_ranks = name, ranks, peers
-        self._index = recorder.communicator([rank for rank in ranks if rank != NO_INDEX], name)
+        self.communicator_name, self.member_ranks, self.peer_ranks = name, ranks, peers
+        self._communicator_id = recorder.communicator(
+            [rank for rank in ranks if rank != NO_INDEX], name
+        )
         # Between two groups a rank waits for the other one; processes that another job started have
         # ranks of their own.
         self._is_matched = ranks is peers and NO_INDEX not in ranks
-        self._spans: dict[tuple[str, str | None], Span] = {}
+        self._span_by_method: dict[tuple[str, str | None], Span] = {}
         self._next_collective_seq = itertools.count().__next__
         self._message_numbers = MessageNumbers()
 
@@ -245,29 +247,34 @@ class CommLog:
         """
         nbytes = payload_of_call(spec, arguments, len(self.member_ranks))
         op = spec.op if self._is_matched else None  # None: no other rank's call belongs to it
-        track, span = _track(name), self.span(name, op)
+        track, span = _track(name), self.span_of_method(name, op)
         if op is None:
             return span.begin(track, nbytes=nbytes)
         seq = self._next_collective_seq()
         if spec.has_root:
-            root = self.global_rank(arguments.get("root", 0))
+            root = self.to_global_rank(arguments.get("root", 0))
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=root)
         else:
             token = span.begin(track, nbytes=nbytes, seq=seq)
-        if PENDING:
+        if PENDING_READINGS:
             write_pending()
         return token
 
     def claim_message(self, status: MPI.Status) -> Claim:
         """Count a message that was taken out of the queue, to be received later."""
         source, tag = status.source, status.tag
-        seq = self._message_numbers.next("recv", source, tag)
-        return Claim(seq, self.global_rank(source), tag, status.Get_count(MPI.BYTE))
+        seq = self._message_numbers.next_number("recv", source, tag)
+        return Claim(seq, self.to_global_rank(source), tag, status.Get_count(MPI.BYTE))
 
     def begin_claimed(self, name: str, claim: Claim) -> Flight:
         """Begin to receive such a message."""
-        values = {"seq": claim.seq, "peer": claim.peer, "key": claim.tag, "nbytes": claim.nbytes}
-        return Flight([self.span(name, "recv").begin(_track(name), **values)])
+        values = {
+            "seq": claim.seq,
+            "peer": claim.peer_rank,
+            "key": claim.tag,
+            "nbytes": claim.nbytes,
+        }
+        return Flight([self.span_of_method(name, "recv").begin(_track(name), **values)])
 
     def begin_messages(
         self, name: str, spec: PointToPoint, arguments: Mapping[str, Any]
@@ -277,19 +284,19 @@ class CommLog:
         `spec` has a leg for each, which names the parameters of its buffer, peer and tag.
         """
         track = _track(name)
-        flight = Flight([], arguments.get("status"))
+        flight = Flight(tokens=[], status=arguments.get("status"))
         for leg in spec.legs:
             self._begin_leg(flight, name, leg, arguments, track)
-        if PENDING:
+        if PENDING_READINGS:
             write_pending()
-        return flight if flight.tokens or flight.receipt is not None else None
+        return flight if flight.open_tokens or flight.receipt is not None else None
 
     def begin_notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
         """Begin messages without data to (``send``) or from (``recv``) global ranks, and return them."""
-        span = self.span(name, op)
+        span = self.span_of_method(name, op)
         return Notices(
             [
-                span.begin(None, seq=self.number_message(op, rank, tag), peer=rank, key=tag)
+                span.begin(track=None, seq=self.number_message(op, rank, tag), peer=rank, key=tag)
                 for rank in ranks
             ]
         )
@@ -304,34 +311,36 @@ class CommLog:
         if peer == MPI.PROC_NULL:
             return
         nbytes = payload_of_buffer(arguments.get(leg.payload_parameter))
-        span = self.span(name, leg.op)
+        span = self.span_of_method(name, leg.op)
         if is_receive and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
             flight.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
         else:
             seq = self.number_message(leg.op, peer, tag)
-            token = span.begin(track, nbytes=nbytes, seq=seq, peer=self.global_rank(peer), key=tag)
-            flight.tokens.append(token)
+            token = span.begin(
+                track, nbytes=nbytes, seq=seq, peer=self.to_global_rank(peer), key=tag
+            )
+            flight.open_tokens.append(token)
 
-    def global_rank(self, rank: int) -> int:
+    def to_global_rank(self, rank: int) -> int:
         """Return a receiver's rank in COMM_WORLD by its rank here; `NO_INDEX` for what is no member."""
         return self.peer_ranks[rank] if 0 <= rank < len(self.peer_ranks) else NO_INDEX
 
     def number_message(self, op: str, peer: int, tag: int) -> int:
         """Count the messages to or from a peer with a tag."""
-        return self._message_numbers.next(op, peer, tag)
+        return self._message_numbers.next_number(op, peer, tag)
 
-    def span(self, name: str, op: str | None) -> Span:
+    def span_of_method(self, name: str, op: str | None) -> Span:
         """Return the handle of a method on this communicator."""
         key = (name, op)
-        if key not in self._spans:
-            self._spans[key] = recorder.span(
+        if key not in self._span_by_method:
+            self._span_by_method[key] = recorder.span(
                 name,
                 kind="reduction",
                 op=op,
                 algorithm=PICKLE if name in PICKLING else None,
-                communicator=self._index,
+                communicator=self._communicator_id,
             )
-        return self._spans[key]
+        return self._span_by_method[key]
 
 
 def _track(name: str) -> int | None:

@@ -1,10 +1,10 @@
 """Functions in the place of methods of requests, which record waiting, and what completes.
 
-What a non-blocking call has under way (`FLIGHTS`) belongs to the request that it returned, for as long
-as the program holds that, and ends when any of MPI's ways shows the program that it is complete. A table
-says of the methods for several requests which of them are complete when they return. Waiting for any
-of them is a span of the thread, and so is a loop of tests until one says "complete", if they follow each
-other so soon that nothing else can be done in between.
+What a non-blocking call has under way (`FLIGHT_BY_REQUEST`) belongs to the request that it
+returned, for as long as the program holds that, and ends when any of MPI's ways shows the program
+that it is complete. A table says of the methods for several requests which of them are complete
+when they return. Waiting for any of them is a span of the thread, and so is a loop of tests until
+one says "complete", if they follow each other so soon that nothing else can be done in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from tracelens_instrument.hooks.mpi.log import Flight
     from tracelens_instrument.hooks.mpi.replaced import Function, Replaced
 
-__all__ = ["COMPLETIONS", "FLIGHTS", "STARTS", "ByObject", "Completion", "replace", "span_of"]
+__all__ = [
+    "BEGIN_BY_REQUEST",
+    "COMPLETIONS",
+    "FLIGHT_BY_REQUEST",
+    "ByObject",
+    "Completion",
+    "replace",
+    "span_of",
+]
 T = TypeVar("T")
 _NO_SPAN: Final = nullcontext()
 _LOOP_PAUSE_NS: Final = 1_000_000  # tests that follow each other no later are a loop that waits
@@ -39,30 +47,32 @@ class ByObject(Generic[T]):
     """What belongs to objects that can neither be hashed nor be given attributes, while they live."""
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[ref[Any], T]] = {}
+        self._reference_and_value_by_id: dict[int, tuple[ref[Any], T]] = {}
 
     def put(self, owner: object, value: T) -> None:
         """Let a value belong to an object."""
-        key, known = id(owner), self._values
+        key, known = id(owner), self._reference_and_value_by_id
         known[key] = ref(owner, lambda _: known.pop(key, None)), value
 
     def get(self, owner: object) -> T | None:
         """Return the value that belongs to an object, or None."""
-        found = self._values.get(id(owner))
+        found = self._reference_and_value_by_id.get(id(owner))
         return None if found is None else found[1]
 
     def pop(self, owner: object) -> T | None:
         """Remove and return the value that belongs to an object, or None."""
-        found = self._values.pop(id(owner), None)
+        found = self._reference_and_value_by_id.pop(id(owner), None)
         return None if found is None else found[1]
 
     def clear(self) -> None:
         """Forget all."""
-        self._values.clear()
+        self._reference_and_value_by_id.clear()
 
 
-FLIGHTS: Final[ByObject[Flight]] = ByObject()
-STARTS: Final[ByObject[Callable[[], Flight | None]]] = ByObject()  # of persistent requests
+FLIGHT_BY_REQUEST: Final[ByObject[Flight]] = ByObject()
+BEGIN_BY_REQUEST: Final[ByObject[Callable[[], Flight | None]]] = (
+    ByObject()
+)  # of persistent requests
 
 
 def span_of(name: str, kind: str | None) -> AbstractContextManager[object]:
@@ -83,13 +93,13 @@ def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
     """
     moment_ns = now()
     last_flight = max(flights, key=lambda flight: flight.last_test_ns)
-    tests_since_ns, last_test_ns = last_flight.tests_since_ns, last_flight.last_test_ns
+    tests_since_ns, last_test_ns = last_flight.first_test_ns, last_flight.last_test_ns
     is_new_loop = moment_ns - last_test_ns > _LOOP_PAUSE_NS
     loop_end_ns = last_test_ns if is_new_loop else moment_ns
     if (is_complete or is_new_loop) and tests_since_ns < loop_end_ns:
         _span_of("polling", "wait").complete(tests_since_ns, loop_end_ns)
     for flight in flights:
-        flight.tests_since_ns = moment_ns if is_complete or is_new_loop else tests_since_ns
+        flight.first_test_ns = moment_ns if is_complete or is_new_loop else tests_since_ns
         flight.last_test_ns = moment_ns
 
 
@@ -97,14 +107,14 @@ def _note_test(flights: Sequence[Flight], *, is_complete: bool) -> None:
 class Completion:
     """A class method: `list_completed` picks the indices of complete requests from what it returned.
 
-    `packs_statuses`: the statuses are those of the complete ones only. `fails_all`: an exception
-    concerns all requests.
+    `returns_packed_statuses`: the statuses are those of the complete ones only.
+    `fails_all_requests`: an exception concerns all requests.
     """
 
     list_completed: Callable[[Any, int], Iterable[int]]
     status_argument: str = "statuses"
-    packs_statuses: bool = False
-    fails_all: bool = False
+    returns_packed_statuses: bool = False
+    fails_all_requests: bool = False
 
     def make_statuses(self) -> Any:
         """Return the status objects into which MPI writes."""
@@ -114,13 +124,13 @@ class Completion:
     def finish(self, result: Any, requests: Sequence[MPI.Request], statuses: Any) -> None:
         """End what the complete requests had under way."""
         for position, index in enumerate(self.list_completed(result, len(requests))):
-            status_index = position if self.packs_statuses else index
+            status_index = position if self.returns_packed_statuses else index
             _end(requests[index], self._status(statuses, status_index))
 
     @guarded
     def fail(self, requests: Sequence[MPI.Request]) -> None:
         """End, as failed, what all the requests had under way."""
-        for request in requests if self.fails_all else ():
+        for request in requests if self.fails_all_requests else ():
             _end(request, failed=True)
 
     def _status(self, statuses: Any, index: int) -> MPI.Status | None:
@@ -130,7 +140,7 @@ class Completion:
 
 
 def _end(request: Any, status: MPI.Status | None = None, *, failed: bool = False) -> None:
-    flight = FLIGHTS.pop(request)
+    flight = FLIGHT_BY_REQUEST.pop(request)
     if flight is not None:
         flight.end(status, failed)
 
@@ -162,18 +172,18 @@ def _by_first_result(
 
 
 COMPLETIONS: Final[dict[str, Completion]] = {
-    "Waitall": Completion(_list_all, fails_all=True),
-    "waitall": Completion(_list_all, fails_all=True),
-    "Testall": Completion(_list_all_if, fails_all=True),
-    "testall": Completion(_by_first_result(_list_all_if), fails_all=True),
+    "Waitall": Completion(_list_all, fails_all_requests=True),
+    "waitall": Completion(_list_all, fails_all_requests=True),
+    "Testall": Completion(_list_all_if, fails_all_requests=True),
+    "testall": Completion(_by_first_result(_list_all_if), fails_all_requests=True),
     "Waitany": Completion(_list_one, status_argument="status"),
     "waitany": Completion(_by_first_result(_list_one), status_argument="status"),
     "Testany": Completion(_list_one_if, status_argument="status"),
     "testany": Completion(_list_one_if, status_argument="status"),
-    "Waitsome": Completion(_list_some, packs_statuses=True),
-    "waitsome": Completion(_by_first_result(_list_some), packs_statuses=True),
-    "Testsome": Completion(_list_some, packs_statuses=True),
-    "testsome": Completion(_by_first_result(_list_some), packs_statuses=True),
+    "Waitsome": Completion(_list_some, returns_packed_statuses=True),
+    "waitsome": Completion(_by_first_result(_list_some), returns_packed_statuses=True),
+    "Testsome": Completion(_list_some, returns_packed_statuses=True),
+    "testsome": Completion(_by_first_result(_list_some), returns_packed_statuses=True),
 }
 _SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
     "Wait": lambda _: True,
@@ -205,7 +215,9 @@ def _make_completing(name: str, mpi_method: Function) -> Function:
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Wait or test: in a span of `kind`, None without, and with a status if the end needs one."""
-        flight = FLIGHTS.get(self)  # the open spans of the call that returned this request
+        flight = FLIGHT_BY_REQUEST.get(
+            self
+        )  # the open spans of the call that returned this request
         if flight is None:
             return mpi_method(self, *args, **kwargs)
         status = args[0] if args else kwargs.get("status")
@@ -261,7 +273,7 @@ def _find_flights(requests: Any) -> list[Flight]:
     """Return the flights of requests; skip objects that are no MPI requests."""
     if not hasattr(requests, "__len__"):
         return []
-    return [flight for flight in map(FLIGHTS.get, requests) if flight is not None]
+    return [flight for flight in map(FLIGHT_BY_REQUEST.get, requests) if flight is not None]
 
 
 def _make_cancelling(_name: str, mpi_method: Function) -> Function:
@@ -269,7 +281,7 @@ def _make_cancelling(_name: str, mpi_method: Function) -> Function:
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = mpi_method(self, *args, **kwargs)
-        flight = FLIGHTS.get(self)
+        flight = FLIGHT_BY_REQUEST.get(self)
         if flight is not None:
             flight.cancel()
         return result
@@ -280,7 +292,7 @@ def _make_cancelling(_name: str, mpi_method: Function) -> Function:
 def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = mpi_method(self, *args, **kwargs)
-        STARTS.pop(self)
+        BEGIN_BY_REQUEST.pop(self)
         _end(self)  # the last moment at which anybody can say something of it
         return result
 
@@ -319,7 +331,7 @@ def _make_starting_all(_name: str, mpi_method: Function) -> Function:
 def _start(requests: Sequence[Any]) -> None:
     """Begin the operations of persistent requests."""
     for request in requests:
-        begin = STARTS.get(request)
+        begin = BEGIN_BY_REQUEST.get(request)
         flight = None if begin is None else begin()
         if flight is not None:
-            FLIGHTS.put(request, flight)
+            FLIGHT_BY_REQUEST.put(request, flight)

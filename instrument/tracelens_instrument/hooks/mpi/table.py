@@ -204,18 +204,18 @@ PERSISTENT_MESSAGES: Final = {
 class Probe:
     """A call that looks for a message; it may wait for one."""
 
-    waits: bool
+    is_blocking: bool
     parameters: tuple[str, ...] = ("source", "tag", "status")
 
 
 _OF_MESSAGE: Final = ("comm", "source", "tag", "status")
 PROBES: Final = {
-    **dict.fromkeys(("Probe", "Mprobe", "probe", "mprobe"), Probe(waits=True)),
-    **dict.fromkeys(("Improbe", "improbe"), Probe(waits=False)),
+    **dict.fromkeys(("Probe", "Mprobe", "probe", "mprobe"), Probe(is_blocking=True)),
+    **dict.fromkeys(("Improbe", "improbe"), Probe(is_blocking=False)),
 }
 MESSAGE_PROBES: Final = {
-    **dict.fromkeys(("Probe", "probe"), Probe(waits=True, parameters=_OF_MESSAGE)),
-    **dict.fromkeys(("Iprobe", "iprobe"), Probe(waits=False, parameters=_OF_MESSAGE)),
+    **dict.fromkeys(("Probe", "probe"), Probe(is_blocking=True, parameters=_OF_MESSAGE)),
+    **dict.fromkeys(("Iprobe", "iprobe"), Probe(is_blocking=False, parameters=_OF_MESSAGE)),
 }
 
 # They receive a message that a probe has taken out of the queue.

@@ -38,13 +38,13 @@ class _Window:
     """What is recorded of a window; the global ranks that it is open for, and to, without all others."""
 
     def __init__(self, log: CommLog) -> None:
-        self.log = log
+        self.communicator_log = log
         self.posted_ranks: list[int] = []
         self.started_ranks: list[int] = []
 
     def begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Begin the span of a window's method: a barrier, messages, or without an operation."""
-        span_name, log = f"Win.{name}", self.log
+        span_name, log = f"Win.{name}", self.communicator_log
         match name:
             case "Fence":
                 assertion = kwargs.get("assertion", args[0] if args else 0)
@@ -71,10 +71,10 @@ class _Window:
         """Count what a test has found to be complete, as a wait would."""
         ranks, self.posted_ranks = self.posted_ranks, []
         for rank in ranks:
-            self.log.number_message("recv", rank, COMPLETED)
+            self.communicator_log.number_message("recv", rank, COMPLETED)
 
 
-_WINDOWS: Final[dict[int, _Window | None]] = {}
+_WINDOW_BY_HANDLE: Final[dict[int, _Window | None]] = {}
 
 
 def methods(log_of: LogOf, *, records_all: bool) -> dict[str, Make]:
@@ -122,10 +122,10 @@ def _begin_unmatched(log: CommLog | None, name: str) -> AbstractContextManager[A
 @guarded
 def _record_window(window: MPI.Win, log: CommLog | None) -> None:
     """Record a window from now on, if its communicator is recorded."""
-    _WINDOWS[window.handle] = None  # unless it turns out well
+    _WINDOW_BY_HANDLE[window.handle] = None  # unless it turns out well
     if log is not None:
-        _WINDOWS[window.handle] = _Window(
-            CommLog(f"{log.name}.Win", log.member_ranks, log.member_ranks)
+        _WINDOW_BY_HANDLE[window.handle] = _Window(
+            CommLog(f"{log.communicator_name}.Win", log.member_ranks, log.member_ranks)
         )
 
 
@@ -135,10 +135,10 @@ def _window_of(window: MPI.Win, *, records_all: bool) -> _Window | None:
     With `records_all` also one that was made before is recorded; only its group is known then.
     """
     handle = window.handle
-    if handle not in _WINDOWS and records_all:
+    if handle not in _WINDOW_BY_HANDLE and records_all:
         ranks = free_to_global_ranks(window.Get_group())
-        _WINDOWS[handle] = _Window(CommLog(f"MPI window of {len(ranks)}", ranks, ranks))
-    return _WINDOWS.get(handle)
+        _WINDOW_BY_HANDLE[handle] = _Window(CommLog(f"MPI window of {len(ranks)}", ranks, ranks))
+    return _WINDOW_BY_HANDLE.get(handle)
 
 
 @guarded
@@ -155,8 +155,8 @@ def _begin_call(
 
 def _make_freeing(_name: str, mpi_method: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        window = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
-        with _begin_unmatched(window.log if window else None, "Free") or _NO_SPAN:
+        window = _WINDOW_BY_HANDLE.pop(self.handle, None)  # before another one gets this handle
+        with _begin_unmatched(window.communicator_log if window else None, "Free") or _NO_SPAN:
             return mpi_method(self, *args, **kwargs)
 
     return method
@@ -167,7 +167,7 @@ def _make_testing(_name: str, mpi_method: Function) -> Function:
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         is_complete = mpi_method(self, *args, **kwargs)
-        window = _WINDOWS.get(self.handle) if is_complete else None
+        window = _WINDOW_BY_HANDLE.get(self.handle) if is_complete else None
         if window is not None:
             window.count_tested()
         return is_complete

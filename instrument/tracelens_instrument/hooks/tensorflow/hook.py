@@ -51,7 +51,7 @@ def record_when_planned(directory: Path, role: str, task_index: int) -> None:
         _profile(profile_folder, plan)
         (profile_path,) = Path(profile_folder).rglob("*.xplane.pb")
         events = list(_read_events(profile_path.read_bytes(), wall_minus_monotonic_ns))
-    for span in spans_of(events, role, task_index, plan, tuple(SESSIONS.runs)):
+    for span in spans_of(events, role, task_index, plan, tuple(SESSIONS.recent_runs)):
         _record_span(span)
     recorder.stop()  # nothing more will come, and servers are ended by being killed
 
@@ -81,7 +81,7 @@ def _read_events(serialized: bytes, wall_minus_monotonic_ns: int) -> Iterator[Ev
             for event in line.events:
                 start_ns = profile_begin_ns + line.timestamp_ns + event.offset_ps // 1000
                 yield Event(
-                    thread=(plane.id, line.id),
+                    thread_key=(plane.id, line.id),
                     name=plane.event_metadata[event.metadata_id].name,
                     start_ns=start_ns,
                     end_ns=start_ns + event.duration_ps // 1000,
@@ -177,4 +177,4 @@ def _write_plan_once(function: Any) -> None:
         return
     plan = Plan.from_graphs(graphs)
     write_plan(directory, plan)
-    note_attached(f"TensorFlow's parameter servers with {len(plan.variables)} variables")
+    note_attached(f"TensorFlow's parameter servers with {len(plan.variable_names)} variables")

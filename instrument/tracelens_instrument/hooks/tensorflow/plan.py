@@ -114,7 +114,7 @@ class Plan:
         return dict(sorted(sizes.items()))
 
     @property
-    def variables(self) -> set[str]:
+    def variable_names(self) -> set[str]:
         """The names of all variables."""
         transfers = (*self.pull_by_tensor.values(), *self.push_by_tensor.values())
         return {transfer.variable for transfer in transfers}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SESSIONS", "install"]
 
-WARM_UP: Final = 5  # runs, of which the first ones also place and start things
+WARM_UP_RUNS: Final = 5  # runs, of which the first ones also place and start things
 PROFILED_RUNS: Final = 60  # at least, where a window may be long enough
 LONGEST_S: Final = 60.0
 _MOST_RUNS: Final = 100_000  # kept: a window never has more
@@ -38,9 +38,9 @@ class Sessions:
     """The training runs of this process, and which operations train."""
 
     def __init__(self) -> None:
-        self.runs: deque[Run] = deque(maxlen=_MOST_RUNS)
+        self.recent_runs: deque[Run] = deque(maxlen=_MOST_RUNS)
         self.plan: Plan | None = None  # as soon as one is known
-        self._durations_s: list[float] = []
+        self._run_durations_s: list[float] = []
         self._number_offset: int | None = None  # what a run's number has more than its index
         self._trains_by_graph: WeakKeyDictionary[Any, dict[tuple[str, ...], bool]] = (
             WeakKeyDictionary()
@@ -64,17 +64,19 @@ class Sessions:
         plan = self.plan
         if plan is None or self._number_offset is not None or time.time_ns() < plan.begin_ns:
             return
-        self._number_offset = -len(self.runs)
+        self._number_offset = -len(self.recent_runs)
         if plan.token_operations:
             self._number_offset += _global_step(session)
 
     def end_run(self, session: Any, begin_ns: int) -> None:
         """Note a run; write the plan as soon as it is known how long one takes."""
         end_ns = now()
-        self.runs.append(Run(begin_ns, end_ns, len(self.runs) + (self._number_offset or 0)))
-        if self.plan is None and len(self._durations_s) <= WARM_UP:
-            self._durations_s.append((end_ns - begin_ns) / 1e9)
-            if len(self._durations_s) == WARM_UP:
+        self.recent_runs.append(
+            Run(begin_ns, end_ns, len(self.recent_runs) + (self._number_offset or 0))
+        )
+        if self.plan is None and len(self._run_durations_s) <= WARM_UP_RUNS:
+            self._run_durations_s.append((end_ns - begin_ns) / 1e9)
+            if len(self._run_durations_s) == WARM_UP_RUNS:
                 self._write_plan(session.graph)
 
     def _write_plan(self, graph: Any) -> None:
@@ -82,14 +84,14 @@ class Sessions:
         directory = wanted_directory()
         if directory is None or has_plan(directory):
             return
-        default_duration_s = min(PROFILED_RUNS * median(self._durations_s), LONGEST_S)
+        default_duration_s = min(PROFILED_RUNS * median(self._run_durations_s), LONGEST_S)
         plan = make_plan(graph, default_duration_s)
         write_plan(directory, plan)
         sizes = ", ".join(
             f"{nbytes:,} on server {shard}" for shard, nbytes in plan.bytes_by_shard.items()
         )
         note_attached(
-            f"TensorFlow's sessions with {len(plan.variables)} variables on parameter servers, "
+            f"TensorFlow's sessions with {len(plan.variable_names)} variables on parameter servers, "
             f"bytes pushed a run: {sizes}"
         )
 

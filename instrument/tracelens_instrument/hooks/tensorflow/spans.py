@@ -42,7 +42,7 @@ _RUNTIME_EVENTS: Final = ("ExecutorState", "Threadpool", "Eager", "FunctionRun",
 class Event:
     """An event of the profile, on the monotonic clock."""
 
-    thread: tuple[int, int]
+    thread_key: tuple[int, int]
     name: str
     start_ns: int
     end_ns: int
@@ -83,10 +83,10 @@ class _Step:
     operation_events: list[Event] = field(default_factory=list)
     peer_worker: int | None = None  # whose step it is, on a server
 
-    def make_request_id(self, worker: int, tensor: str) -> int:
+    def make_request_id(self, worker_index: int, tensor: str) -> int:
         """Return the request's identity, the same on both ends."""
         text = f"{self.step_id}/{tensor}".encode()
-        return worker << 40 | int.from_bytes(blake2b(text, digest_size=5).digest(), "big")
+        return worker_index << 40 | int.from_bytes(blake2b(text, digest_size=5).digest(), "big")
 
 
 class _AggregatedPush(NamedTuple):
@@ -94,7 +94,7 @@ class _AggregatedPush(NamedTuple):
 
     end_ns: int
     step: _Step
-    tensor: str
+    tensor_name: str
 
 
 def spans_of(
@@ -130,7 +130,7 @@ def spans_of(
 
 
 def _session_spans(
-    worker_steps: list[_Step], runs: Sequence[Run], worker: int, plan: Plan
+    worker_steps: list[_Step], runs: Sequence[Run], worker_index: int, plan: Plan
 ) -> Iterator[ProfiledSpan]:
     """Yield the spans of each session's run that the profile shows from its begin on.
 
@@ -145,7 +145,9 @@ def _session_spans(
             continue
         run = runs[run_index]
         spans = [
-            span for span in _worker_spans(step, run.step_number, worker, plan) if span.kind == "ps"
+            span
+            for span in _worker_spans(step, run.step_number, worker_index, plan)
+            if span.kind == "ps"
         ]
         spans += _compute_spans(step, run, plan)
         is_from_begin = bool(step.wait_begin_ns_by_tensor.keys() & plan.pull_by_tensor.keys())
@@ -199,9 +201,11 @@ def _gather_steps(events: list[Event]) -> list[_Step]:
     events.sort(key=lambda event: event.start_ns)
     for event in events:
         if event.name == _EXECUTOR:
-            executor_events[event.thread].append(event)
+            executor_events[event.thread_key].append(event)
     for event in events:
-        step_id = event.stats.get("step_id") or _find_step_id(event, executor_events[event.thread])
+        step_id = event.stats.get("step_id") or _find_step_id(
+            event, executor_events[event.thread_key]
+        )
         if step_id is not None:
             _add_event(steps.setdefault(step_id, _Step(step_id)), event)
     return list(steps.values())
@@ -231,14 +235,16 @@ def _add_event(step: _Step, event: Event) -> None:
         step.operation_events.append(event)
 
 
-def _worker_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
+def _worker_spans(
+    step: _Step, step_index: int, worker_index: int, plan: Plan
+) -> Iterator[ProfiledSpan]:
     """Yield a worker's step, then its forward pass and backprop, its pulls and its pushes."""
     spans: list[ProfiledSpan] = []
     for kind, events in _split_phases(step.operation_events):
         end_ns = max(event.end_ns for event in events)
         spans.append(_make_span(kind, kind, events[0].start_ns, end_ns, step_index))
-    spans += _pull_spans(step, step_index, worker, plan)
-    spans += _push_spans(step, step_index, worker, plan)
+    spans += _pull_spans(step, step_index, worker_index, plan)
+    spans += _push_spans(step, step_index, worker_index, plan)
     if spans:
         begin_ns, end_ns = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
         yield _make_span("step", "step", begin_ns, end_ns, step_index)
@@ -259,16 +265,20 @@ def _split_phases(operations: list[Event]) -> Iterator[tuple[str, list[Event]]]:
             yield kind, events
 
 
-def _pull_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
+def _pull_spans(
+    step: _Step, step_index: int, worker_index: int, plan: Plan
+) -> Iterator[ProfiledSpan]:
     """Yield a worker's pulls: each from when it waits for the tensor until that has arrived."""
     for lane, (tensor, transfer) in enumerate(plan.pull_by_tensor.items()):
         if tensor in step.wait_begin_ns_by_tensor and tensor in step.arrival_by_tensor:
             times = step.wait_begin_ns_by_tensor[tensor], step.arrival_by_tensor[tensor].end_ns
-            request = step.make_request_id(worker, tensor)
+            request = step.make_request_id(worker_index, tensor)
             yield _make_request_span("pull", transfer, times, request, lane, step=step_index)
 
 
-def _push_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterator[ProfiledSpan]:
+def _push_spans(
+    step: _Step, step_index: int, worker_index: int, plan: Plan
+) -> Iterator[ProfiledSpan]:
     """Yield pushes, in lanes after those of pulls; each ends when the worker learns of the update."""
     last_arrival_ns = max((event.end_ns for event in step.arrival_by_tensor.values()), default=0)
     first_lane = len(plan.pull_by_tensor)
@@ -278,7 +288,7 @@ def _push_spans(step: _Step, step_index: int, worker: int, plan: Plan) -> Iterat
             update_arrival = step.arrival_by_tensor.get(transfer.update_operation)
             update_ns = last_arrival_ns if update_arrival is None else update_arrival.end_ns
             times = send.start_ns, max(update_ns, send.end_ns)
-            request = step.make_request_id(worker, tensor)
+            request = step.make_request_id(worker_index, tensor)
             yield _make_request_span("push", transfer, times, request, lane, step=step_index)
 
 
@@ -319,7 +329,9 @@ def _aggregated_update_spans(steps: list[_Step], shard: int, plan: Plan) -> Iter
             push_count = bisect_right(pushes, event.start_ns, key=lambda push: push.end_ns)
             if push_count:
                 last_push = pushes[push_count - 1]
-                yield _make_server_span("apply", last_push.step, last_push.tensor, update, event)
+                yield _make_server_span(
+                    "apply", last_push.step, last_push.tensor_name, update, event
+                )
 
 
 def _make_server_span(
@@ -335,7 +347,7 @@ def _make_server_span(
 def _make_request_span(
     op: str,
     transfer: Transfer,
-    times: tuple[int, int],
+    begin_and_end_ns: tuple[int, int],
     request: int,
     lane: int | None = None,
     **values: int,
@@ -344,4 +356,4 @@ def _make_request_span(
     size = {} if transfer.nbytes is None else {"nbytes": transfer.nbytes}
     values = size | {"request": request} | values
     name, shard = f"{op} {transfer.variable}", transfer.shard
-    return ProfiledSpan(name, "ps", *times, op, shard=shard, lane=lane, values=values)
+    return ProfiledSpan(name, "ps", *begin_and_end_ns, op, shard=shard, lane=lane, values=values)

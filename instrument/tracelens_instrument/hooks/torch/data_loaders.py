@@ -21,9 +21,9 @@ from tracelens.errors import InvalidArgument
 from tracelens_instrument import recorder
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt
-from tracelens_instrument.hooks.torch.loader_worker import MESSAGE, ReportingWorker
+from tracelens_instrument.hooks.torch.loader_worker import BATCH_REPORT, ReportingWorker
 from tracelens_instrument.hooks.torch.modules import tensors_of
-from tracelens_instrument.hooks.torch.steps import DETAIL, STEPS
+from tracelens_instrument.hooks.torch.steps import DETAIL, IMPLICIT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Fetches", "around_reset", "around_workers", "fetches_of", "install", "record_batches"]
 
 _FETCH: Final = recorder.span("fetch", kind="data")
-_READ_BYTES: Final = 1024 * MESSAGE.size
+_READ_BYTES: Final = 1024 * BATCH_REPORT.size
 _FETCHES_ATTRIBUTE: Final = "_tracelens_fetches"
 _requests: Final = itertools.count(1)
 _DATA: Final = recorder.span("data", kind="data")
@@ -50,7 +50,7 @@ class Fetches:
         self._reader, self.writer = Pipe(duplex=False)
         os.set_blocking(self._reader.fileno(), False)
         # Worker, begin and end in ns, by number of the batch that is ready.
-        self._ready_fetches: dict[int, tuple[int, int, int]] = {}
+        self._fetch_by_batch_number: dict[int, tuple[int, int, int]] = {}
         self.request = 0
 
     def begin_wait(self, iterator: Any) -> dict[str, int]:
@@ -58,14 +58,14 @@ class Fetches:
         self._read_reports()
         awaited_number = iterator._rcvd_idx  # noqa: SLF001 - nothing public has it
         self.request = next(_requests)
-        ready_count = sum(1 for number in self._ready_fetches if number >= awaited_number)
+        ready_count = sum(1 for number in self._fetch_by_batch_number if number >= awaited_number)
         return {"request": self.request, "queue_depth": ready_count}
 
     def end_wait(self, iterator: Any) -> None:
         """Called when the batch has arrived: record when its worker fetched it."""
         self._read_reports()
         batch_number = iterator._rcvd_idx - 1  # noqa: SLF001 - as above
-        worker_and_times = self._ready_fetches.pop(batch_number, None)
+        worker_and_times = self._fetch_by_batch_number.pop(batch_number, None)
         if worker_and_times is not None:
             worker, begin_ns, end_ns = worker_and_times
             track = recorder.track(f"loader worker {worker}")
@@ -74,7 +74,7 @@ class Fetches:
     def forget(self) -> None:
         """Called when the workers restart with batch 0."""
         self._read_reports()
-        self._ready_fetches.clear()
+        self._fetch_by_batch_number.clear()
 
     def _read_reports(self) -> None:
         """Read what workers have reported since, without waiting for more."""
@@ -83,8 +83,8 @@ class Fetches:
                 reports = os.read(self._reader.fileno(), _READ_BYTES)
             except BlockingIOError:
                 return
-            for worker, batch_number, begin_ns, end_ns in MESSAGE.iter_unpack(reports):
-                self._ready_fetches[batch_number] = (worker, begin_ns, end_ns)
+            for worker, batch_number, begin_ns, end_ns in BATCH_REPORT.iter_unpack(reports):
+                self._fetch_by_batch_number[batch_number] = (worker, begin_ns, end_ns)
             if len(reports) < _READ_BYTES:
                 return
 
@@ -224,7 +224,7 @@ def _count_samples(iterator: Any, batch: Any) -> None:
     samples = tensor.shape[0] if tensor is not None and tensor.ndim else None
     batch_size = getattr(iterator._index_sampler, "batch_size", None)  # noqa: SLF001 - nothing public has it
     is_counted = samples is not None and isinstance(batch_size, int) and samples <= batch_size
-    STEPS.fetched(samples if is_counted else None)
+    IMPLICIT_STEPS.note_fetched_samples(samples if is_counted else None)
 
 
 def _record_fetch(
@@ -234,7 +234,7 @@ def _record_fetch(
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
     if STATE.infers_steps:
-        attempt(STEPS.fetching)
+        attempt(IMPLICIT_STEPS.note_fetch_begin)
     if not DETAIL.records_phases:
         return fetch(*args, **kwargs)
     token = begin()

@@ -28,12 +28,12 @@ class Placed:
     """A kind of work whose place is known when it begins; `track_name` as in `DeviceSpan`."""
 
     def __init__(self, span: Span, track_name: str | None = None) -> None:
-        self.on_host = span
-        self._on_device = DeviceSpan(span, track_name)
+        self.host_span = span
+        self._device_span = DeviceSpan(span, track_name)
 
     def handle_for(self, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for work on the device of this tensor."""
-        return self._on_device if on_device(tensor) else self.on_host
+        return self._device_span if on_device(tensor) else self.host_span
 
 
 class QueuedEnds:
@@ -44,7 +44,7 @@ class QueuedEnds:
     """
 
     def __init__(self) -> None:
-        self._streams: dict[int, Any] = {}  # by device
+        self._stream_by_device: dict[int, Any] = {}  # by device
 
     def end(self, token: Token | DeviceToken, future: Any) -> None:
         """End a span where `future` ends, which the host takes to be over.
@@ -64,6 +64,6 @@ class QueuedEnds:
 
     def _stream(self) -> Any:
         device = torch.cuda.current_device()
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return self._streams[device]
+        if device not in self._stream_by_device:
+            self._stream_by_device[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._stream_by_device[device]

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import FrameType
 
-__all__ = ["MESSAGE", "ReportingWorker"]
+__all__ = ["BATCH_REPORT", "ReportingWorker"]
 
-MESSAGE: Final = struct.Struct("=4q")  # worker, batch, begin and end in ns
+BATCH_REPORT: Final = struct.Struct("=4q")  # worker, batch, begin and end in ns
 
 
 class ReportingWorker:
@@ -76,4 +76,6 @@ def _report(
     batch_number = caller.f_locals.get("idx")
     if isinstance(batch_number, int):
         with contextlib.suppress(OSError):  # the reader has ended
-            os.write(pipe.fileno(), MESSAGE.pack(worker, batch_number, begin_ns, monotonic_ns()))
+            os.write(
+                pipe.fileno(), BATCH_REPORT.pack(worker, batch_number, begin_ns, monotonic_ns())
+            )

@@ -32,7 +32,7 @@ from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt, warn_failed
 from tracelens_instrument.hooks.torch.backward import layer_begins, operator_begins
 from tracelens_instrument.hooks.torch.devices import Placed
-from tracelens_instrument.hooks.torch.steps import STEPS
+from tracelens_instrument.hooks.torch.steps import IMPLICIT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ class _RootSpan:
         self._placed = placed
         self.records_operators = False
         self._operators: list[Any] = []  # `Operators`, whose base has no types
-        self.span: Span | DeviceSpan = placed.on_host
+        self.span: Span | DeviceSpan = placed.host_span
 
     def settle(self, module: Module) -> None:
         self.span = self._placed.handle_for(next(module.parameters(), None))
@@ -152,7 +152,7 @@ class _BeginRoot(ModuleHook):
             self._settled = True
             attempt(self._root_span.settle, module)
         if STATE.infers_steps and module.training and torch.is_grad_enabled():
-            STEPS.computing()
+            IMPLICIT_STEPS.note_forward_begin()
         self._root_span.span.__enter__()
         if self._root_span.records_operators:
             self._root_span.enter()
@@ -163,7 +163,7 @@ class _CountStep(ModuleHook):
 
     def __call__(self, module: Module, _inputs: Any) -> None:
         if not is_compiling() and module.training and torch.is_grad_enabled():
-            attempt(STEPS.computing)
+            attempt(IMPLICIT_STEPS.note_forward_begin)
 
 
 class _EndRoot(ModuleHook):
@@ -233,7 +233,7 @@ class RecordedModel:
             self._root_handles = _register(
                 root, _BeginRoot(self._root_span), _EndRoot(self._root_span)
             )
-        self.look_closer(None)
+        self.look_closer(requested_level=None)
 
     def look_closer(self, requested_level: str | None) -> None:
         """Record at this level, where it is closer than the model's own one; None: at its own one."""

@@ -32,7 +32,7 @@ from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
 from tracelens_instrument.hooks.torch import backward, buckets
 from tracelens_instrument.hooks.torch.process_groups import Flight, Group, end_waited_for, group_of
-from tracelens_instrument.hooks.torch.steps import STEPS
+from tracelens_instrument.hooks.torch.steps import IMPLICIT_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -179,14 +179,14 @@ class _FromAnyRank(Flight):
             super().on_waited(work, failed=True)
             return
         peer_in_group = work._source_rank()  # noqa: SLF001 - in the group, as `dist.recv` itself does
-        self._token.discard()
+        self._span_token.discard()
         call = self._call
         self._span.complete(
             self._start_ns,
             end_ns,
             call.group.message_track,
             nbytes=call.tensor.nbytes,
-            seq=call.group.message_numbers.next("recv", peer_in_group, call.tag),
+            seq=call.group.message_numbers.next_number("recv", peer_in_group, call.tag),
             peer=call.group.global_ranks[peer_in_group],
             key=call.tag,
         )
@@ -213,7 +213,7 @@ def _begin_message(op: str, call: _Call) -> Flight:
     group = call.group
     token = group.span_of(op, op, call.tensor).begin(
         group.message_track,
-        seq=group.message_numbers.next(op, call.peer_in_group, call.tag),
+        seq=group.message_numbers.next_number(op, call.peer_in_group, call.tag),
         peer=group.global_ranks[call.peer_in_group],
         key=call.tag,
         nbytes=call.tensor.nbytes,
@@ -229,7 +229,7 @@ def _watch_message(
         if buckets.in_users_hook():
             return None
         try:
-            STEPS.exchanging()
+            IMPLICIT_STEPS.note_message_begin()
             return begin(args)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(begin, error)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
 
 __all__ = ["Flight", "Group", "end_waited_for", "group_of", "queues_only"]
-_GROUPS: Final[dict[int, tuple[weakref.ref[dist.ProcessGroup], Group]]] = {}  # by id
+_GROUP_BY_ID: Final[dict[int, tuple[weakref.ref[dist.ProcessGroup], Group]]] = {}  # by id
 _unbox_work: Final = dist.Work.unbox
 _MOST_ENDED_BY_WAITING: Final = 256
 
@@ -30,10 +30,10 @@ class Group:
     """
 
     def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
-        self._communicator = recorder.communicator(ranks, name)
+        self._communicator_id = recorder.communicator(ranks, name)
         self.global_ranks = ranks
         self.queued_ends = QueuedEnds() if queues else None
-        self._spans: dict[str, tuple[Span, Placed | None]] = {}
+        self._spans_by_name: dict[str, tuple[Span, Placed | None]] = {}
         self.bucket_track = recorder.track("gradient buckets")
         self.collective_track = recorder.track("collectives")
         self.message_track = recorder.track("messages")
@@ -42,7 +42,7 @@ class Group:
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on the device of a tensor."""
-        span, placed = self._spans.get(name) or self._find_span(name, op)
+        span, placed = self._spans_by_name.get(name) or self._find_span(name, op)
         return span if placed is None else placed.handle_for(tensor)
 
     def span_on_host(self, name: str, op: str) -> Span:
@@ -50,17 +50,17 @@ class Group:
         return self._find_span(name, op)[0]
 
     def _find_span(self, name: str, op: str) -> tuple[Span, Placed | None]:
-        span_and_placed = self._spans.get(name)
+        span_and_placed = self._spans_by_name.get(name)
         if span_and_placed is None:
-            span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
+            span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator_id)
             placed = None if self.queued_ends is None else Placed(span, REDUCTIONS)
-            span_and_placed = self._spans[name] = (span, placed)
+            span_and_placed = self._spans_by_name[name] = (span, placed)
         return span_and_placed
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return the recorded group of `process_group`, without keeping that alive."""
-    entry = _GROUPS.get(id(process_group))
+    entry = _GROUP_BY_ID.get(id(process_group))
     if entry is not None:
         reference, group = entry
         if reference() is process_group:  # else the id is that of an object that is gone
@@ -71,14 +71,14 @@ def group_of(process_group: dist.ProcessGroup) -> Group:
         note_attached(f"process group of {len(ranks)} ranks")
     name = f"torch {process_group.group_name}"
     group = Group(name, ranks, queues=queues_only(process_group))
-    _GROUPS[id(process_group)] = weakref.ref(process_group, _forget_group), group
+    _GROUP_BY_ID[id(process_group)] = weakref.ref(process_group, _forget_group), group
     return group
 
 
 def _forget_group(dropped: weakref.ref[dist.ProcessGroup]) -> None:
-    for key, (known, _) in list(_GROUPS.items()):
+    for key, (known, _) in list(_GROUP_BY_ID.items()):
         if known is dropped:
-            del _GROUPS[key]
+            del _GROUP_BY_ID[key]
 
 
 def queues_only(process_group: dist.ProcessGroup) -> bool:
@@ -95,10 +95,10 @@ class Flight:
     With NCCL an operation is over for the host as soon as it is queued (`QueuedEnds`).
     """
 
-    __slots__ = ("_queued_ends", "_token")
+    __slots__ = ("_queued_ends", "_span_token")
 
     def __init__(self, token: Token | DeviceToken, group: Group) -> None:
-        self._token = token
+        self._span_token = token
         self._queued_ends = group.queued_ends
 
     def on_issued(self, result: Any) -> None:
@@ -110,7 +110,7 @@ class Flight:
             boxed_work = result[-1] if isinstance(result, (tuple, list)) else result
             work: Any = _unbox_work(boxed_work)
             if work is None:
-                self._token.end()
+                self._span_token.end()
             else:
                 self._follow(work)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
@@ -118,18 +118,18 @@ class Flight:
 
     def on_refused(self) -> None:
         """End now, for nothing was issued."""
-        self._token.end(failed=True)
+        self._span_token.end(failed=True)
 
     def end_with(self, future: Any) -> None:
         """End with this future, which is left as it is."""
         if self._queued_ends is not None and future.done():
-            self._queued_ends.end(self._token, future)
+            self._queued_ends.end(self._span_token, future)
         else:
-            future.add_done_callback(self._token.completed)
+            future.add_done_callback(self._span_token.completed)
 
     def on_waited(self, _work: Any, *, failed: bool) -> None:
         """Called when the program has waited for it."""
-        self._token.end(failed=failed)
+        self._span_token.end(failed=failed)
 
     def end_by_waiting(self, work: Any) -> None:
         """End when the program has waited for this work."""

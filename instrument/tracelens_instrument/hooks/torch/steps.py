@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Token
     from tracelens_instrument.device.spans import DeviceToken
 
-__all__ = ["DETAIL", "STEPS", "Detail", "ImplicitSteps", "install_updates", "record_updates"]
+__all__ = [
+    "DETAIL",
+    "IMPLICIT_STEPS",
+    "Detail",
+    "ImplicitSteps",
+    "install_updates",
+    "record_updates",
+]
 _RECORDED_ATTRIBUTE: Final = "_tracelens_recorded"
 
 
@@ -50,88 +57,88 @@ class ImplicitSteps:
     """
 
     def __init__(self) -> None:
-        self._optimizer: weakref.ref[Any] | None = None
-        self._samples: int | None = None
-        self._updated_ns: int | None = None
+        self._first_optimizer: weakref.ref[Any] | None = None
+        self._batch_samples: int | None = None
+        self._last_update_ns: int | None = None
         self._forget()
 
-    def fetching(self) -> None:
+    def note_fetch_begin(self) -> None:
         """Called when a batch is fetched."""
-        self._fetches = self._fresh = True
+        self._has_fetched = self._has_new_batch = True
         self._advance()
 
-    def fetched(self, samples: int | None) -> None:
+    def note_fetched_samples(self, sample_count: int | None) -> None:
         """Note how many samples the batch has; they count if the model is then trained on it."""
-        self._samples = samples
+        self._batch_samples = sample_count
 
-    def computing(self) -> None:
+    def note_forward_begin(self) -> None:
         """Called when a forward pass of the training begins."""
-        self._forward = True
-        self._compute()
+        self._has_seen_forward = True
+        self._note_computation()
 
-    def propagating(self) -> None:
+    def note_backward_begin(self) -> None:
         """Called when a backward pass begins; its forward pass, if that was seen, has said it all."""
-        if not self._forward:
-            self._compute()
-        self._forward = False
+        if not self._has_seen_forward:
+            self._note_computation()
+        self._has_seen_forward = False
 
-    def exchanging(self) -> None:
+    def note_message_begin(self) -> None:
         """Called when a message between ranks begins."""
-        if self._updated_ns is not None and not self._fetches:
+        if self._last_update_ns is not None and not self._has_fetched:
             self._advance()
 
-    def _compute(self) -> None:
-        if self._fresh or not self._fetches or not self._begun:
+    def _note_computation(self) -> None:
+        if self._has_new_batch or not self._has_fetched or not self._has_begun:
             self._advance()
-        self._fresh = False
-        self._used = True
-        samples, self._samples = self._samples, None
+        self._has_new_batch = False
+        self._has_computed = True
+        samples, self._batch_samples = self._batch_samples, None
         if samples is not None:
             put_work("samples", samples)
 
-    def updated(self, optimizer: Any) -> None:
+    def note_update(self, optimizer: Any) -> None:
         """Called when an optimizer has made its step."""
-        if not self._begun:
+        if not self._has_begun:
             return
-        if self._optimizer is None or self._optimizer() is None:
-            self._optimizer = weakref.ref(optimizer)
-        if self._updated_ns is not None or self._optimizer() is optimizer:
-            self._updated_ns = now()
+        if self._first_optimizer is None or self._first_optimizer() is None:
+            self._first_optimizer = weakref.ref(optimizer)
+        if self._last_update_ns is not None or self._first_optimizer() is optimizer:
+            self._last_update_ns = now()
 
     def _advance(self) -> None:
         """Begin the first step, or the next one if this one has had its update."""
-        if not self._begun:
+        if not self._has_begun:
             if active():
                 on_stop(self._stop)
                 self._begin()
-        elif self._updated_ns is not None:
-            self._number += 1
+        elif self._last_update_ns is not None:
+            self._step_number += 1
             self._begin()
 
     def _begin(self) -> None:
-        self._begun = True
-        self._used = False
-        self._updated_ns = None
-        begin_step(self._number)
+        self._has_begun = True
+        self._has_computed = False
+        self._last_update_ns = None
+        begin_step(self._step_number)
 
     def _stop(self) -> None:
-        if not self._used:
+        if not self._has_computed:
             drop_step()
-        elif self._updated_ns is not None:
-            end_step(self._updated_ns)
+        elif self._last_update_ns is not None:
+            end_step(self._last_update_ns)
         self._forget()
 
     def _forget(self) -> None:
-        self._optimizer = None
-        self._number = 0
-        self._begun = False
-        self._used = False
-        self._samples = None
-        self._fetches = self._fresh = self._forward = False
-        self._updated_ns = None
+        self._first_optimizer = None
+        self._step_number = 0
+        self._has_begun = False
+        self._has_computed = False
+        self._batch_samples = None
+        self._has_fetched = self._has_new_batch = self._has_seen_forward = False
+        self._last_update_ns = None
 
 
-STEPS: Final = ImplicitSteps()
+IMPLICIT_STEPS: Final = ImplicitSteps()
 
 _updates: Final[dict[int, _Updates]] = {}  # by id, which is found without a call of Python
 _INSTALLED: Final = Switch()
@@ -146,7 +153,7 @@ def install_updates() -> None:
 
 def record_updates(optimizer: Optimizer) -> None:
     """Record the steps of one optimizer."""
-    if not _INSTALLED.on and _RECORDED_ATTRIBUTE not in vars(optimizer):
+    if not _INSTALLED.is_on and _RECORDED_ATTRIBUTE not in vars(optimizer):
         setattr(optimizer, _RECORDED_ATTRIBUTE, True)
         optimizer.register_step_pre_hook(_before_update)
         optimizer.register_step_post_hook(_after_update)
@@ -155,42 +162,48 @@ def record_updates(optimizer: Optimizer) -> None:
 class _Updates:
     """The steps of one optimizer; one under way has a depth."""
 
-    __slots__ = ("_caller", "_depth", "_span", "_token", "optimizer")
+    __slots__ = (
+        "_call_depth",
+        "_caller_frame_id",
+        "_span_token",
+        "_update_span",
+        "optimizer_reference",
+    )
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = weakref.ref(optimizer, _forget)
+        self.optimizer_reference = weakref.ref(optimizer, _forget)
         placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
-        self._span = placed.handle_for(_first_weight(optimizer))
-        self._token: Token | DeviceToken | None = None
-        self._depth = 0
-        self._caller = 0  # the frame that makes the step, as long as that runs
+        self._update_span = placed.handle_for(_first_weight(optimizer))
+        self._span_token: Token | DeviceToken | None = None
+        self._call_depth = 0
+        self._caller_frame_id = 0  # the frame that makes the step, as long as that runs
 
     def begin(self, caller: FrameType) -> None:
         """A step begins, or one inside it: that of a class that calls its base's."""
-        if self._depth and self._is_around(caller):
-            self._depth += 1
+        if self._call_depth and self._is_around(caller):
+            self._call_depth += 1
             return
-        if self._depth and self._token is not None:
-            self._token.discard()  # it raised: PyTorch calls no hook then, so its end is not known
-        self._token = self._span.begin() if DETAIL.records_phases else None
-        self._depth = 1
-        self._caller = id(caller)
+        if self._call_depth and self._span_token is not None:
+            self._span_token.discard()  # it raised: PyTorch calls no hook then, so its end is not known
+        self._span_token = self._update_span.begin() if DETAIL.records_phases else None
+        self._call_depth = 1
+        self._caller_frame_id = id(caller)
 
     def end(self, optimizer: Optimizer) -> None:
         """It is done."""
-        if not self._depth:
+        if not self._call_depth:
             return
-        self._depth -= 1
-        if self._depth:
+        self._call_depth -= 1
+        if self._call_depth:
             return
-        if self._token is not None:
-            self._token.end()
+        if self._span_token is not None:
+            self._span_token.end()
         if STATE.infers_steps:
-            STEPS.updated(optimizer)
+            IMPLICIT_STEPS.note_update(optimizer)
 
     def _is_around(self, frame: FrameType) -> bool:
         outer = frame.f_back
-        while outer is not None and id(outer) != self._caller:
+        while outer is not None and id(outer) != self._caller_frame_id:
             outer = outer.f_back
         return outer is not None
 
@@ -198,7 +211,7 @@ class _Updates:
 def _before_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     try:
         optimizer_updates = _updates.get(id(optimizer))
-        if optimizer_updates is None or optimizer_updates.optimizer() is not optimizer:
+        if optimizer_updates is None or optimizer_updates.optimizer_reference() is not optimizer:
             optimizer_updates = _updates[id(optimizer)] = _Updates(optimizer)
         optimizer_updates.begin(sys._getframe(1))  # noqa: SLF001 - that of the step
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
@@ -216,7 +229,7 @@ def _after_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 def _forget(dropped: weakref.ref[Optimizer]) -> None:
     for key, known in list(_updates.items()):
-        if known.optimizer is dropped:
+        if known.optimizer_reference is dropped:
             del _updates[key]
 
 

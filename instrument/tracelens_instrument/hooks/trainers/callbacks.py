@@ -17,29 +17,29 @@ class CallbackSteps:
     """A trainer's steps and pauses, one of each at a time."""
 
     def __init__(self) -> None:
-        self._number: int | None = None
+        self._step_number: int | None = None
         self._step: Step | None = None
-        self._pauses: dict[str, Token] = {}
+        self._token_by_pause_name: dict[str, Token] = {}
 
     def step(self, number: int) -> None:
         """Begin a step; micro steps of one step are all in it."""
-        if number != self._number:
+        if number != self._step_number:
             self.end_step()
-            self._number, self._step = number, recorder.step(number)
+            self._step_number, self._step = number, recorder.step(number)
             self._step.__enter__()
 
     def end_step(self) -> None:
         """End the step."""
         if self._step is not None:
             self._step.__exit__(None, None, None)
-        self._number = self._step = None
+        self._step_number = self._step = None
 
     def begin(self, name: str, kind: str = "user") -> None:
         """Begin work other than training."""
-        self._pauses[name] = recorder.span(name, kind=kind).begin()
+        self._token_by_pause_name[name] = recorder.span(name, kind=kind).begin()
 
     def end(self, name: str) -> None:
         """End it."""
-        token = self._pauses.pop(name, None)
+        token = self._token_by_pause_name.pop(name, None)
         if token is not None:
             token.end()

@@ -58,20 +58,20 @@ class Culprit:
     It begins at the outermost call that differs and ends at the innermost that holds most of the excess.
     """
 
-    path: Stack
+    call_path: Stack
     callers: Stack
     extra_ns_per_step: float
 
     @property
-    def frame(self) -> str:
+    def first_differing_call(self) -> str:
         """The outermost call that differs."""
-        return self.path[0]
+        return self.call_path[0]
 
-    def evidence(self) -> dict[str, object]:
+    def to_evidence(self) -> dict[str, object]:
         """The numbers behind it, for a finding."""
         return {
-            "stack": [*self.callers[-MAX_CALLERS_SHOWN:], *self.path],
-            "path": list(self.path),
+            "stack": [*self.callers[-MAX_CALLERS_SHOWN:], *self.call_path],
+            "path": list(self.call_path),
             "extra_ns": round(self.extra_ns_per_step),
         }
 
@@ -82,7 +82,7 @@ def describe_code(culprit: Culprit | None) -> list[str]:
         return []
     callers = culprit.callers
     called = f", called at {_file_and_line(callers[-1])}" if callers else ""
-    return [f"Stack samples show where: {path_text(culprit.path)}{called}."]
+    return [f"Stack samples show where: {path_text(culprit.call_path)}{called}."]
 
 
 def path_text(path: Sequence[str]) -> str:
@@ -100,8 +100,8 @@ def add_code(finding: Finding, culprit: Culprit | None) -> Finding:
     return replace(
         finding,
         sentence=" ".join([finding.sentence, *describe_code(culprit)]),
-        function=culprit.frame,
-        evidence={**finding.evidence, "samples": culprit.evidence()},
+        function=culprit.first_differing_call,
+        evidence={**finding.evidence, "samples": culprit.to_evidence()},
     )
 
 

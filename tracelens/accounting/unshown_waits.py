@@ -110,7 +110,7 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
     Begins and ends of `flights`, the calls, are each in order.
     """
     start_ns, end_ns = (np.concatenate([ns, limits_ns]) for ns in (spans.start_ns, spans.end_ns))
-    name_code = np.append(spans.name_code, np.full(len(limits_ns), -1))
+    name_code = np.append(spans.name_codes, np.full(len(limits_ns), -1))
     by_start = np.argsort(start_ns, kind="stable")
     covered_until_ns, next_span = np.maximum.accumulate(end_ns[by_start])[:-1], by_start[1:]
     is_gap = covered_until_ns < start_ns[next_span]

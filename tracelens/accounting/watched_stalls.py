@@ -33,7 +33,7 @@ class WatchedStall:
             return f"A watch saw then that the process of rank {self.rank} was stopped."
         return f"A watch saw rank {self.rank} then in {self.frame}."
 
-    def evidence(self) -> dict[str, Any]:
+    def to_evidence(self) -> dict[str, Any]:
         """Return it as plain values, for a finding."""
         return asdict(self)
 

@@ -51,7 +51,7 @@ USE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def find_step_interval(trace: Trace) -> int:
     """Return n where every n-th step is followed from its gradients to their use."""
-    calls = sum(int(grid.arrival_count.sum()) for grid in trace.calls)
+    calls = sum(int(grid.arrival_counts.sum()) for grid in trace.calls)
     return max(calls // MAX_CALLS_FOLLOWED, 1)
 
 
@@ -181,7 +181,7 @@ class WeightUpdates:
     used: pl.DataFrame  # the first uses of the updated weights
 
     @property
-    def gaps(self) -> pl.DataFrame:
+    def gap_table(self) -> pl.DataFrame:
         """All gaps, in `GAP_COLUMNS`, built at each access."""
         return pl.concat(self.build_gap_tables())
 

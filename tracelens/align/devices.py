@@ -72,7 +72,7 @@ def _map_devices(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap
             {
                 "process": process,
                 "device": device,
-                "offset_ns": -int(clock_map.lead_ns_at(device_ns[:1])[0]),
+                "offset_ns": -int(clock_map.measure_lead_ns(device_ns[:1])[0]),
                 "drift_ppm": clock_map.measure_drift_ppm(int(device_ns[0]), int(device_ns[-1])),
                 "uncertainty_ns": clock_map.uncertainty_ns,
                 "readings": rows.height,
@@ -116,8 +116,8 @@ class DevicePlacement:
             clock_map = self.map_by_stream.get((process, stream_id))
             if clock_map is not None:
                 rows = np.flatnonzero(is_timed & (stream == stream_id))
-                begin_ns = clock_map.to_common(start_ns[rows])
-                end_ns = clock_map.to_common(start_ns[rows] + duration_ns[rows])
+                begin_ns = clock_map.to_common_ns(start_ns[rows])
+                end_ns = clock_map.to_common_ns(start_ns[rows] + duration_ns[rows])
                 start_ns[rows], duration_ns[rows] = begin_ns, end_ns - begin_ns
         return columns.with_numbers(device_start_ns=start_ns, device_duration_ns=duration_ns)
 
@@ -127,7 +127,7 @@ class DevicePlacement:
         is_over = columns.is_span & (columns.number_column("end_ns") != FOREVER)
         is_flight = is_over & np.isin(thread, self.tracks_by_process.get(process, []))
         is_timed = columns.number_column("device_duration_ns") >= 0
-        is_mostly_timed = np.zeros(columns.height, np.bool_)
+        is_mostly_timed = np.zeros(columns.row_count, np.bool_)
         for track in np.unique(thread[is_flight]).tolist():
             is_of_track = is_flight & (thread == track)
             is_mostly_timed[is_of_track] = is_timed[is_of_track].mean() > MIN_SHARE_TIMED_ON_DEVICE

@@ -53,17 +53,17 @@ def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop
     common_grids = [grid for grid in calls if set(processes) <= set(grid.processes.tolist())]
     if not common_grids:
         return None
-    longest = max(common_grids, key=lambda grid: grid.height)
+    longest = max(common_grids, key=lambda grid: grid.call_count)
     is_whole = (longest.is_made & (longest.end_ns < FOREVER)).all(axis=1)  # made and left by all
     grid = longest.take_calls(np.flatnonzero(is_whole))
     first_calls = _find_first_calls(grid)
     if first_calls is None:
         return None
     calls_per_step = int(np.median(np.diff(first_calls)))
-    last_call = min(int(first_calls[-1]) + calls_per_step, grid.height) - 1
+    last_call = min(int(first_calls[-1]) + calls_per_step, grid.call_count) - 1
     begins_ns: dict[int, Ints] = {}
     last_ends_ns: dict[int, int] = {}
-    for process, _, end_ns in grid.by_process():
+    for process, _, end_ns in grid.times_by_process():
         if process in processes:
             latest_end_ns = np.maximum.accumulate(end_ns)
             begins_ns[process] = latest_end_ns[first_calls[1:] - 1]
@@ -85,7 +85,9 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     group_count_by_process = Counter[int]()
     for index in np.argsort(first_begin_ns, kind="stable").tolist():
         grid = calls[index]
-        op_codes, nbytes = (grid.first_values(name).astype(np.int64) for name in ("op", "nbytes"))
+        op_codes, nbytes = (
+            grid.first_value_of_calls(name).astype(np.int64) for name in ("op", "nbytes")
+        )
         for column, process in enumerate(grid.processes.tolist()):
             call_rows = np.flatnonzero(grid.is_made[:, column])
             if process in processes and len(call_rows):
@@ -106,10 +108,12 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
 
 def _find_first_calls(grid: CallGrid) -> Indices | None:
     """Return the indices of the first call of each step; None if there is no loop."""
-    if grid.height < MIN_REPEATS:
+    if grid.call_count < MIN_REPEATS:
         return None
     start_ns, end_ns = grid.start_ns[:, :MAX_RANKS_COMPARED], grid.end_ns[:, :MAX_RANKS_COMPARED]
-    facts = np.stack([grid.first_values("op").astype(np.int64), grid.first_values("nbytes")])
+    facts = np.stack(
+        [grid.first_value_of_calls("op").astype(np.int64), grid.first_value_of_calls("nbytes")]
+    )
     # Numbers of equal calls, and of calls that are equal and follow equal ones, [call].
     kinds = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
     kinds_with_previous = kinds * (int(kinds.max()) + 1) + np.roll(kinds, 1)
@@ -166,6 +170,6 @@ def _is_regular(calls: Indices, call_count: int) -> bool:
 
 
 def _name_call(grid: CallGrid, call: int) -> str:
-    nbytes = int(grid.first_values("nbytes")[call])
-    op = COLLECTIVES[int(grid.first_values("op")[call])]
+    nbytes = int(grid.first_value_of_calls("nbytes")[call])
+    op = COLLECTIVES[int(grid.first_value_of_calls("op")[call])]
     return f"{op} of {fmt.size(nbytes)}" if nbytes >= 0 else op

@@ -37,14 +37,14 @@ _FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 
 @dataclass(frozen=True, eq=False)
 class _Messages:
-    """The messages of a process in order of their begins, [message]; equal ones have equal `kinds`.
+    """The messages of a process in order of begin, [message]; equal ones have equal `kind_codes`.
 
     `plain_kinds` ignore the time before them; `peer_count` is the number of ranks that they are with.
     """
 
     start_ns: Ints
     end_ns: Ints
-    kinds: Ints
+    kind_codes: Ints
     plain_kinds: Ints
     peer_count: int
 
@@ -136,7 +136,7 @@ def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indice
         if process in irregular:
             step_count = max(step_counts) if is_unequal else min(step_counts)
             first_messages[process] = _find_repeated_message(
-                all_messages[process].kinds, step_count
+                all_messages[process].kind_codes, step_count
             )
         elif not is_unequal:
             first_messages[process] = indices[: min(step_counts)]
@@ -154,10 +154,14 @@ def _find_periods(messages: _Messages) -> Indices:
 
     If the period is the same without times, these do not count: at first all takes longer.
     """
-    period = _find_period(messages.kinds)
+    period = _find_period(messages.kind_codes)
     if not period:
         return np.zeros(0, np.intp)
-    kinds = messages.plain_kinds if _find_period(messages.plain_kinds) == period else messages.kinds
+    kinds = (
+        messages.plain_kinds
+        if _find_period(messages.plain_kinds) == period
+        else messages.kind_codes
+    )
     compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
     is_equal = compared_kinds[period:] == compared_kinds[:-period]
     is_equal[0] = True  # what was before the first message is not known

@@ -45,7 +45,7 @@ class Accumulation(DisplayMixin):
 
 def run(facts: Facts) -> Accumulation:
     """Count the calls of each pass of backprop, and the passes for each update."""
-    calls = facts.calls.filter(pl.col("op").is_in(_REDUCTIONS), pl.col("step") >= 0)
+    calls = facts.call_table.filter(pl.col("op").is_in(_REDUCTIONS), pl.col("step") >= 0)
     pass_begins_ns, update_count = _find_passes_and_updates(facts.trace)
     if calls.is_empty() or update_count < MIN_UPDATES_TO_JUDGE:
         return Accumulation()
@@ -93,7 +93,7 @@ def _report(
     fix = TransferFix(steps, dict.fromkeys(communicators, np.full(len(steps), time_ratio)))
     lost_ns = by_step["wire_ns"].to_numpy() * (1 - time_ratio)
     price = price_faster_calls(facts.replay, fix, lost_ns)
-    saving = float(price.saved_ns.sum()) / run_ns
+    saving = float(price.saved_ns_by_step.sum()) / run_ns
     if saving < MIN_SAVING_OF_FEWER_REDUCTIONS:
         return ()
     return (

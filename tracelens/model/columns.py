@@ -84,7 +84,7 @@ class Columns:
     fractions (`value_columns`), by name. One in which no row has a value is in none of them.
     """
 
-    height: int
+    row_count: int
     number_columns: Mapping[str, Array]
     word_columns: Mapping[str, Words]
     value_columns: Mapping[str, Floats]
@@ -100,14 +100,16 @@ class Columns:
         column = self.number_columns.get(name)
         if column is not None:
             return column
-        return _missing_column(missing=MISSING.get(name, NULL), dtype=np.int64, height=self.height)
+        return _missing_column(
+            missing=MISSING.get(name, NULL), dtype=np.int64, height=self.row_count
+        )
 
     def word_column(self, name: str) -> Words:
         """Return a column of words."""
         column = self.word_columns.get(name)
         if column is not None:
             return column
-        return Words(_missing_column(missing=-1, dtype=np.int8, height=self.height), ())
+        return Words(_missing_column(missing=-1, dtype=np.int8, height=self.row_count), ())
 
     @property
     def is_span(self) -> Array:

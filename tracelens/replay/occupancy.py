@@ -124,9 +124,9 @@ class Occupancy:
         rows = np.flatnonzero(self.has_resource & (service_edges >= 0))
         crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
         return Tasks(
-            edge=service_edges[rows],
+            edge_rows=service_edges[rows],
             server_index=self.server_index[rows],
-            kind=self.kind[rows],
+            kind_indices=self.kind[rows],
             lane=np.where(self._select_flags("has_lane_per_worker"), self.worker + 1, 0)[rows],
             stream=np.where(self._select_flags("has_streams"), self.worker, -1)[rows],
             work_share=np.ones(len(rows)),

@@ -76,7 +76,7 @@ def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Time
         requests[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
     )
     blocked_by_begin_ns, blocked_by_end_ns = (
-        timeline.spent_before(IS_BLOCKED, timeline.to_positions(worker, times_ns))
+        timeline.sum_ns_before(IS_BLOCKED, timeline.to_positions(worker, times_ns))
         for times_ns in (begin_ns, end_ns)
     )
     min_blocked_ns = MIN_SHARE_OF_PULL_BLOCKED * (end_ns - begin_ns)

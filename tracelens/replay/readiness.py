@@ -115,10 +115,10 @@ def _estimate_group(calls: Calls, is_queued: Flags, backprops: Sequence[_Backpro
     begin_shares, estimate_ns = np.empty((2, *calls.begin_ns.shape))  # [call, rank]
     rank_backprops = [backprops[worker] for worker in calls.workers.tolist()]
     for rank, backprop in enumerate(rank_backprops):
-        begin_shares[:, rank] = backprop.measure_share(calls.step, calls.begin_ns[:, rank])
+        begin_shares[:, rank] = backprop.measure_share(calls.step_numbers, calls.begin_ns[:, rank])
     ready_shares = _estimate_shares(calls, begin_shares, is_queued)
     for rank, backprop in enumerate(rank_backprops):
-        estimate_ns[:, rank] = backprop.find_time_ns(calls.step, ready_shares[:, rank])
+        estimate_ns[:, rank] = backprop.find_time_ns(calls.step_numbers, ready_shares[:, rank])
     is_known = is_queued & np.isfinite(estimate_ns)
     ready_ns = np.where(is_known, np.nan_to_num(estimate_ns), calls.begin_ns).astype(np.int64)
     # A call is not ready before the one before it: gradients come in the order of calls.
@@ -159,13 +159,13 @@ def _find_positions_in_step(calls: Calls) -> tuple[Ints, Ints, Floats]:
 
     The latter are a share of the step's bytes, with the call's own; all are [call].
     """
-    is_first = np.append(True, np.diff(calls.step) != 0)
+    is_first = np.append(True, np.diff(calls.step_numbers) != 0)
     first_call, step_row = np.flatnonzero(is_first), np.cumsum(is_first) - 1  # [step], [call]
     nbytes = np.maximum(calls.nbytes, 1).astype(np.float64)
     summed_bytes = np.cumsum(nbytes)
     bytes_before_step = (summed_bytes - nbytes)[first_call][step_row]
     step_bytes = np.bincount(step_row, nbytes)[step_row]
-    position = np.arange(calls.count) - first_call[step_row]
+    position = np.arange(calls.call_count) - first_call[step_row]
     bytes_share = (summed_bytes - bytes_before_step) / step_bytes
     return position, np.bincount(step_row)[step_row], bytes_share
 

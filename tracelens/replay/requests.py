@@ -118,7 +118,7 @@ class Requests:
         """When workers need answers that came earlier, as sides without length."""
         sides, needed = self.sides, self.sides_until_needed
         early = np.flatnonzero(needed.end_ns > sides.end_ns)
-        return Sides.from_times(sides.worker[early], needed.end_ns[early], is_blocking=True)
+        return Sides.from_times(sides.workers[early], needed.end_ns[early], is_blocking=True)
 
     @cached_property
     def hidden_transfer_share(self) -> float:
@@ -241,7 +241,7 @@ class Requests:
         worker = timeline.to_workers(wait_ends)
         wait_begin_ns, wait_end_ns = map(timeline.to_times_ns, (wait_begins, wait_ends))
         other_sides = Sides.join(others)
-        other_ends = timeline.to_positions(other_sides.worker, other_sides.end_ns)
+        other_ends = timeline.to_positions(other_sides.workers, other_sides.end_ns)
         latest_other = _find_latest_values(np.sort(other_ends), wait_ends)
         is_of_worker = timeline.to_workers(latest_other) == worker
         other_ns = np.where(is_of_worker, timeline.to_times_ns(latest_other), -1)
@@ -271,7 +271,7 @@ class Requests:
         sides = self.sides
         # [request]; an answer that no thread noted is needed at its worker's next wait, update or end.
         request_event, answer_event = threads.find_side_events(self.sides_until_needed)
-        next_need = threads.find_next_need_events(sides.worker, sides.end_ns)
+        next_need = threads.find_next_need_events(sides.workers, sides.end_ns)
         answer_event = np.where(answer_event < 0, next_need, answer_event)
         begin_event = first_event + 2 * np.arange(self.services.height)
         self._add_services(edges, begin_event)
@@ -280,7 +280,7 @@ class Requests:
         self._add_turns(edges, begin_event)
         edges.shift_to_recorded_times(first_part, event_times_ns.astype(np.float64))
         self._add_answers(edges, (request_event, answer_event), begin_event, event_times_ns)
-        resumed_event = threads.find_events(resumptions.worker, resumptions.end_ns)
+        resumed_event = threads.find_events(resumptions.workers, resumptions.end_ns)
         updates = self._update_services  # a row each, by end
         update_ns = _find_latest_values(updates["end_ns"].to_numpy(), resumptions.end_ns)
         delay_ns = resumptions.end_ns - np.maximum(update_ns, 0)

@@ -29,7 +29,7 @@ class Sides(NamedTuple):
     `is_blocking` is true if the worker's training thread was in it.
     """
 
-    worker: Ints
+    workers: Ints
     begin_ns: Ints
     end_ns: Ints
     is_blocking: Flags
@@ -51,13 +51,13 @@ class Sides(NamedTuple):
     def to_positions(self, timeline: Timeline) -> tuple[Ints, Ints]:
         """Return the positions of begins and of ends on the line of the workers, both [side]."""
         begins, ends = (
-            timeline.to_positions(self.worker, ns) for ns in (self.begin_ns, self.end_ns)
+            timeline.to_positions(self.workers, ns) for ns in (self.begin_ns, self.end_ns)
         )
         return begins, ends
 
     def end_when_noticed(self, timeline: Timeline) -> Sides:
         """Let sides in flight end when their training threads noticed it."""
-        noticed_ns = timeline.find_notice_times_ns(self.worker, self.begin_ns, self.end_ns)
+        noticed_ns = timeline.find_notice_times_ns(self.workers, self.begin_ns, self.end_ns)
         return self._replace(end_ns=np.where(self.is_blocking, self.end_ns, noticed_ns))
 
 
@@ -143,19 +143,19 @@ class Threads:
         return self.timeline.to_times_ns(self.event_positions)
 
     @cached_property
-    def interval_begins(self) -> Ints:
+    def interval_begin_events(self) -> Ints:
         """The event at which each interval begins, [interval]; it ends at the next event."""
         return np.delete(np.arange(self.event_count), self.first_events[1:] - 1)
 
     @cached_property
-    def interval_workers(self) -> Ints:
+    def worker_of_interval(self) -> Ints:
         """The worker of each interval, [interval]."""
-        return self.find_workers(self.interval_begins)
+        return self.find_workers(self.interval_begin_events)
 
     @cached_property
     def interval_lengths_ns(self) -> Ints:
         """The length of each interval, [interval]."""
-        return np.asarray(np.diff(self.event_positions)[self.interval_begins])
+        return np.asarray(np.diff(self.event_positions)[self.interval_begin_events])
 
     def find_workers(self, events: Ints) -> Ints:
         """Return the worker of each of some events of threads."""
@@ -163,13 +163,13 @@ class Threads:
 
     def sum_intervals_by_worker(self, values: Floats) -> Floats:
         """Sum values of intervals, [interval], by their worker, [worker]."""
-        sums = np.bincount(self.interval_workers, values, minlength=self.worker_count)
+        sums = np.bincount(self.worker_of_interval, values, minlength=self.worker_count)
         return sums.astype(np.float64)
 
     def measure_categories_ns(self, categories: Flags) -> Floats:
         """Return the time in some categories (flags) in each interval, [interval]."""
-        before_event_ns = self.timeline.spent_before(categories, self.event_positions)
-        return np.diff(before_event_ns)[self.interval_begins]
+        before_event_ns = self.timeline.sum_ns_before(categories, self.event_positions)
+        return np.diff(before_event_ns)[self.interval_begin_events]
 
     def measure_work_ns(self, categories: Flags = ~IS_BLOCKED) -> Floats:
         """Return the same, but nothing in intervals in a message or collective."""
@@ -178,7 +178,7 @@ class Threads:
     def assign_to_end_events(self, values: Floats) -> Floats:
         """Return values of intervals by the event that ends each, [event]; 0 at a thread's first one."""
         by_event = np.zeros(self.event_count)
-        by_event[self.interval_begins + 1] = values
+        by_event[self.interval_begin_events + 1] = values
         return by_event
 
     def chain_events(self, caused_events: Ints) -> tuple[Ints, Ints, Ints]:
@@ -189,18 +189,18 @@ class Threads:
         """
         is_caused = np.zeros(self.event_count, np.bool_)
         is_caused[caused_events[caused_events < self.event_count]] = True
-        has_explained_wait = (self.is_wait_end & is_caused)[self.interval_begins + 1]
+        has_explained_wait = (self.is_wait_end & is_caused)[self.interval_begin_events + 1]
         unblocked_ns = self.measure_categories_ns(~IS_BLOCKED)
         lag_ns = np.where(has_explained_wait, unblocked_ns, self.interval_lengths_ns)
         # Edges of the message or collective itself say how long that takes.
         lag_ns = np.where(self.is_communicating, 0, lag_ns).astype(np.int64)
-        return self.interval_begins, self.interval_begins + 1, lag_ns
+        return self.interval_begin_events, self.interval_begin_events + 1, lag_ns
 
     def find_side_events(self, sides: Sides) -> tuple[Ints, Ints]:
         """Return the events at which sides begin and end; see `find_events`."""
         return (
-            self.find_events(sides.worker, sides.begin_ns),
-            self.find_events(sides.worker, sides.end_ns),
+            self.find_events(sides.workers, sides.begin_ns),
+            self.find_events(sides.workers, sides.end_ns),
         )
 
     def find_events(self, worker: Ints, times_ns: Ints) -> Ints:
@@ -241,7 +241,7 @@ class Threads:
 
     def find_interval_step_rows(self, steps: Ints) -> Ints:
         """Return the row in `steps` of each interval's step; -1 outside of these."""
-        interval_positions = self.event_positions[self.interval_begins]
+        interval_positions = self.event_positions[self.interval_begin_events]
         step = np.searchsorted(self.step_end_positions, interval_positions, side="right")
         return self._find_step_rows(steps)[step]
 

@@ -74,22 +74,22 @@ class Timeline:
         return positions // self.period_ns
 
     @cached_property
-    def category(self) -> Array:
+    def category_codes(self) -> Array:
         """The category of each piece, [bound]; `_NO_PIECE` behind a worker's last one."""
-        return self._pad([worker.category_code for worker in self.worker_pieces])
+        return self._pad([worker.category_codes for worker in self.worker_pieces])
 
     @cached_property
-    def name_number(self) -> Array:
+    def name_numbers(self) -> Array:
         """The number of each piece's name, [bound]; below 0 where it has none."""
-        return self._pad([worker.name_code for worker in self.worker_pieces])
+        return self._pad([worker.name_codes for worker in self.worker_pieces])
 
     @cached_property
-    def step_index(self) -> Ints:
+    def step_indices(self) -> Ints:
         """The index of each piece's step among those of all workers, worker by worker, [bound]."""
         step_counts = [len(pieces.first_piece_of_window) - 1 for pieces in self.worker_pieces]
         first_steps = np.cumsum([0, *step_counts[:-1]])  # of each worker
         workers = zip(self.worker_pieces, first_steps, strict=True)
-        indices = [pieces.window + first_step for pieces, first_step in workers]
+        indices = [pieces.window_indices + first_step for pieces, first_step in workers]
         return np.asarray(self._pad(indices), np.int64)
 
     def _pad(self, columns: Sequence[Array]) -> Array:
@@ -100,7 +100,7 @@ class Timeline:
 
     def is_in_categories(self, categories: Flags) -> Flags:
         """Return True for pieces in some categories (flags), [bound]."""
-        return np.append(categories, False)[self.category]
+        return np.append(categories, False)[self.category_codes]
 
     def find_stretches(self, is_inside: Flags) -> tuple[Ints, Ints]:
         """Return begins and ends (positions) of stretches of pieces with a flag, [bound]."""
@@ -110,7 +110,7 @@ class Timeline:
     @cached_property
     def wait_stretches(self) -> tuple[Ints, Ints]:
         """Begins and ends (positions) of the stretches in which threads were blocked in a span."""
-        return self.find_stretches(self.is_in_categories(IS_BLOCKED) & (self.name_number >= 0))
+        return self.find_stretches(self.is_in_categories(IS_BLOCKED) & (self.name_numbers >= 0))
 
     @cached_property
     def blocked_stretches(self) -> tuple[Ints, Ints]:
@@ -123,7 +123,7 @@ class Timeline:
         begins, ends = self.blocked_stretches
         return np.append(-2, begins), np.append(-1, ends)
 
-    def spent_before(self, categories: Flags, positions: Ints) -> Floats:
+    def sum_ns_before(self, categories: Flags, positions: Ints) -> Floats:
         """Return the time in some categories (flags) before positions, summed over all workers, ns."""
         return sum_covered_ns_before(
             *self.find_stretches(self.is_in_categories(categories)), positions
@@ -183,6 +183,6 @@ class Timeline:
 
     def find_update_begins(self) -> Ints:
         """Return the positions at which workers begin to update weights, once a step."""
-        rows = np.flatnonzero(self.category == _UPDATE)
-        is_first = np.diff(self.step_index[rows], prepend=-1) != 0
+        rows = np.flatnonzero(self.category_codes == _UPDATE)
+        is_first = np.diff(self.step_indices[rows], prepend=-1) != 0
         return np.asarray(self.bound_positions[rows[is_first]])

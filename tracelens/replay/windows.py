@@ -46,7 +46,7 @@ class Savings:
     in collectives that no span shows.
     """
 
-    saved_ns: Floats
+    saved_ns_by_step: Floats
     has_calls_in_flight: bool
     has_inferred_calls: bool
     replays: tuple[VariantReplay, ...]
@@ -57,16 +57,16 @@ class Savings:
         identities = (replay.identity for replay in self.replays)
         return max(identities, key=lambda identity: identity.rigid_share)
 
-    def widen(self, interval: tuple[float, float], job_ns: float) -> tuple[float, float]:
+    def widen_interval(self, interval: tuple[float, float], job_ns: float) -> tuple[float, float]:
         """Return an interval of the saving, as a share of the job, that holds what replays do not know.
 
         Ranks may lack cores without the effect, and other steps than the replayed ones lack as many.
         """
-        low, high = self.identity.widen(interval)
+        low, high = self.identity.widen_interval(interval)
         shortages = [replay.core_shortage for replay in self.replays]
         shortage_ns = sum(shortage.delay_ns for shortage in shortages if shortage)
-        replayed_saving_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
-        saving_share = float(self.saved_ns.sum()) / job_ns
+        replayed_saving_ns = sum(float(replay.saved_ns_by_step.sum()) for replay in self.replays)
+        saving_share = float(self.saved_ns_by_step.sum()) / job_ns
         shortage_share = shortage_ns / max(replayed_saving_ns, 1.0) * saving_share
         return max(low - shortage_share, min(low, 0.0)), high
 
@@ -89,9 +89,12 @@ class WindowedReplay:
         """
         if self.trace.partial_communicators:
             return None
-        ((phase_names, effect_ns),) = fix.changes
-        steps, effect_ns = fix.steps, effect_ns * factor
-        delay_ns, fix = effect_ns.max(axis=1), WorkFix(fix.steps, ((phase_names, effect_ns),))
+        ((phase_names, effect_ns),) = fix.phases_and_effects_ns
+        steps, effect_ns = fix.step_numbers, effect_ns * factor
+        delay_ns, fix = (
+            effect_ns.max(axis=1),
+            WorkFix(fix.step_numbers, ((phase_names, effect_ns),)),
+        )
         saved_ns, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
         replays: list[VariantReplay] = []
         for first_row, stop_row in self._choose_windows(np.flatnonzero(delay_ns), len(steps)):
@@ -100,7 +103,9 @@ class WindowedReplay:
                 return None
             rows = np.arange(first_row, stop_row)
             replays.append(self.replay(apply_fix(graph, fix)))
-            saved_ns[rows] = replays[-1].saved_ns[np.searchsorted(graph.steps, steps[rows])]
+            saved_ns[rows] = replays[-1].saved_ns_by_step[
+                np.searchsorted(graph.step_numbers, steps[rows])
+            ]
             # Calls that a window cuts through are not replayed, so its first and last step do not count.
             is_replayed[rows[first_row > 0 : len(rows) - (stop_row < len(steps))]] = True
         if not replays:
@@ -108,7 +113,7 @@ class WindowedReplay:
         saved_share = saved_ns[is_replayed].sum() / max(delay_ns[is_replayed].sum(), 1.0)
         calls = [call for replay in replays for call in replay.variant.graph.calls]
         return Savings(
-            saved_ns=np.where(is_replayed, saved_ns, delay_ns * saved_share),
+            saved_ns_by_step=np.where(is_replayed, saved_ns, delay_ns * saved_share),
             has_calls_in_flight=any(call.is_in_flight.any() for call in calls),
             has_inferred_calls=any(call.communicator == IMPLICIT for call in calls),
             replays=tuple(replays),

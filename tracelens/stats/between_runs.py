@@ -46,17 +46,17 @@ class Level:
 
 @dataclass(frozen=True)
 class Change:
-    """How much `after` is beyond `before`, the mean of the baselines, with a 95 % interval.
+    """How much `value_after` is beyond `value_before`, the mean of the baselines, with a 95 % interval.
 
     Equal runs differ so far upwards with probability `p_of_increase`, downwards with `p_of_decrease`;
     these and the interval are null where neither several baselines nor enough steps tell.
     `deviation_of_baselines` is their standard deviation, null of one.
     """
 
-    before: float
-    after: float
-    low: float | None = None
-    high: float | None = None
+    value_before: float
+    value_after: float
+    low_difference: float | None = None
+    high_difference: float | None = None
     p_of_increase: float | None = None
     p_of_decrease: float | None = None
     deviation_of_baselines: float | None = None
@@ -64,7 +64,7 @@ class Change:
     @property
     def difference(self) -> float:
         """Return the difference, in the unit of the values."""
-        return self.after - self.before
+        return self.value_after - self.value_before
 
     @property
     def p_of_difference(self) -> float | None:
@@ -73,9 +73,9 @@ class Change:
             return None
         return min(1.0, 2 * min(self.p_of_increase, self.p_of_decrease))
 
-    def as_share(self, value: float | None) -> float | None:
-        """Return a difference as a share of `before`; null where there was nothing before."""
-        return None if value is None or not self.before else value / self.before
+    def to_share(self, value: float | None) -> float | None:
+        """Return a difference as a share of `value_before`; null where there was nothing before."""
+        return None if value is None or not self.value_before else value / self.value_before
 
 
 def measure_level(series: Floats, *, mean: bool, seed: int) -> Level:

@@ -49,34 +49,34 @@ MIN_BLOCKS_OF_RISE: Final = 3  # blocks: a line through fewer is no drift [calib
 class Course:
     """Runs of rows at the upper level (first and last, inclusive), and the delay that they explain.
 
-    `delay`, [row], is 0 outside of runs, in the unit of the series. `cost` is the sum of the squares
+    `delays`, [row], is 0 outside of runs, in the unit of the series. `cost` is the sum of the squares
     that it leaves, and what its edges cost.
     """
 
-    runs: tuple[tuple[int, int], ...]
-    delay: Floats
+    upper_runs: tuple[tuple[int, int], ...]
+    delays: Floats
     pattern: Pattern
     cost: float = 0.0
 
     @property
     def first_row(self) -> int:
         """Its first row."""
-        return self.runs[0][0]
+        return self.upper_runs[0][0]
 
     @property
     def last_row(self) -> int:
         """Its last row."""
-        return self.runs[-1][1]
+        return self.upper_runs[-1][1]
 
     @property
     def is_upper(self) -> Flags:
         """Which rows are at the upper level."""
-        return mark_runs(self.runs, len(self.delay))
+        return mark_runs(self.upper_runs, len(self.delays))
 
     @property
     def has_mostly_stalls(self) -> bool:
         """Whether most of the delayed rows are in several runs that are short as stalls are."""
-        lengths = np.array([last - first + 1 for first, last in self.runs])
+        lengths = np.array([last - first + 1 for first, last in self.upper_runs])
         return len(lengths) > 1 and bool(
             lengths[lengths < MIN_STEPS_IF_NO_STALL].sum() > lengths.sum() / 2
         )
@@ -84,7 +84,7 @@ class Course:
     @property
     def mean_delay(self) -> float:
         """The mean delay of the rows in runs, in the unit of the series."""
-        return float(self.delay[self.is_upper].mean())
+        return float(self.delays[self.is_upper].mean())
 
 
 def mark_runs(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
@@ -121,14 +121,14 @@ def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False)
         course_of_several = _fit_two_levels(
             residuals, best_course.is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL
         )
-        best_course = course_of_several if len(course_of_several.runs) > 1 else best_course
+        best_course = course_of_several if len(course_of_several.upper_runs) > 1 else best_course
     is_upper = _find_upper_rows(residuals)
     if is_upper.all() or not is_upper.any():
         return best_course
     # Where a rank is on and off for about as long, no window shows both levels.
     on_and_off = _fit_two_levels(residuals, is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
     is_cheaper = (
-        len(on_and_off.runs) > 1
+        len(on_and_off.upper_runs) > 1
         and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * best_course.cost
     )
     return on_and_off if is_cheaper else best_course
@@ -321,4 +321,4 @@ def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
 
 def _measure_deviation_from(residuals: Floats, fitted: Course) -> float:
     edges = block_edges(len(residuals))
-    return float(np.abs(block_medians((residuals - fitted.delay)[:, None], edges)).sum())
+    return float(np.abs(block_medians((residuals - fitted.delays)[:, None], edges)).sum())

@@ -36,7 +36,7 @@ class CostModel:
 
     latency_ns: float
     ns_per_byte: float
-    latency_interval: tuple[float, float]
+    latency_interval_ns: tuple[float, float]
     ns_per_byte_interval: tuple[float, float]
     relative_error: float
     smallest_bytes: int
@@ -69,7 +69,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
     return CostModel(
         latency_ns=float(latency_ns),
         ns_per_byte=float(ns_per_byte),
-        latency_interval=_quantile_interval(float(latency_ns), sampled_latencies),
+        latency_interval_ns=_quantile_interval(float(latency_ns), sampled_latencies),
         ns_per_byte_interval=_quantile_interval(float(ns_per_byte), sampled_slopes),
         relative_error=float(np.median(errors_ns / np.maximum(medians_ns, 1))),
         smallest_bytes=int(nbytes.min()),

@@ -84,29 +84,29 @@ MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [p
 class Windows(NamedTuple):
     """Windows of steps, `first_rows` to `last_rows` (rows, [window]), and what is measured in each.
 
-    All else is [window, rank]; all but `p_value` are shares of a step.
+    All else is [window, rank]; all but `p_values` are shares of a step.
     """
 
     first_rows: Ints
     last_rows: Ints
-    residual: Floats  # mean residual of the rank, beyond what it is compared with
-    delayed_level: Floats  # halfway from that to the rank's mean: a step above it is delayed
-    standard_error: Floats  # standard error of the residual by chance
-    p_value: Floats
+    residuals: Floats  # mean residual of the rank, beyond what it is compared with
+    delayed_levels: Floats  # halfway from that to the rank's mean: a step above it is delayed
+    standard_errors: Floats  # standard error of the residual by chance
+    p_values: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The least likely window of every rank, `first_row` to `last_row` (rows); all [rank].
+    """The least likely window of every rank, `first_rows` to `last_rows` (rows); all [rank].
 
-    `residual` is the mean residual in it, `standard_error` that of it by chance; shares of a step.
+    `residuals` are means in it, `standard_errors` those of it by chance; shares of a step.
     """
 
-    p_value: Floats
-    residual: Floats
-    standard_error: Floats
-    first_row: Ints
-    last_row: Ints
+    p_values: Floats
+    residuals: Floats
+    standard_errors: Floats
+    first_rows: Ints
+    last_rows: Ints
 
 
 def measure_peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
@@ -149,11 +149,11 @@ def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
     window_rows, p_values = zip(*rows_and_p_values, strict=True)
     rows = np.array(window_rows)
     return Scan(
-        p_value=np.array(p_values),
-        residual=windows.residual[rows, ranks],
-        standard_error=windows.standard_error[rows, ranks],
-        first_row=windows.first_rows[rows],
-        last_row=windows.last_rows[rows],
+        p_values=np.array(p_values),
+        residuals=windows.residuals[rows, ranks],
+        standard_errors=windows.standard_errors[rows, ranks],
+        first_rows=windows.first_rows[rows],
+        last_rows=windows.last_rows[rows],
     )
 
 
@@ -287,7 +287,7 @@ class _Steps:
 
 def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return the row and the p-value of a rank's least likely window, by its blocks and its steps."""
-    p = windows.p_value[:, rank]
+    p = windows.p_values[:, rank]
     if p.min() >= MAX_P_VALUE_OF_WINDOW:
         return np.argmin(p), 1.0
     by_p_value = np.argsort(p, kind="stable")
@@ -297,7 +297,7 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
             break
         first_step, last_step = int(windows.first_rows[row]), int(windows.last_rows[row])
         sign_p = _find_sign_probability(
-            steps, rank, slice(first_step, last_step + 1), windows.delayed_level[row, rank]
+            steps, rank, slice(first_step, last_step + 1), windows.delayed_levels[row, rank]
         )
         tried_windows = 2 * len(steps.residuals) / (last_step + 1 - first_step)
         combined_p = max(float(p[row]), sign_p * tried_windows)
@@ -358,8 +358,8 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
     """Return p-value, effect (share of a step), first and last row where the second rank is latest."""
     whole_run = (0, len(difference) - 1)
     fitted_course = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
-    residual = _clip_spikes(difference - fitted_course.delay)
-    difference = fitted_course.delay + residual
+    residual = _clip_spikes(difference - fitted_course.delays)
+    difference = fitted_course.delays + residual
     steps_of_block = max(_find_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
     first_blocks, last_blocks = _list_windows_of_pair(
         len(difference) // steps_of_block, -(-min_window_of_pair(len(difference)) // steps_of_block)

@@ -196,7 +196,7 @@ def _name_ranks(facts: Facts, category: str) -> str:
 
 def describe_share(facts: Facts, cause: str, share: float) -> str:
     """Describe in a sentence how much of each step a share of ranks x job time is."""
-    steps = max(len(facts.phases.steps), 1)
+    steps = max(len(facts.phases.step_numbers), 1)
     step_ns = job_ns(facts.trace) / steps
     return (
         f"{fmt.capital(cause)}: {fmt.duration(share * step_ns)} of each step of "

@@ -216,17 +216,17 @@ def _find_unknown_time(
 def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
     """Return headline, why and action for a `share` of the time in code that no span covers."""
     phases = facts.phases
-    gap = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
-    where = f", {fmt.percent(gap.share)} of it {gap.text}" if gap else ""
+    gap = find_gap(phases, tuple(phases.pieces.ranks), (), phases.step_numbers)
+    where = f", {fmt.percent(gap.share)} of it {gap.location_text}" if gap else ""
     code = sampled_code.find_in_phase(
-        facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
+        facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.step_numbers, extra_ns=0.0
     )
     sentences = [describe_share(facts, "Code that no span covers", share)]
     if ledger.unexplained >= MOST_UNEXPLAINED:
         sentences.append(_describe_unexplained(ledger, describe_awaited_rank(facts, ledger)))
     if code:
-        sentences.append(f"Most samples there: {path_text(code.path)}.")
-    gap_text = gap.text if gap else "of all ranks"
+        sentences.append(f"Most samples there: {path_text(code.call_path)}.")
+    gap_text = gap.location_text if gap else "of all ranks"
     return (
         f"INCONCLUSIVE: {fmt.percent(share)} of the time is uninstrumented{where}",
         " ".join(sentences),

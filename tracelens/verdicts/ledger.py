@@ -252,7 +252,7 @@ def _measure_ns_beyond_peers(
 
 def _sum_work_ns(fix: Fix | None) -> float:
     """Sum the work of all ranks and steps that a fix takes away, ns."""
-    changes = fix.changes if isinstance(fix, WorkFix) else ()
+    changes = fix.phases_and_effects_ns if isinstance(fix, WorkFix) else ()
     return sum(float(work_ns.sum()) for _, work_ns in changes)
 
 
@@ -287,7 +287,7 @@ def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
 
 def _make_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
     waited_ns = phases.sum_by_step(phases.sum_ns_by_window(category)).astype(np.float64)
-    return Waits(tuple(ranks), alone, phases.steps, waited_ns)
+    return Waits(tuple(ranks), alone, phases.step_numbers, waited_ns)
 
 
 def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:

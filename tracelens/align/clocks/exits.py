@@ -73,7 +73,7 @@ def fit_exits(exits_ns: Floats) -> list[Correction] | None:
         more_lines = _fit_lines(synchronised)
         aligned_ns = np.stack(
             [
-                clock_exits_ns - line.evaluate(clock_exits_ns)
+                clock_exits_ns - line.evaluate_ns(clock_exits_ns)
                 for clock_exits_ns, line in zip(aligned_ns.T, more_lines, strict=True)
             ],
             axis=1,
@@ -188,15 +188,17 @@ def _correct_to_first(lines: list[Line], residuals: list[Correction], clock: int
     line, first_line = lines[clock], lines[0]
     residual, first_residual = residuals[clock], residuals[0]
     knots_ns = np.unique(np.concatenate([residual.knot_times_ns, first_residual.knot_times_ns]))
-    beyond_first_ns = residual.evaluate(knots_ns) - first_residual.evaluate(knots_ns)
-    times_ns = (knots_ns + line.intercept) / (1 - line.slope)
-    total_ns = line.evaluate(times_ns) + beyond_first_ns - first_line.evaluate(times_ns)
+    beyond_first_ns = residual.evaluate_ns(knots_ns) - first_residual.evaluate_ns(knots_ns)
+    times_ns = (knots_ns + line.intercept_ns) / (1 - line.slope)
+    total_ns = line.evaluate_ns(times_ns) + beyond_first_ns - first_line.evaluate_ns(times_ns)
     total_ns = total_ns / (1 - first_line.slope) if clock else np.zeros_like(times_ns)
     jumps = tuple(
-        ((time_ns + line.intercept) / (1 - line.slope), height_ns)
-        for time_ns, height_ns in residual.jumps
+        ((time_ns + line.intercept_ns) / (1 - line.slope), height_ns)
+        for time_ns, height_ns in residual.jump_times_and_heights_ns
     )
-    return replace(residual, knot_times_ns=times_ns, knot_values_ns=total_ns, jumps=jumps)
+    return replace(
+        residual, knot_times_ns=times_ns, knot_values_ns=total_ns, jump_times_and_heights_ns=jumps
+    )
 
 
 def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
@@ -241,17 +243,17 @@ def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction |
     jump_ns = (times_ns[first_after - 1] + times_ns[first_after]) / 2
     knots_ns = np.array([-FAR_NS, jump_ns - 0.5, jump_ns + 0.5, FAR_NS])  # within a nanosecond
     values_ns = np.concatenate(
-        [line_before.evaluate(knots_ns[:2]), line_after.evaluate(knots_ns[2:])]
+        [line_before.evaluate_ns(knots_ns[:2]), line_after.evaluate_ns(knots_ns[2:])]
     )
     height_ns = float(values_ns[2] - values_ns[1])
     distances_ns = [
-        leads_ns[side] - line.evaluate(times_ns[side])
+        leads_ns[side] - line.evaluate_ns(times_ns[side])
         for side, line in zip(sides, (line_before, line_after), strict=True)
     ]
     scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
     if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):
         return None
-    return Correction(knots_ns, values_ns, jumps=((float(jump_ns), height_ns),))
+    return Correction(knots_ns, values_ns, jump_times_and_heights_ns=((float(jump_ns), height_ns),))
 
 
 def _fit_side(times_ns: Floats, leads_ns: Floats) -> Line:
@@ -316,9 +318,13 @@ def map_by_exits(trace: Trace, processes: pl.DataFrame) -> dict[int, ClockMap]:
     lag_errors_ns = measure_lags(
         common_exits.since_entry_ns, common_exits.sizes_bytes
     ).bound_errors()
-    jumps_only = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
+    jumps_only = Correction(
+        np.zeros(1), np.zeros(1), jump_times_and_heights_ns=corrections[0].jump_times_and_heights_ns
+    )
     first_map = ClockMap(
-        bases_ns[0], bases_ns[0], correction=jumps_only if jumps_only.jumps else None
+        bases_ns[0],
+        bases_ns[0],
+        correction=jumps_only if jumps_only.jump_times_and_heights_ns else None,
     )
     maps = {common_exits.clocks[0]: first_map}
     fits = zip(common_exits.clocks, bases_ns, corrections, lag_errors_ns, strict=True)
@@ -354,9 +360,9 @@ class _CommonExits(NamedTuple):
 
 
 class _Exits(NamedTuple):
-    """The full calls of a communicator by clock, all [call, clock]; `is_there`: the clock took part."""
+    """The full calls of a communicator by clock, all [call, clock]; not every clock takes part."""
 
-    is_there: Flags
+    takes_part: Flags
     exit_ns: Ints  # the median of a clock's processes, rounded down
     fraction_ns: Floats  # what was rounded off
     entry_ns: Ints  # the last one of a clock's processes
@@ -374,7 +380,7 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
     for status in ("closed", "estimated"):  # calls matched by their order scatter, but still tell
         status_code = STATUSES.index(status)
         all_exits = [_read_exits(grid, clock_of, clock_count, status_code) for grid in trace.calls]
-        all_exits = [exits for exits in all_exits if exits.is_there.any()]
+        all_exits = [exits for exits in all_exits if exits.takes_part.any()]
         if all_exits:
             break
     members = _find_widest(all_exits)
@@ -382,7 +388,7 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
         return None
     columns = to_slice(np.array(members))
     common_calls = [
-        to_slice(np.flatnonzero(exits.is_there[:, columns].all(axis=1))) for exits in all_exits
+        to_slice(np.flatnonzero(exits.takes_part[:, columns].all(axis=1))) for exits in all_exits
     ]
     exit_ns, fraction_ns, entry_ns, nbytes = (
         np.concatenate(
@@ -406,14 +412,14 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
 
 def _find_widest(grids: list[_Exits]) -> list[int]:
     """Return the clocks of the collective that most clocks took part in; of several the first."""
-    widest = [grid.is_there[int(grid.is_there.sum(axis=1).argmax())] for grid in grids]
+    widest = [grid.takes_part[int(grid.takes_part.sum(axis=1).argmax())] for grid in grids]
     return np.flatnonzero(max(widest, key=np.count_nonzero)).tolist() if widest else []
 
 
 def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
     """Return the exits of a communicator's full calls that have a status (number in `STATUSES`)."""
-    full_calls = grid.take_calls(np.flatnonzero(grid.is_full))
-    shape = (full_calls.height, clock_count)
+    full_calls = grid.take_calls(np.flatnonzero(grid.is_synchronised))
+    shape = (full_calls.call_count, clock_count)
     is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
     exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
     column_clocks = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])

@@ -21,17 +21,17 @@ FAR_NS: Final = 1e16  # beyond any run, from its start
 class Line:
     """``intercept + slope * t``: nanoseconds over times in nanoseconds."""
 
-    intercept: float = 0.0
+    intercept_ns: float = 0.0
     slope: float = 0.0
 
-    def evaluate(self, times_ns: Floats) -> Floats:
+    def evaluate_ns(self, times_ns: Floats) -> Floats:
         """Return the line's values at some times."""
-        return self.intercept + self.slope * times_ns
+        return self.intercept_ns + self.slope * times_ns
 
     def then_corrected_by(self, second: Line) -> Line:
         """Return the line whose correction equals that of this one followed by that of `second`."""
         return Line(
-            self.intercept + second.intercept - second.slope * self.intercept,
+            self.intercept_ns + second.intercept_ns - second.slope * self.intercept_ns,
             self.slope + second.slope - second.slope * self.slope,
         )
 

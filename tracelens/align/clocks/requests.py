@@ -150,12 +150,12 @@ def _find_windows(
         drift_ns = np.rint(np.abs(returned_ns - arrived_ns) * PLAUSIBLE_DRIFT).astype(np.int64)
         if worker == clock:
             times_ns = sent_ns
-            low_ns = peer_map.to_common(returned_ns) - answered_ns
-            high_ns = peer_map.to_common(arrived_ns) - sent_ns
+            low_ns = peer_map.to_common_ns(returned_ns) - answered_ns
+            high_ns = peer_map.to_common_ns(arrived_ns) - sent_ns
         else:
             times_ns = arrived_ns
-            low_ns = peer_map.to_common(sent_ns) - arrived_ns
-            high_ns = peer_map.to_common(answered_ns) - returned_ns
+            low_ns = peer_map.to_common_ns(sent_ns) - arrived_ns
+            high_ns = peer_map.to_common_ns(answered_ns) - returned_ns
         uncertainty_ns = peer_map.uncertainty_ns + drift_ns
         yield _Windows(replied, times_ns, low_ns - uncertainty_ns, high_ns + uncertainty_ns)
 
@@ -209,6 +209,6 @@ def _measure_early(
     if replied:
         directions.append(("returned", server_map, "answered", worker_map))
     for begin_column, sender_map, end_column, receiver_map in directions:
-        sent_ns = sender_map.to_common(rows[begin_column].to_numpy())
-        arrived_ns = receiver_map.to_common(rows[end_column].to_numpy())
+        sent_ns = sender_map.to_common_ns(rows[begin_column].to_numpy())
+        arrived_ns = receiver_map.to_common_ns(rows[end_column].to_numpy())
         yield sent_ns - arrived_ns - uncertainty_ns

@@ -353,7 +353,7 @@ def _report_cut_off(
         ordered = other_processes.sort("role", "rank", descending=[True, False])
         names = [name_process(other) for other in ordered.iter_rows(named=True)]
         consequences.append(f"{list_some(names)} ended after it")
-    if trace.choice.ranks is not None:
+    if trace.choice.rank_ranges is not None:
         consequences.append("ranks that were left out may have ended before it")
     may_run_on = process["file"].endswith(SEGMENTS_SUFFIX)
     return [

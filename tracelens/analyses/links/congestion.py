@@ -73,7 +73,7 @@ class _SlowSteps:
     `episode_rows` are the first and last row of each episode; the error is that of the usual time.
     """
 
-    is_inside: Flags
+    is_slow_step: Flags
     time_ratio: float
     episode_rows: tuple[tuple[int, int], ...]
     relative_error: float
@@ -89,13 +89,14 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
     ratios = _measure_ratios(by_communicator, steps, slow) if slow else {}
     if slow is None or not ratios or _compute_slows_down(facts.phases, steps, slow):
         return []
-    slow_steps, margin = steps[slow.is_inside], TWO_SIDED * slow.relative_error
+    slow_steps, margin = steps[slow.is_slow_step], TWO_SIDED * slow.relative_error
     price = _price_usual(facts.replay, calls, slow_steps, ratios)
-    saving = float(price.saved_ns.sum()) / run_ns
+    saving = float(price.saved_ns_by_step.sum()) / run_ns
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
     low_saving, high_saving = (
-        float(_price_usual(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / run_ns
+        float(_price_usual(facts.replay, calls, slow_steps, ratios, usual).saved_ns_by_step.sum())
+        / run_ns
         for usual in (1 + margin, 1 - margin)
     )
     ranks = _list_some_ranks(facts.trace, ratios)
@@ -170,10 +171,13 @@ def _measure_ratios(
         ratio = np.full(len(steps), np.nan)
         ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual_ns"]
         usual_ratio, slow_ratio = (
-            float(medians(ratio[is_chosen], 0)) for is_chosen in (~slow.is_inside, slow.is_inside)
+            float(medians(ratio[is_chosen], 0))
+            for is_chosen in (~slow.is_slow_step, slow.is_slow_step)
         )
         if slow_ratio >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual_ratio:
-            ratios[str(communicator)] = np.nan_to_num(ratio[slow.is_inside] / usual_ratio, nan=1.0)
+            ratios[str(communicator)] = np.nan_to_num(
+                ratio[slow.is_slow_step] / usual_ratio, nan=1.0
+            )
     return ratios
 
 
@@ -222,7 +226,7 @@ def _find_episodes(ratio: Floats) -> _SlowSteps | None:
     independent_steps = is_outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
     relative_deviation = measure_deviation(ratio[is_outside] - usual_ratio) / usual_ratio
     return _SlowSteps(
-        is_inside=is_inside,
+        is_slow_step=is_inside,
         time_ratio=slow_ratio / usual_ratio,
         episode_rows=episode_rows,
         relative_error=float(relative_deviation / np.sqrt(independent_steps)),
@@ -268,11 +272,13 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
 
 def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
     """Return True if computation slows down in the slow ones of some steps (numbers)."""
-    compute_times = phases.pieces.windows.select("step", ns=phases.sum_ns_by_window(*USEFUL_KINDS))
+    compute_times = phases.pieces.step_windows.select(
+        "step", ns=phases.sum_ns_by_window(*USEFUL_KINDS)
+    )
     by_step = compute_times.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
     slow_ns, usual_ns = (
         by_step.filter(pl.col("step").is_in(steps[is_chosen]))["ns"].to_numpy()
-        for is_chosen in (slow.is_inside, ~slow.is_inside)
+        for is_chosen in (slow.is_slow_step, ~slow.is_slow_step)
     )
     if not len(slow_ns) or not len(usual_ns):
         return False
@@ -282,14 +288,14 @@ def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
 
 def _list_some_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
     """Return the ranks of some communicators; none where these are all."""
-    grids = [grid for grid in trace.calls if grid.uid in communicators]
+    grids = [grid for grid in trace.calls if grid.communicator_uid in communicators]
     ranks = {rank for grid in grids for rank in grid.ranks.tolist()}
     return () if len(ranks) == trace.workers.height else tuple(sorted(ranks))
 
 
 def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
     """Describe the slow steps in words, and name their pattern."""
-    slow_steps = steps[slow.is_inside]
+    slow_steps = steps[slow.is_slow_step]
     steps_text = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
     if len(slow.episode_rows) > 1:
         return f"{len(slow_steps)} of {steps_text} (in {len(slow.episode_rows)} episodes)", "sparse"

@@ -95,7 +95,7 @@ def find_bottlenecks(
     Fewer messages are advised instead of bandwidth where they save more. `bounds` are by a shard's
     column; shards (numbers) that are `explained` by the bytes they hold are left out.
     """
-    if len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_SERVERS:
+    if len(exchange.exposed_wait_ns) < MIN_STEPS_TO_JUDGE_SERVERS:
         findings: list[Finding] = []
     else:
         findings = _report_bounds(exchange, bounds, explained) or _report_gains(exchange, explained)
@@ -117,7 +117,7 @@ def _report_bounds(
     for kind in _KINDS:
         columns = [column for column, bound in bounds.items() if bound == kind]
         unexplained_columns = [
-            column for column in columns if exchange.shards[column] not in explained
+            column for column in columns if exchange.shard_ranks[column] not in explained
         ]
         slow_findings = (
             [] if kind == "incast" else _report_slower(exchange, unexplained_columns, kind)
@@ -139,9 +139,9 @@ def _report_bounds(
 
 def _report_gains(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
     """Report slow shards, or what would help most, where pushes are too far apart to fill a window."""
-    all_columns = list(range(len(exchange.shards)))
+    all_columns = list(range(len(exchange.shard_ranks)))
     unexplained_columns = [
-        column for column in all_columns if exchange.shards[column] not in explained
+        column for column in all_columns if exchange.shard_ranks[column] not in explained
     ]
     slow_findings = [
         finding
@@ -175,8 +175,8 @@ def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPr
     Where all messages have about one size, all that links take counts as for bytes.
     """
     device, replay = _DEVICES[kind], exchange.replay
-    if len(columns) < len(exchange.shards):
-        edits = (f"shard:{exchange.shards[column]},{device}*2" for column in columns)
+    if len(columns) < len(exchange.shard_ranks):
+        edits = (f"shard:{exchange.shard_ranks[column]},{device}*2" for column in columns)
         return price_edits(replay, *edits)
     if kind == "network":
         price = price_edits(replay, "bandwidth*2")
@@ -243,7 +243,7 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
 
 def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
     """Report those of some shards (columns) whose device takes longer per byte than the others'."""
-    if len(exchange.shards) < 2 or exchange.moved_bytes is None or not columns:
+    if len(exchange.shard_ranks) < 2 or exchange.moved_bytes is None or not columns:
         return []
     if np.isnan(_measure_busy_share(exchange, columns, kind)):
         return []
@@ -267,8 +267,10 @@ def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[
     slowest = max(sorted(slowdowns), key=slowdowns.__getitem__)
     slowdown, pattern = slowdowns[slowest], patterns[slowest]
     busy_share = _measure_busy_share(exchange, slow_columns, kind)
-    edits = [f"shard:{exchange.shards[column]},{_DEVICES[kind]}=median" for column in slow_columns]
-    lost = None if pattern == "persistent" else (exchange.steps, lost_ns)
+    edits = [
+        f"shard:{exchange.shard_ranks[column]},{_DEVICES[kind]}=median" for column in slow_columns
+    ]
+    lost = None if pattern == "persistent" else (exchange.step_numbers, lost_ns)
     fields = _describe_busy(exchange, slow_columns, kind, busy_share)
     return _report(
         exchange,
@@ -380,7 +382,7 @@ def _report(
         fields if is_priced else {**fields, "refusal": price.refusal},
         case=case if is_priced else f"{case} not priced".lstrip(),
         category="fault" if is_fault else "opportunity",
-        shards=tuple(exchange.shards[column] for column in columns),
+        shards=tuple(exchange.shard_ranks[column] for column in columns),
         hosts=exchange.list_hosts(columns),
         phase="ps",
         pattern=pattern,
@@ -394,6 +396,6 @@ def _report(
 
 
 def _name_shards(exchange: Exchange, columns: list[int]) -> str:
-    if len(columns) == len(exchange.shards) > 1:
+    if len(columns) == len(exchange.shard_ranks) > 1:
         return "Both PS shards" if len(columns) == 2 else f"All {len(columns)} PS shards"
-    return fmt.listing("PS shard", [exchange.shards[column] for column in columns])
+    return fmt.listing("PS shard", [exchange.shard_ranks[column] for column in columns])

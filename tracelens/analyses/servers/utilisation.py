@@ -51,20 +51,20 @@ class Exchange:
     """How long shards worked, [step, shard], and for how long the mean worker waited for them, [step].
 
     Processors work for `cpu_ns`, links for `link_ns`, of these `receiving_ns` for pushes; windows last
-    from the first to the last of such work. `exposed_ns` is what workers waited. `moved_bytes`, [shard],
+    from the first to the last of such work. Workers waited `exposed_wait_ns`. `moved_bytes`, [shard],
     are those of all workers, None where requests do not say. A goodput is None where the link received
     too little. The `replay` of the run prices changes of shards.
     """
 
-    shards: tuple[int, ...]
-    hosts: tuple[str, ...]
-    steps: Ints
+    shard_ranks: tuple[int, ...]
+    host_of_shard: tuple[str, ...]
+    step_numbers: Ints
     cpu_ns: Floats
     link_ns: Floats
     receiving_ns: Floats
     push_window_ns: Floats
     pull_window_ns: Floats
-    exposed_ns: Floats
+    exposed_wait_ns: Floats
     moved_bytes: Floats | None
     job_ns: float
     goodput_of_shard: tuple[Goodput | None, ...]
@@ -84,7 +84,7 @@ class Exchange:
         """Put sums, a row per shard and step, into matrices; `loads` has a row a shard."""
         worker_counts = phases.sum_by_step(phases.window_has_time)  # [step]
         has_workers = worker_counts > 0
-        steps, shards, nbytes = phases.steps[has_workers], loads["shard"], loads["bytes"]
+        steps, shards, nbytes = phases.step_numbers[has_workers], loads["shard"], loads["bytes"]
         known_sums = sums.filter(pl.col("step").is_in(steps))
         row = np.searchsorted(steps, known_sums["step"])
         column = shards.search_sorted(known_sums["shard"])
@@ -93,10 +93,10 @@ class Exchange:
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
         exposed_ns = phases.sum_by_step(phases.sum_ns_by_window("ps_queue", "transfer"))
         return cls(
-            shards=tuple(shards.to_list()),
-            hosts=tuple(loads["host"].fill_null("").to_list()),
-            steps=steps,
-            exposed_ns=exposed_ns[has_workers] / worker_counts[has_workers],
+            shard_ranks=tuple(shards.to_list()),
+            host_of_shard=tuple(loads["host"].fill_null("").to_list()),
+            step_numbers=steps,
+            exposed_wait_ns=exposed_ns[has_workers] / worker_counts[has_workers],
             moved_bytes=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
             goodput_of_shard=tuple(map(goodput_by_shard.get, shards)),
@@ -106,7 +106,7 @@ class Exchange:
 
     def list_hosts(self, columns: list[int]) -> tuple[str, ...]:
         """Return the machines of some shards, by their columns, each once."""
-        return tuple(dict.fromkeys(self.hosts[column] for column in columns))
+        return tuple(dict.fromkeys(self.host_of_shard[column] for column in columns))
 
     @property
     def has_receives(self) -> Flags:

@@ -69,15 +69,15 @@ _GROWING: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Slowdown:
-    """Rows in which every rank computes longer, by `extra_share` of a step on average.
+    """Rows in which every rank computes longer, by `extra_share_of_step` of a step on average.
 
     `less_share`, [row], of their computation goes away with it, with a relative error; `is_drift`: it
     grows from step to step.
     """
 
-    rows: Indices
+    slow_rows: Indices
     less_share: Floats
-    extra_share: float
+    extra_share_of_step: float
     relative_error: float
     is_drift: bool = False
 
@@ -235,11 +235,11 @@ def _price_speed(
 ) -> WorkPrice:
     """Price that all ranks compute by a share (0 to 1) less in each slow row, [slow row]."""
     less_ns = np.zeros(times.total_compute_ns.shape)
-    computed_ns = np.nan_to_num(_sum_computation(times)[slow.rows], nan=0.0)
-    less_ns[slow.rows] = np.clip(less_share, 0.0, 1.0)[:, None] * computed_ns
-    phases = tuple(times.phases[row] for row in _find_computed_phases(times))
+    computed_ns = np.nan_to_num(_sum_computation(times)[slow.slow_rows], nan=0.0)
+    less_ns[slow.slow_rows] = np.clip(less_share, 0.0, 1.0)[:, None] * computed_ns
+    phases = tuple(times.phase_names[row] for row in _find_computed_phases(times))
     return price_less_work(
-        replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total_compute_ns
+        replay, WorkFix(times.step_numbers, ((phases, less_ns),)), job_ns, times.total_compute_ns
     )
 
 
@@ -250,15 +250,15 @@ def _sum_computation(times: ComputeTime) -> Floats:
 
 def _find_computed_phases(times: ComputeTime) -> list[int]:
     """Return the rows of phases that compute; all, where a program such as plain MPI has none."""
-    computed = [row for row, phase in enumerate(times.phases) if phase in COMPUTED]
-    return computed or list(range(len(times.phases)))
+    computed = [row for row, phase in enumerate(times.phase_names) if phase in COMPUTED]
+    return computed or list(range(len(times.phase_names)))
 
 
 def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
     """Return True if a finding is about most steps of a slowdown."""
     if finding.steps is None:
         return False
-    first, last = times.steps[slowdown.rows[[0, -1]]].tolist()
+    first, last = times.step_numbers[slowdown.slow_rows[[0, -1]]].tolist()
     steps_of_both = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
     return bool(steps_of_both >= MIN_OVERLAP_OF_ONE_SLOWDOWN * (last - first + 1))
 
@@ -266,19 +266,21 @@ def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
 def _name_grown_phase(times: ComputeTime, slowdown: Slowdown) -> str:
     """Name the phase that grew most on the rank with the least of it."""
     least_ns = np.nan_to_num(np.fmin.reduce(times.compute_ns, axis=2), nan=0.0)
-    is_slow = np.zeros(len(times.steps), np.bool_)
-    is_slow[slowdown.rows[len(slowdown.rows) // 2 if slowdown.is_drift else 0 :]] = True
+    is_slow = np.zeros(len(times.step_numbers), np.bool_)
+    is_slow[slowdown.slow_rows[len(slowdown.slow_rows) // 2 if slowdown.is_drift else 0 :]] = True
     growth_ns = np.median(least_ns[:, is_slow], axis=1) - np.median(least_ns[:, ~is_slow], axis=1)
-    return times.phases[int(np.argmax(growth_ns))]
+    return times.phase_names[int(np.argmax(growth_ns))]
 
 
 def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding:
     """Report that all ranks are slower at the same time, at first, or as the run goes on."""
-    rows, phase = slowdown.rows, _name_grown_phase(times, slowdown)
-    first_step, last_step = times.steps[rows[[0, -1]]].tolist()
-    lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.steps)
+    rows, phase = slowdown.slow_rows, _name_grown_phase(times, slowdown)
+    first_step, last_step = times.step_numbers[rows[[0, -1]]].tolist()
+    lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.step_numbers)
     pattern: Pattern = "persistent" if lasts else "transient"
-    warms_up = not slowdown.is_drift and is_warm_up(int(rows[0]), int(rows[-1]), len(times.steps))
+    warms_up = not slowdown.is_drift and is_warm_up(
+        int(rows[0]), int(rows[-1]), len(times.step_numbers)
+    )
     when_text, cause = _GROWING if slowdown.is_drift else _WARMING if warms_up else _SLOWER
     return Finding.of(
         "slow_all",
@@ -286,8 +288,8 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
             "ranks": fmt.all_ranks(len(times.ranks)),
             "when": when_text,
             "steps": fmt.steps(first_step, last_step),
-            "extra": fmt.duration(slowdown.extra_share * times.typical_step_ns),
-            "share": fmt.percent(slowdown.extra_share),
+            "extra": fmt.duration(slowdown.extra_share_of_step * times.typical_step_ns),
+            "share": fmt.percent(slowdown.extra_share_of_step),
             "step": fmt.duration(times.typical_step_ns),
             "phase": fmt.phase(phase),
             "cause": cause,
@@ -302,7 +304,7 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
         pattern="drifting" if slowdown.is_drift else pattern,
         steps=(first_step, last_step),
         evidence={
-            "extra_ns": round(slowdown.extra_share * times.typical_step_ns),
-            "share_of_step": slowdown.extra_share,
+            "extra_ns": round(slowdown.extra_share_of_step * times.typical_step_ns),
+            "share_of_step": slowdown.extra_share_of_step,
         },
     )

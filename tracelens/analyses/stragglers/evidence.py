@@ -58,15 +58,15 @@ LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 class Evidence:
     """Settled steps in which a rank (column) is late, and how likely chance explains them.
 
-    `settled_indices` are indices among the settled rows. `series` is the phase (index of
-    `ComputeTime.phases`), or one more for all phases together; `relative_error` is the delay's standard
-    error as a share of it; `is_of_stalls`: the steps are single ones.
+    `settled_indices` are indices among the settled rows. `series_index` is the phase, an index of
+    `ComputeTime.phase_names`, or one more for all phases together; `relative_error` is the delay's
+    standard error as a share of it; `is_of_stalls`: the steps are single ones.
     """
 
-    column: int
+    rank_column: int
     settled_indices: Indices
     p_value: float
-    series: int = 0
+    series_index: int = 0
     relative_error: float = 0.0
     is_of_stalls: bool = False
 
@@ -79,7 +79,7 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
     max_p_value = MAX_P_VALUE_OF_STALLS / 2 / len(residuals)
     is_active = residuals[-1] != 0
     stall_evidence = [
-        replace(item, series=series)
+        replace(item, series_index=series)
         for series, residual in enumerate(residuals)
         for item in find_stalls(residual, steps, max_p_value, is_active)
     ]
@@ -92,14 +92,14 @@ def _find_windows(residuals: list[Floats]) -> list[Evidence]:
     scans, p_values, is_late = judge(residuals)  # flags and p-values are [series, rank]
     return [
         Evidence(
-            column=int(column),
+            rank_column=int(column),
             settled_indices=np.arange(
-                scans[series].first_row[column], scans[series].last_row[column] + 1
+                scans[series].first_rows[column], scans[series].last_rows[column] + 1
             ),
             p_value=float(p_values[series, column]),
-            series=int(series),
+            series_index=int(series),
             relative_error=float(
-                scans[series].standard_error[column] / scans[series].residual[column]
+                scans[series].standard_errors[column] / scans[series].residuals[column]
             ),
         )
         for series, column in np.argwhere(is_late)
@@ -142,8 +142,8 @@ def _judge_by_peers(
     # How many searches a p-value is one of: half of the chance is for the last series, all phases.
     phase_count = len(scans) - 1
     search_counts = np.array([[2.0 * phase_count]] * phase_count + [[2.0 if phase_count else 1.0]])
-    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * search_counts, 1.0)
-    mean_delays = np.stack([scan.residual for scan in scans])
+    p_values = np.minimum(np.stack([scan.p_values for scan in scans]) * search_counts, 1.0)
+    mean_delays = np.stack([scan.residuals for scan in scans])
     is_large = mean_delays >= window_scan.choose_min_effect(mean_delays.shape[1])
     least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)  # [rank]
     is_late = window_scan.find_discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
@@ -154,8 +154,8 @@ def _judge_by_peers(
 def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks, as `_judge_many_ranks` does more."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
-    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * len(scans), 1.0)
-    is_large = np.stack([scan.residual for scan in scans]) >= window_scan.choose_min_effect(2)
+    p_values = np.minimum(np.stack([scan.p_values for scan in scans]) * len(scans), 1.0)
+    is_large = np.stack([scan.residuals for scan in scans]) >= window_scan.choose_min_effect(2)
     return scans, p_values, (p_values < MAX_P_VALUE_OF_PAIR) & is_large
 
 
@@ -175,8 +175,8 @@ def find_stalls(
     least_likely_by_column: dict[int, Evidence] = {}
     while (is_stalled := residuals > length_of_stall).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
         for item in _judge_stalls(is_stalled, steps, max_p_value, length_of_stall):
-            if item.p_value < least_likely_by_column.setdefault(item.column, item).p_value:
-                least_likely_by_column[item.column] = item
+            if item.p_value < least_likely_by_column.setdefault(item.rank_column, item).p_value:
+                least_likely_by_column[item.rank_column] = item
         length_of_stall *= 2
     return [
         item for _, item in sorted(least_likely_by_column.items()) if item.p_value < max_p_value

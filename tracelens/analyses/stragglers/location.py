@@ -64,7 +64,7 @@ class Sections:
         return (), 0.0
 
     @property
-    def are_alike(self) -> bool:
+    def are_equally_slow(self) -> bool:
         """Whether all sections are slower by about the same share, as on a slow device."""
         usual_shares = self.table["usual_ns"] / self.table["usual_ns"].sum()
         differing_share = float((self._delay_shares - usual_shares).abs().sum()) / 2
@@ -110,14 +110,14 @@ def compare_sections(
 
 @dataclass(frozen=True)
 class Gap:
-    """Time without a span, between two categories; it holds a `share` of the delay."""
+    """Time without a span, between two categories, and the share of the delay that it holds."""
 
     before: str
     after: str
     share: float
 
     @property
-    def text(self) -> str:
+    def location_text(self) -> str:
         """Where it is, in words."""
         category_before, category_after = (
             "communication" if name == "transfer" else fmt.phase(name)
@@ -130,7 +130,7 @@ class Gap:
 
 def describe_gap(gap: Gap | None, culprit: Culprit | None) -> str:
     """Report that no span covers a delay, between what it is, and how to learn more."""
-    where = f", {gap.text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_GAP else ""
+    where = f", {gap.location_text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_GAP else ""
     how = ": wrap it in a span (tl.span), or record with --sample to see the code"
     return f"No span covers it{where}{'' if culprit else how}."
 
@@ -158,15 +158,17 @@ def find_gap(
 def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
     """Yield each rank, and its time without a span in some steps, ns, [category before, after]."""
     count = len(CATEGORIES)
-    is_window_chosen = np.isin(phases.pieces.windows["step"].to_numpy(), steps)
+    is_window_chosen = np.isin(phases.pieces.step_windows["step"].to_numpy(), steps)
     for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
-        category = np.where(_IS_COMMUNICATION[pieces.category_code], TRANSFER, pieces.category_code)
+        category = np.where(
+            _IS_COMMUNICATION[pieces.category_codes], TRANSFER, pieces.category_codes
+        )
         # Neighbouring pieces of one category are one stretch.
         first_pieces = np.flatnonzero(np.diff(category, prepend=NOTHING))  # of each stretch
         begins_ns, category = pieces.bounds_ns[first_pieces], category[first_pieces]
         gaps = np.flatnonzero(category == UNINSTRUMENTED)  # indices of stretches
         gaps = gaps[(gaps > 0) & (gaps < len(first_pieces) - 1)]
-        windows = pieces.window[first_pieces[gaps]] + pieces.first_window
+        windows = pieces.window_indices[first_pieces[gaps]] + pieces.first_window
         gaps = gaps[is_window_chosen[windows]]
         category_before, category_two_before = category[gaps - 1], category[np.maximum(gaps - 2, 0)]
         # A wait for what was in flight already separates nothing.

@@ -35,7 +35,7 @@ class Costs:
         nbytes, lag_ns = self.edges.nbytes.astype(np.int64), self.edges.lag_ns.astype(np.int64)
         models = {}
         for index in range(len(self.edges.cost_lines)):
-            is_of_line = self._is_sized & (self.edges.cost_line_index == index)
+            is_of_line = self._is_sized & (self.edges.cost_line_indices == index)
             if model := fit_cost_model(nbytes[is_of_line], lag_ns[is_of_line]):
                 models[index] = model
         return models
@@ -77,9 +77,9 @@ class Costs:
         byte), is. Edges of other lines keep their lag.
         """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
-        rows = np.flatnonzero(np.isin(edges.cost_line_index, [*lines]) & (edges.nbytes > 0))
-        predicted_ns = self.predict_lags_ns(edges.cost_line_index[rows], edges.nbytes[rows])
-        latency_ns, ns_per_byte = self._line_parameters[:, edges.cost_line_index[rows]]
+        rows = np.flatnonzero(np.isin(edges.cost_line_indices, [*lines]) & (edges.nbytes > 0))
+        predicted_ns = self.predict_lags_ns(edges.cost_line_indices[rows], edges.nbytes[rows])
+        latency_ns, ns_per_byte = self._line_parameters[:, edges.cost_line_indices[rows]]
         new_ns = latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
         factors[rows] = new_ns / predicted_ns
         return factors
@@ -91,7 +91,7 @@ class Costs:
         more, it stays.
         """
         size_factors = self.compute_lag_factors(lines, nbytes)
-        predicted_ns = self.predict_lags_ns(self.edges.cost_line_index, self.edges.nbytes)
+        predicted_ns = self.predict_lags_ns(self.edges.cost_line_indices, self.edges.nbytes)
         growth_ns = np.minimum(lag_ns, predicted_ns) * np.maximum(size_factors - 1, 0.0)
         return np.asarray(lag_ns * np.minimum(size_factors, 1.0) + growth_ns)
 
@@ -111,7 +111,7 @@ class Costs:
     def explain_lack(self, *, is_network: bool) -> str:
         """Explain what is missing for a line of messages, or of servers' own work."""
         is_line_of_kind = [line.is_network == is_network for line in self.edges.cost_lines]
-        is_of_kind = np.array([*is_line_of_kind, False])[self.edges.cost_line_index]
+        is_of_kind = np.array([*is_line_of_kind, False])[self.edges.cost_line_indices]
         kind_name, sizes_bytes = _KINDS[is_network], self.edges.nbytes[is_of_kind & self._is_sized]
         if not len(sizes_bytes):
             return f"this needs {kind_name} whose bytes were recorded; this trace has none."

@@ -67,9 +67,9 @@ class Variant:
         """
         graph = self.graph
         if steps is not None:
-            is_replayed, given_effect_ns = np.isin(steps, graph.steps), effect_ns
-            effect_ns = np.zeros((len(graph.steps), graph.threads.worker_count))
-            rows = np.searchsorted(graph.steps, steps[is_replayed])
+            is_replayed, given_effect_ns = np.isin(steps, graph.step_numbers), effect_ns
+            effect_ns = np.zeros((len(graph.step_numbers), graph.threads.worker_count))
+            rows = np.searchsorted(graph.step_numbers, steps[is_replayed])
             effect_ns[rows] = given_effect_ns[is_replayed]
         work_ns = self.measure_work_ns(phases)  # [interval of a thread]
         relief_ns = np.minimum(graph.spread_over_intervals(effect_ns, work_ns), work_ns)

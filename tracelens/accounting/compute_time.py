@@ -367,7 +367,7 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
             relative_times = _divide_by_median(compute_ns[is_complete])
             if relative_amounts.std() > 0 and relative_times.std() > 0:
                 correlation = float(np.corrcoef(relative_amounts, relative_times)[0, 1])
-                explanations.append(Explanation(name, correlation**2))
+                explanations.append(Explanation(amount_name=name, variance_share=correlation**2))
     return max(explanations, key=lambda explanation: explanation.variance_share, default=None)
 
 

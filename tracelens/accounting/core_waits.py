@@ -161,13 +161,21 @@ def measure_core_wait_of_all(
         core_times.are_resolved for core_times in _read_times(trace, times.step_numbers[row_range])
     ):
         return CoreWait(
-            float(wait_share), float(wait_share_in_all), explained_share=None, delay_share_left=None
+            float(wait_share),
+            usual_wait_share=float(wait_share_in_all),
+            explained_share=None,
+            delay_share_left=None,
         )
     step_ns = float(np.median(times.step_length_ns[times.settled_rows]))
     extra_wait_ns = wait_share * (step_ns + extra_ns) - wait_share_in_all * step_ns
     explained_share = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
     delay_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)
-    return CoreWait(float(wait_share), float(wait_share_in_all), explained_share, delay_left)
+    return CoreWait(
+        float(wait_share),
+        usual_wait_share=float(wait_share_in_all),
+        explained_share=explained_share,
+        delay_share_left=delay_left,
+    )
 
 
 def is_machine_busy(core_wait_share: float) -> bool:

@@ -61,7 +61,9 @@ class DeviceTime:
         """The same as shares of the job."""
         job_ns = max(self.job_ns, 1)
         exposed_share = self.exposed_communication_ns / job_ns
-        return DeviceShares(self.compute_ns / job_ns, exposed_share, self.copies_ns / job_ns)
+        return DeviceShares(
+            compute=self.compute_ns / job_ns, exposed=exposed_share, copies=self.copies_ns / job_ns
+        )
 
     @property
     def overlapped_communication_share(self) -> float | None:

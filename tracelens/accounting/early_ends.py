@@ -75,7 +75,13 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
         dict(early_ends.select("process", "end_ns").iter_rows()),
         others_last_step - last_step,
     )
-    return EarlyEnd(ranks, last_step, others_last_step, others_begin_ns - ended_ns, joins_on)
+    return EarlyEnd(
+        ranks,
+        last_step,
+        others_last_step,
+        gap_ns=others_begin_ns - ended_ns,
+        has_joined_later_calls=joins_on,
+    )
 
 
 def _joins_on(trace: Trace, end_ns_by_process: dict[int, int], missing_steps: int) -> bool:

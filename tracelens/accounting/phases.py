@@ -294,7 +294,12 @@ def _gather(
     left_out_ns = measure_ns_after_steps(steps).to_numpy()
     spent_ns[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent_ns[UNINSTRUMENTED])
     return Phases(
-        pieces=Segments(store, tuple(first_windows), windows, span_names),
+        pieces=Segments(
+            store,
+            first_window_of_worker=tuple(first_windows),
+            step_windows=windows,
+            span_names=span_names,
+        ),
         spent_ns=spent_ns.T,
         hidden_communication_ns=hidden_ns,
         weight_updates=WeightUpdates.from_workers(processes, ranks, updates),

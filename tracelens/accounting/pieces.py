@@ -70,11 +70,11 @@ class PackedPieces:
             pieces.window_indices, np.arange(window_count + 1, dtype=np.int32)
         )
         return cls(
-            int(pieces.bounds_ns[0]),
-            lengths_ns.astype(length_type),
-            first_pieces.astype(np.int32),
-            pieces.category_codes,
-            name_code.astype(name_type),
+            first_ns=int(pieces.bounds_ns[0]),
+            lengths_ns=lengths_ns.astype(length_type),
+            first_piece_of_window=first_pieces.astype(np.int32),
+            category_codes=pieces.category_codes,
+            name_codes=name_code.astype(name_type),
         )
 
     @property
@@ -177,7 +177,15 @@ class PieceStore:
             self._file.write(array.tobytes())
         self._file.flush()
         types = tuple(array.dtype for array in arrays)
-        self._entries.append(_Stored(self._file, offset_bytes, sizes_bytes, types, pieces.first_ns))
+        self._entries.append(
+            _Stored(
+                file=self._file,
+                offset_bytes=offset_bytes,
+                sizes_bytes=sizes_bytes,
+                dtypes=types,
+                first_ns=pieces.first_ns,
+            )
+        )
 
     @cached_property
     def _file(self) -> IO[bytes]:

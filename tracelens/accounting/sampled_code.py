@@ -158,7 +158,7 @@ def find_in_phase(
         return None
     times_by_rank = _measure_times(trace, phases, [phase], steps)
     slow_times = {rank: times for rank, times in times_by_rank.items() if any(times)}
-    return _compare(trace, phases, slow_times, [], steps=steps, extra_ns=extra_ns)
+    return _compare(trace, phases, slow_times, peer_times=[], steps=steps, extra_ns=extra_ns)
 
 
 def _compare(
@@ -330,7 +330,11 @@ def find_differing_path(
             first_index,
         )
     frames = _find_lines(functions, slow, normal)
-    return Culprit(frames[first_index:], frames[:first_index], residual_ns[calls[-1]])
+    return Culprit(
+        call_path=frames[first_index:],
+        callers=frames[:first_index],
+        extra_ns_per_step=residual_ns[calls[-1]],
+    )
 
 
 def _leave_out_recorder(ns_by_stack: TimeByStack) -> dict[Stack, float]:
@@ -402,7 +406,7 @@ def _parse_frame(frame: str) -> _Frame:
     """Take apart ``function (file:line)``."""
     function, separator, location = frame.removesuffix(")").rpartition(" (")
     file, _, line = location.rpartition(":")
-    return _Frame(function, file, line) if separator else _Frame(frame, "", "")
+    return _Frame(function, file, line) if separator else _Frame(frame, file="", line="")
 
 
 def _drop_line(frame: str) -> str:

@@ -62,7 +62,12 @@ class Spans:
                 np.searchsorted(part.end_ns, start_ns, "right") for part in communication
             )
             codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
-        return Spans(self.start_ns, self.end_ns, codes, self.name_codes.astype(np.int32))
+        return Spans(
+            self.start_ns,
+            self.end_ns,
+            meaning_codes=codes,
+            name_codes=self.name_codes.astype(np.int32),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +102,14 @@ class Surroundings:
             intervals.clip(first_ns, last_ns).sort_edges() for intervals in self.interval_sets
         )
         device_work = self.device_work.clip(first_ns, last_ns).resolve_blocking(flights)
-        return Surroundings(waits, queues, flights, stops, idle_causes, device_work)
+        return Surroundings(
+            wait_intervals=waits,
+            queue_intervals=queues,
+            flight_intervals=flights,
+            stop_intervals=stops,
+            idle_cause_intervals=idle_causes,
+            device_work=device_work,
+        )
 
 
 class Pieces(NamedTuple):

@@ -62,7 +62,7 @@ def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) ->
     useful_ns = phases.sum_by_worker(phases.sum_ns_by_window(*useful))
     if any(outline.device_span_count for outline in list_outlines(trace).values()):
         return _correct_by_devices(trace, phases, is_useful, host_ns, useful_ns)
-    return SpentTime(useful_ns, _list_losses(host_ns, is_useful))
+    return SpentTime(useful_ns, lost_ns_by_category=_list_losses(host_ns, is_useful))
 
 
 def _list_losses(host_ns: Ints, is_useful: Flags) -> dict[str, int]:
@@ -109,9 +109,18 @@ def _correct_by_devices(
     whole_ns = max(len(workers) * job_ns(trace), 1)
     compute, exposed, copies, _ = (device_ns.sum(axis=1) / whole_ns).tolist()
     shares = DeviceShares(
-        compute, exposed, copies, launching_ns / whole_ns, _select_longest_gaps(gap_ns_by_span)
+        compute,
+        exposed,
+        copies,
+        launching=launching_ns / whole_ns,
+        host_before=_select_longest_gaps(gap_ns_by_span),
     )
-    return SpentTime(useful_ns, lost_ns, launching_ns, shares if workers else None)
+    return SpentTime(
+        useful_ns,
+        lost_ns_by_category=lost_ns,
+        launching_ns=launching_ns,
+        device_shares=shares if workers else None,
+    )
 
 
 def _select_longest_gaps(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:

@@ -109,7 +109,7 @@ def find_standstill(trace: Trace, *, is_interrupted: bool = False) -> Standstill
         )
     ]
     calls += _find_open_messages(trace)
-    return Standstill(tuple(calls), tuple(find_roots(calls, _count_calls(trace))))
+    return Standstill(tuple(calls), roots=tuple(find_roots(calls, _count_calls(trace))))
 
 
 def _count_calls(trace: Trace) -> Counter[int]:
@@ -238,7 +238,13 @@ def find_roots(calls: Sequence[OpenCall], call_count_by_rank: Counter[int]) -> l
     for ranks in graph.find_ends():
         awaiting_calls = tuple(call for call in calls if not ranks.isdisjoint(call.awaited_ranks))
         victims = graph.find_waiting_ranks(ranks)
-        roots.append(Root(tuple(sorted(ranks)), awaiting_calls, tuple(sorted(victims))))
+        roots.append(
+            Root(
+                ranks=tuple(sorted(ranks)),
+                calls=awaiting_calls,
+                victim_ranks=tuple(sorted(victims)),
+            )
+        )
     return sorted(roots, key=lambda root: (-len(root.victim_ranks), root.ranks))
 
 

@@ -156,7 +156,14 @@ def cut_in_numpy(window_bounds_ns: Ints, thread: Spans, around: Surroundings) ->
     window_and_category = window * len(CATEGORIES) + category
     spent_ns = _sum_exactly(window_and_category, np.diff(bounds_ns), window_count * len(CATEGORIES))
     spent_ns = spent_ns.reshape(window_count, len(CATEGORIES))
-    return Pieces(bounds_ns, window, category.astype(np.int8), name, spent_ns, hidden_ns)
+    return Pieces(
+        bounds_ns,
+        window_indices=window,
+        category_codes=category.astype(np.int8),
+        name_codes=name,
+        spent_ns=spent_ns,
+        hidden_ns=hidden_ns,
+    )
 
 
 def _find_boundaries(

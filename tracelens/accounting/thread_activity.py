@@ -109,7 +109,12 @@ class ThreadActivity:
         start_ns, end_ns = (
             columns.number_column(name).take(rows) for name in ("start_ns", "end_ns")
         )
-        return Spans(start_ns, end_ns, codes, columns.word_column("name").codes.take(rows))
+        return Spans(
+            start_ns,
+            end_ns,
+            meaning_codes=codes,
+            name_codes=columns.word_column("name").codes.take(rows),
+        )
 
 
 def read_intervals(

@@ -126,4 +126,9 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
         flights.end_ns, end_ns
     )
     rows = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
-    return _Stretches(name_code[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])
+    return _Stretches(
+        next_name_code=name_code[next_span[rows]],
+        begin_ns=begin_ns[rows],
+        call_end_ns=call_end_ns[rows],
+        end_ns=end_ns[rows],
+    )

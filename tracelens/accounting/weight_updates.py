@@ -75,9 +75,9 @@ class WorkerUpdates:
         is_open = columns.number_column("end_ns")[update_rows] == FOREVER
         update_rows = update_rows[~is_open] if is_open.any() else update_rows
         return cls(
-            _read_gaps(columns, update_rows, activity.pass_rows),
-            _read_updates(columns, update_rows, step_interval, cache),
-            _read_first_uses(columns, activity.forward_rows, step_interval, cache),
+            gap_columns=_read_gaps(columns, update_rows, activity.pass_rows),
+            update_columns=_read_updates(columns, update_rows, step_interval, cache),
+            use_columns=_read_first_uses(columns, activity.forward_rows, step_interval, cache),
         )
 
 

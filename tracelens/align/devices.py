@@ -38,8 +38,10 @@ def place_on_host(trace: Trace) -> Trace:
         return trace
     streams = trace.threads.drop_nulls("device").select("process", "thread", "device").rows()
     placement = DevicePlacement(
-        {(process, thread): maps.get((process, device)) for process, thread, device in streams},
-        in_flight_tracks(trace),
+        map_by_stream={
+            (process, thread): maps.get((process, device)) for process, thread, device in streams
+        },
+        tracks_by_process=in_flight_tracks(trace),
     )
     return trace.with_change(placement, device_clocks=clocks).with_(outlines=None)
 
@@ -105,7 +107,9 @@ class DevicePlacement:
             for (owner, stream), clock_map in self.map_by_stream.items()
             if owner == process
         }
-        return DevicePlacement(maps, {process: self.tracks_by_process.get(process, [])})
+        return DevicePlacement(
+            map_by_stream=maps, tracks_by_process={process: self.tracks_by_process.get(process, [])}
+        )
 
     def _move_device_times(self, process: int, columns: Columns) -> Columns:
         """Return the columns with the times of devices on the host's clock."""

@@ -69,7 +69,11 @@ def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop
             begins_ns[process] = latest_end_ns[first_calls[1:] - 1]
             last_ends_ns[process] = int(latest_end_ns[last_call])
     name = _name_call(grid, int(first_calls[0]))
-    return Loop(begins_ns, last_ends_ns, f"the collectives that they repeat ({name})")
+    return Loop(
+        begins_ns_by_process=begins_ns,
+        last_end_ns_by_process=last_ends_ns,
+        description=f"the collectives that they repeat ({name})",
+    )
 
 
 def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> pl.DataFrame:

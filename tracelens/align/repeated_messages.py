@@ -103,7 +103,13 @@ def _read_messages(rows: pl.DataFrame, facts: tuple[str, ...]) -> _Messages:
     if "long" in facts:
         gaps_ns = start_ns[1:] - np.maximum.accumulate(end_ns)[:-1]
         kinds = _number_rows([*columns, follows_long_gap(gaps_ns)])
-    return _Messages(start_ns, end_ns, kinds, plain_kinds, rows["peer"].n_unique())
+    return _Messages(
+        start_ns,
+        end_ns,
+        kind_codes=kinds,
+        plain_kinds=plain_kinds,
+        peer_count=rows["peer"].n_unique(),
+    )
 
 
 def _number_rows(columns: list[Array]) -> Ints:
@@ -218,4 +224,6 @@ def _to_loop(
         begins_ns[process] = np.minimum(latest_end_ns[later - 1], messages.start_ns[later])
         last_message = min(int(firsts[-1] + np.median(np.diff(firsts))), len(latest_end_ns)) - 1
         last_ends_ns[process] = max(int(latest_end_ns[last_message]), int(begins_ns[process][-1]))
-    return Loop(begins_ns, last_ends_ns, description)
+    return Loop(
+        begins_ns_by_process=begins_ns, last_end_ns_by_process=last_ends_ns, description=description
+    )

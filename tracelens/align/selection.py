@@ -156,7 +156,9 @@ def select_steps(trace: Trace) -> Trace:
     other_windows = (
         _merge_windows(selected_steps) if selected_steps.height else np.array([(begin_ns, end_ns)])
     )
-    change = WindowSelection(windows, other_windows, resolved_choice)
+    change = WindowSelection(
+        windows_by_process=windows, other_windows=other_windows, choice=resolved_choice
+    )
     sentence = _describe_selection(choice, resolved_choice, step_count)
     note = Note(file="", sentence=sentence, kind="chosen")
     last_step = steps["step"].max() if steps.height else None
@@ -212,7 +214,12 @@ def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
             pl.col("start_ns").min(), pl.col("end_ns").max()
         ).row(0)
         begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
-    change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, is_strict=True)
+    change = WindowSelection(
+        windows_by_process={},
+        other_windows=np.array([(begin_ns, end_ns)]),
+        choice=choice,
+        is_strict=True,
+    )
     return _read_less(trace, change).with_change(
         change, samples=change.select_samples(trace.samples)
     )

@@ -122,8 +122,12 @@ def divide_into_steps(trace: Trace) -> Trace:
     all_marks, order_notes = _restore_order(all_marks)
     tracks = in_flight_tracks(trace)
     numbering = StepNumbering(
-        {process: (marks.begin_ns, marks.step_numbers) for process, marks in all_marks.items()},
-        {process: (threads[process], *tracks.get(process, ())) for process in all_marks},
+        windows_by_process={
+            process: (marks.begin_ns, marks.step_numbers) for process, marks in all_marks.items()
+        },
+        threads_by_process={
+            process: (threads[process], *tracks.get(process, ())) for process in all_marks
+        },
         renumbers_all=bool(order_notes),
     )
     samples = {
@@ -184,9 +188,9 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
         & (starts_ns == (begin_ns[-1] if len(begin_ns) else NEVER))
     )
     return _StepMarks(
-        step,
-        begin_ns,
-        latest_end_ns,
+        step_numbers=step,
+        begin_ns=begin_ns,
+        latest_end_ns=latest_end_ns,
         last_end_ns=int(ends_ns[is_last].max() if is_last.any() else times_ns[-1]),
         is_recorded=bool(len(outer_rows)),
         overlap_count=int(np.count_nonzero(starts_ns[outer_rows][1:] < ends_ns[outer_rows][:-1])),
@@ -321,7 +325,9 @@ class StepNumbering:
         """Return the windows of one process."""
         windows = select_process(self.windows_by_process, process)
         threads = select_process(self.threads_by_process, process)
-        return StepNumbering(windows, threads, self.renumbers_all)
+        return StepNumbering(
+            windows_by_process=windows, threads_by_process=threads, renumbers_all=self.renumbers_all
+        )
 
     def number_events(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
         """Return the step of each event of a process, [event]: that of the window in which it begins.

@@ -79,7 +79,7 @@ def run(facts: Facts) -> Imbalance:
     )
     total_ns = total_ns[is_compared]
     if total_ns.size == 0:
-        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
+        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), lasting=0.0, per_step=0.0, findings=())
     mean_ns = total_ns.mean(axis=0)
     slowest_share = np.bincount(total_ns.argmax(axis=1), minlength=len(mean_ns)) / len(total_ns)
     over_mean = mean_ns / mean_ns.mean() - 1
@@ -89,7 +89,7 @@ def run(facts: Facts) -> Imbalance:
     per_step = float((total_ns.max(axis=1) / total_ns.mean(axis=1) - 1).mean())
     is_varying = lasting < per_step / 2
     findings = _report_varying_work(facts, is_compared, slowest_share) if is_varying else []
-    return Imbalance(table, lasting, per_step, tuple(findings))
+    return Imbalance(ranks=table, lasting=lasting, per_step=per_step, findings=tuple(findings))
 
 
 def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> list[Finding]:
@@ -115,7 +115,9 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
         return []
     less_ns = np.zeros(times.total_compute_ns.shape)
     less_ns[rows] = total_ns - balance_work(times, rows)
-    fix = WorkFix(times.step_numbers, ((_find_varying_phases(times), less_ns),))
+    fix = WorkFix(
+        times.step_numbers, phases_and_effects_ns=((_find_varying_phases(times), less_ns),)
+    )
     price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total_compute_ns)
     if price.saving_share < MIN_SAVING_OF_BALANCE:
         return []

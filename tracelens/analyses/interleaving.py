@@ -238,7 +238,7 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     host_ns = _measure_host_time(facts.trace, phases, gaps, steps)
     if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * run_ns:
         return []
-    fix = WorkFix(steps, ((("uninstrumented",), host_ns),))
+    fix = WorkFix(step_numbers=steps, phases_and_effects_ns=((("uninstrumented",), host_ns),))
     price = price_less_work(facts.replay, fix, run_ns)
     median_gap_ns = gaps["gap_ns"].median()
     long_gap_ns = gaps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)

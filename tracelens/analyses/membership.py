@@ -72,7 +72,7 @@ def run(facts: Facts) -> Membership:
         return Membership(epochs, (_report_uneven(early_end),))
     if epochs.height > 1:
         return Membership(epochs, (_report_change(presence, epochs, worlds),))
-    return Membership(epochs, ())
+    return Membership(epochs, findings=())
 
 
 def _has_regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:

@@ -87,10 +87,13 @@ def run(facts: Facts) -> StageImbalance:
         return StageImbalance(table)
     finding = _report(facts, replay, times, stages, stage_total_ns)
     uniform_variant = apply_fix(
-        replay, WorkFix(times.step_numbers, _even_out(times, stages, uniform=True))
+        replay,
+        WorkFix(times.step_numbers, phases_and_effects_ns=_even_out(times, stages, uniform=True)),
     )
     bubble_ns = replay.measure_waits_ns(uniform_variant.lag_ns)
-    return StageImbalance(table, bubble_ns, () if finding is None else (finding,))
+    return StageImbalance(
+        stages=table, bubble_ns=bubble_ns, findings=() if finding is None else (finding,)
+    )
 
 
 def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTime:
@@ -124,7 +127,7 @@ def _report(
     is_short = len(residual) < MIN_STEPS_FOR_STAGE_TEST
     if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
-    fix = WorkFix(times.step_numbers, _even_out(times, stages, uniform=False))
+    fix = WorkFix(times.step_numbers, phases_and_effects_ns=_even_out(times, stages, uniform=False))
     variant_replay = facts.replay.replay(apply_fix(replay, fix))
     lost_ns = np.maximum(
         variant_replay.saved_ns_by_step[np.searchsorted(replay.step_numbers, fix.step_numbers)], 0.0

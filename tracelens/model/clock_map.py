@@ -55,8 +55,12 @@ class ClockMap:
     def from_row(cls, row: dict[str, Any]) -> Self:
         """Rebuild a map from its `row`, without its uncertainty."""
         knots = row["knots"]
-        correction = Correction(np.array(knots[0]), np.array(knots[1])) if knots else None
-        return cls(row["base"], row["target"], correction)
+        correction = (
+            Correction(knot_times_ns=np.array(knots[0]), knot_values_ns=np.array(knots[1]))
+            if knots
+            else None
+        )
+        return cls(base_ns=row["base"], target_ns=row["target"], correction=correction)
 
     def measure_lead_ns(self, times_ns: Ints) -> Ints:
         """Return by how much this clock is ahead of the common one at its own times, ns."""

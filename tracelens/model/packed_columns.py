@@ -70,13 +70,13 @@ class PackedColumns:
         arrays |= {name: columns.word_columns[name].codes for name in words_by_name}
         first_ns = int(start_ns[0]) if columns.row_count else 0
         return cls(
-            frozenset(names),
-            columns.row_count,
-            first_ns,
-            arrays,
-            numbers,
-            words_by_name,
-            values_by_name,
+            names=frozenset(names),
+            row_count=columns.row_count,
+            first_ns=first_ns,
+            array_by_name=arrays,
+            packing_by_name=numbers,
+            vocabulary_by_name=words_by_name,
+            fractions_by_name=values_by_name,
         )
 
     def restore(self, cache: BoundedCache) -> Columns:
@@ -103,7 +103,12 @@ class PackedColumns:
             for rows in [self.array_by_name[name]]
         }
         numbers |= {"start_ns": start_ns, "end_ns": end_ns}
-        return Columns(self.row_count, numbers, words_by_name, values_by_name)
+        return Columns(
+            self.row_count,
+            number_columns=numbers,
+            word_columns=words_by_name,
+            value_columns=values_by_name,
+        )
 
     def share_arrays_of(self, neighbour: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""

@@ -45,7 +45,11 @@ class CoreShortage:
             recorded_ns = measure(graph.baseline_times_ns, graph.explained_lag_ns)
             edited_ns = measure(times_ns, variant.explained_lag_ns)
             shortages.append(
-                cls(host.rank_count, host.core_count, (edited_ns - recorded_ns) / host.core_count)
+                cls(
+                    host.rank_count,
+                    host.core_count,
+                    delay_ns=(edited_ns - recorded_ns) / host.core_count,
+                )
             )
         longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None

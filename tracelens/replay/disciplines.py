@@ -140,7 +140,13 @@ def _explain(kinds: Sequence[TaskTimes]) -> list[_Explanation]:
         deviations, paces = zip(*(fit for _, fit in combination), strict=True)
         log_pace_ratio = float(np.log(max(paces) / min(paces)))
         deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * log_pace_ratio
-        explanations.append(_Explanation(round(10 * log_pace_ratio), indices, deviation))
+        explanations.append(
+            _Explanation(
+                pace_difference_tenths=round(10 * log_pace_ratio),
+                discipline_indices=indices,
+                deviation_share=deviation,
+            )
+        )
     least_deviation = min((one.deviation_share for one in explanations), default=0.0)
     max_deviation = least_deviation / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
     return sorted(one for one in explanations if one.deviation_share <= max_deviation)

@@ -188,7 +188,14 @@ class LayeredGraph:
         layer = _find_layers(len(recorded_times_ns), source, target)[target]  # [edge], from 1 on
         order = np.lexsort((target, layer))
         layer_begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
-        return cls(recorded_times_ns, source, target, lag_ns, order, layer_begins)
+        return cls(
+            recorded_times_ns,
+            source_events=source,
+            target_events=target,
+            lag_ns=lag_ns,
+            edge_order=order,
+            layer_begins=layer_begins,
+        )
 
     def keep(self, is_kept: Flags) -> Self:
         """Return the graph with some of its edges (flags), in the same order."""

@@ -78,7 +78,9 @@ class Occupancy:
         has_resource, is_serial = np.zeros((2, len(kind)), np.bool_)
         alone_ns = (end_ns - begin_ns).astype(np.float64)
         begin, end, size = (column.astype(np.float64) for column in (begin_ns, end_ns, nbytes))
-        task_times = TaskTimes(begin, end, size, server_index, worker)
+        task_times = TaskTimes(
+            begin_ns=begin, end_ns=end, nbytes=size, server=server_index, worker=worker
+        )
         on_links = [(link, (nbytes > 0) & (kind == link)) for link in (_IN, _OUT)]
         on_links = [(link, rows) for link, rows in on_links if rows.any()]
         choices: list[tuple[Discipline, ...]] = []

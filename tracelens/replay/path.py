@@ -86,7 +86,9 @@ class Lanes:
         cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
         begin_ns, end_ns = int(pieces.bounds_ns[0]), int(pieces.bounds_ns[-1])
-        return Lane(begin_ns, end_ns, wait_end_ns[has_cause], cause[has_cause])
+        return Lane(
+            begin_ns, end_ns, wait_end_ns=wait_end_ns[has_cause], cause_process=cause[has_cause]
+        )
 
     def _find_processes(self, ranks: Int32s) -> Ints:
         """Return the processes of ranks; -1 for ranks without one."""

@@ -103,13 +103,19 @@ def price_less_work(
         interval = savings.widen_interval(
             bootstrap_interval(savings.saved_ns_by_step, job_ns), job_ns
         )
-        return WorkPrice(float(savings.saved_ns_by_step.sum()) / job_ns, interval, fix)
+        return WorkPrice(
+            saving_share=float(savings.saved_ns_by_step.sum()) / job_ns,
+            saving_interval=interval,
+            fix=fix,
+        )
     ((_, effect_ns),) = fix.phases_and_effects_ns
     saved_ns = np.zeros(len(effect_ns))
     if total_ns is not None:
         saved_ns = measure_side_by_side(np.nan_to_num(total_ns, nan=0.0), effect_ns)
     interval = bootstrap_interval(saved_ns, job_ns)
-    return WorkPrice(float(saved_ns.sum()) / job_ns, interval, fix=None)
+    return WorkPrice(
+        saving_share=float(saved_ns.sum()) / job_ns, saving_interval=interval, fix=None
+    )
 
 
 def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
@@ -127,7 +133,7 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
     saved_share = float(replayed_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     saved_ns: Floats = lost_ns * saved_share
     saved_ns[is_replayed] = replayed_ns
-    return TransferPrice(saved_ns, fix, replayed.identity)
+    return TransferPrice(saved_ns_by_step=saved_ns, fix=fix, identity=replayed.identity)
 
 
 def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
@@ -260,14 +266,18 @@ def price_edits(
         return EditPrice(edits, refusal=str(error).removesuffix("."))
     saving = float(saved_ns.sum()) / window_ns
     if saving_only:
-        return EditPrice(edits, saving)
+        return EditPrice(edits, saving_share=saving)
     if doubt := variant_replay.identity.doubt:
         return EditPrice(edits, refusal=doubt)
     interval = variant_replay.identity.widen_interval(bootstrap_interval(saved_ns, window_ns))
     ambiguity = Ambiguity.from_alternatives(
         variant_replay, window_ns / scale, lambda other_graph: apply_edits(other_graph, edits)
     )
-    return EditPrice(edits, saving, ambiguity.widen_interval(interval) if ambiguity else interval)
+    return EditPrice(
+        edits,
+        saving_share=saving,
+        saving_interval=ambiguity.widen_interval(interval) if ambiguity else interval,
+    )
 
 
 def _measure_scale(graph: EventGraph, phases: Phases) -> float:

@@ -90,7 +90,7 @@ class Requests:
             .sort("server", "start_ns", "end_ns")
         )
         servers = server_processes["server"].unique().sort().to_numpy().astype(np.int64)
-        requests = cls(sent, services, servers)
+        requests = cls(sent_requests=sent, services=services, server_numbers=servers)
         if not sent.height or not services.height:
             return requests
         ends_on_link_ns = find_ends_on_links(

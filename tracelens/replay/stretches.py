@@ -51,4 +51,6 @@ class Stretches:
         differs = (is_work[1:] != is_work[:-1]) | (rank[1:] != rank[:-1])
         heads = np.flatnonzero(np.append(True, differs)[: len(is_work)])
         tails = np.append(heads[1:], len(is_work))[: len(heads)] - 1
-        return cls(rank[heads], begin_ns[heads], end_ns[tails], is_work[heads])
+        return cls(
+            rank=rank[heads], begin_ns=begin_ns[heads], end_ns=end_ns[tails], is_work=is_work[heads]
+        )

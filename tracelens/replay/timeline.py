@@ -58,7 +58,12 @@ class Timeline:
         shifts_ns = np.arange(len(pieces)) * period_ns - origin_ns
         counts = [len(worker.bounds_ns) for worker in pieces]
         bounds_ns = np.concatenate([worker.bounds_ns for worker in pieces])
-        return cls(pieces, origin_ns, period_ns, bounds_ns + np.repeat(shifts_ns, counts))
+        return cls(
+            worker_pieces=pieces,
+            origin_ns=origin_ns,
+            period_ns=period_ns,
+            bound_positions=bounds_ns + np.repeat(shifts_ns, counts),
+        )
 
     def to_positions(self, worker: Ints, times_ns: Ints) -> Ints:
         """Return the positions of workers at times, ns, clipped to the ends of each worker's time."""

@@ -76,7 +76,12 @@ class Ambiguity:
         if differences[main_reason] <= max_difference:
             return None
         savings = saving_by_reason.values()
-        return cls(main_reason, saving, min(savings), max(savings))
+        return cls(
+            reason=main_reason,
+            saving_share=saving,
+            min_saving_share=min(savings),
+            max_saving_share=max(savings),
+        )
 
     def widen_interval(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of the saving, as shares of the run, that holds all possible savings."""
@@ -87,7 +92,9 @@ class Ambiguity:
     @property
     def doubt(self) -> str:
         """Why the saving may not be relied upon."""
-        savings = (percent(share, 1) for share in (self.min_saving_share, self.max_saving_share))
+        savings = (
+            percent(share, digits=1) for share in (self.min_saving_share, self.max_saving_share)
+        )
         return f"{self.reason}; it may save {' to '.join(savings)}"
 
 
@@ -130,7 +137,7 @@ class Identity:
         """Why answers may not be relied upon; None if they may."""
         error = max(abs(self.run_error_share), self.median_step_error_share)
         if error > MAX_IDENTITY_ERROR_IF_RELIABLE:
-            return f"without edits it differs from the run by {percent(error, 1)}, more than 3 %"
+            return f"without edits it differs from the run by {percent(error, digits=1)}, more than 3 %"
         if self.rigid_share > MAX_RIGID_SHARE_IF_RELIABLE:
             return (
                 f"{percent(self.rigid_share)} of its critical path is waiting for a reason that the "

@@ -80,9 +80,9 @@ class WhatIf:
     def trust(self) -> str:
         """How far the replay without edits is from the run, and what no edit changes, in a sentence."""
         identity = self.identity
-        run_error = percent(abs(identity.run_error_share), 1)
-        step_error = percent(identity.median_step_error_share, 1)
-        unexplained = percent(identity.unexplained_share, 1)
+        run_error = percent(abs(identity.run_error_share), digits=1)
+        step_error = percent(identity.median_step_error_share, digits=1)
+        unexplained = percent(identity.unexplained_share, digits=1)
         doubt = f" Not reliable: {identity.doubt}." if identity.doubt else ""
         return (
             f"Without edits the replay of {self.steps} steps differs from the run by {run_error} "

@@ -93,7 +93,7 @@ class WindowedReplay:
         steps, effect_ns = fix.step_numbers, effect_ns * factor
         delay_ns, fix = (
             effect_ns.max(axis=1),
-            WorkFix(fix.step_numbers, ((phase_names, effect_ns),)),
+            WorkFix(fix.step_numbers, phases_and_effects_ns=((phase_names, effect_ns),)),
         )
         saved_ns, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
         replays: list[VariantReplay] = []

@@ -86,7 +86,13 @@ class NullModel:
         observed = variance_ratio * _measure_variance(peers.mean(axis=0)) - noise.variance_of_mean(
             blocks
         )
-        return cls(noise, max(observed, SPREAD_OF_EQUAL_RANKS**2), variance_ratio, blocks, ranks)
+        return cls(
+            noise,
+            spread_variance=max(observed, SPREAD_OF_EQUAL_RANKS**2),
+            variance_ratio=variance_ratio,
+            block_count=blocks,
+            peer_count=ranks,
+        )
 
     def predict_lasting_share(self, length: int) -> float:
         """Predict the share of a rank's mean outside of a window that is in it, too.
@@ -188,7 +194,7 @@ class Noise:
         correlation += (1 + 4 * correlation) / len(blocks)
         correlation = min(correlation, MAX_CORRELATION_OF_BLOCKS)
         level = variance_ratio * max(variance - covariance, 0.0) / (1 - correlation)
-        return cls(level, correlation)
+        return cls(block_variance=level, correlation=correlation)
 
     def variance_of_mean(self, length: int) -> float:
         """Return the variance of the mean of `length` blocks that follow each other."""

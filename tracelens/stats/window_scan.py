@@ -226,7 +226,14 @@ def _judge_length(
         p[is_far] = np.minimum(student_tail(residual[is_far] / scale, freedom) * tried_windows, 1.0)
     first, last = edges[first_blocks], edges[first_blocks + length] - 1
     scales = np.full_like(residual, scale)
-    return Windows(first, last, residual, level - residual / 2, scales, p)
+    return Windows(
+        first_rows=first,
+        last_rows=last,
+        residuals=residual,
+        delayed_levels=level - residual / 2,
+        standard_errors=scales,
+        p_values=p,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,7 +352,13 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     spread = measure_step_deviation(difference)
     steps_alike = _count_alike_steps(CORRELATION_OF_STEPS_OF_PAIR)
     scale = spread * np.sqrt(steps_alike / (last_steps - first_steps + 1))
-    return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first_steps, last_steps)
+    return Scan(
+        p_values=p,
+        residuals=mean,
+        standard_errors=np.maximum(scale, MIN_SCALE_OF_PAIR),
+        first_rows=first_steps,
+        last_rows=last_steps,
+    )
 
 
 def min_window_of_pair(step_count: int) -> int:

@@ -146,7 +146,11 @@ def _note_unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
         "unjudged": stragglers.statement if isinstance(stragglers, Stragglers) else None,
         "unrecorded": shards.statement if isinstance(shards, Shards) else None,
     }
-    return tuple(Note("", sentence, kind) for kind, sentence in reason_by_kind.items() if sentence)
+    return tuple(
+        Note(file="", sentence=sentence, kind=kind)
+        for kind, sentence in reason_by_kind.items()
+        if sentence
+    )
 
 
 def _count_spans(trace: Trace, process: int) -> int:

@@ -56,7 +56,9 @@ def align(trace: Trace) -> Trace:
     processes = _number_clocks(trace.processes)
     clocks = processes.unique("clock", keep="first", maintain_order=True).sort("clock")
     if clocks.height < 2:
-        return trace.with_(alignment=Alignment("same_clock", _describe_one(clocks, trace.clocks)))
+        return trace.with_(
+            alignment=Alignment(method="same_clock", hosts=_describe_one(clocks, trace.clocks))
+        )
     maps, method, notes, untied_clocks = _map_clocks(trace, processes, clocks)
     clock_maps = {process: maps[clock] for process, clock in processes["process", "clock"].rows()}
     free_unused_memory()  # what fitting left: memory is at its most while all calls are there twice
@@ -66,7 +68,7 @@ def align(trace: Trace) -> Trace:
         processes=_move_frame(trace.processes, clock_maps),
         samples=_move_frame(trace.samples, clock_maps),
         endings=_move_frame(trace.endings, clock_maps),
-        alignment=Alignment(method, _describe_hosts(processes, maps, untied_clocks)),
+        alignment=Alignment(method, hosts=_describe_hosts(processes, maps, untied_clocks)),
         notes=(*trace.notes, *notes),
         clock_maps=clock_maps,
     )
@@ -153,7 +155,9 @@ def _describe_one(clocks: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClo
     uncertainty_ns = window_ns // 2 if isinstance(window_ns, int) else 0
     rows = clocks.select("host", "clock_domain").iter_rows()
     return tuple(
-        HostClock(host, domain, offset_ns=0, drift_ppm=0.0, uncertainty_ns=uncertainty_ns)
+        HostClock(
+            host, clock_domain=domain, offset_ns=0, drift_ppm=0.0, uncertainty_ns=uncertainty_ns
+        )
         for host, domain in rows
     )
 

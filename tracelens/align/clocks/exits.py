@@ -109,7 +109,13 @@ class _Synchronised(NamedTuple):
         leads_ns = [
             np.median(synced_ns[block] - reference_ns[block, None], axis=0) for block in blocks
         ]
-        return cls(synced_ns, reference_ns, blocks, times_ns, np.array(leads_ns))
+        return cls(
+            aligned_ns=synced_ns,
+            reference_ns=reference_ns,
+            rows_by_block=blocks,
+            block_times_ns=times_ns,
+            block_leads_ns=np.array(leads_ns),
+        )
 
 
 def _split_into_blocks(count: int) -> list[Indices]:
@@ -170,15 +176,22 @@ def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
     sigma_ns = MEDIAN_ERROR_RATIO * scatter_ns / float(np.sqrt(len(leads_ns) / len(blocks)))
     least_ns = max(6 * sigma_ns, MIN_PIECE_NS)
     if len(block_leads_ns) < MIN_POINTS_FOR_SLOPE or np.ptp(block_leads_ns) <= least_ns:
-        return Correction(np.array([-FAR_NS, FAR_NS]), np.zeros(2), sigma_ns, scatter_ns)
+        return Correction(
+            knot_times_ns=np.array([-FAR_NS, FAR_NS]),
+            knot_values_ns=np.zeros(2),
+            sigma_ns=sigma_ns,
+            scatter_ns=scatter_ns,
+        )
     near, correction = _find_blocks_near_jump(block_leads_ns), None
     if near:
         correction = _fit_jump(times_ns, leads_ns, np.concatenate(blocks[near]))
     if correction is None:
         block_times_ns = [np.median(times_ns[block]) for block in blocks]
         correction = Correction(
-            np.concatenate([[-FAR_NS], block_times_ns, [FAR_NS]]),
-            np.concatenate([block_leads_ns[:1], block_leads_ns, block_leads_ns[-1:]]),
+            knot_times_ns=np.concatenate([[-FAR_NS], block_times_ns, [FAR_NS]]),
+            knot_values_ns=np.concatenate(
+                [block_leads_ns[:1], block_leads_ns, block_leads_ns[-1:]]
+            ),
         )
     return replace(correction, sigma_ns=sigma_ns, scatter_ns=scatter_ns)
 
@@ -253,7 +266,11 @@ def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction |
     scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
     if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):
         return None
-    return Correction(knots_ns, values_ns, jump_times_and_heights_ns=((float(jump_ns), height_ns),))
+    return Correction(
+        knot_times_ns=knots_ns,
+        knot_values_ns=values_ns,
+        jump_times_and_heights_ns=((float(jump_ns), height_ns),),
+    )
 
 
 def _fit_side(times_ns: Floats, leads_ns: Floats) -> Line:
@@ -319,11 +336,13 @@ def map_by_exits(trace: Trace, processes: pl.DataFrame) -> dict[int, ClockMap]:
         common_exits.since_entry_ns, common_exits.sizes_bytes
     ).bound_errors()
     jumps_only = Correction(
-        np.zeros(1), np.zeros(1), jump_times_and_heights_ns=corrections[0].jump_times_and_heights_ns
+        knot_times_ns=np.zeros(1),
+        knot_values_ns=np.zeros(1),
+        jump_times_and_heights_ns=corrections[0].jump_times_and_heights_ns,
     )
     first_map = ClockMap(
-        bases_ns[0],
-        bases_ns[0],
+        base_ns=bases_ns[0],
+        target_ns=bases_ns[0],
         correction=jumps_only if jumps_only.jump_times_and_heights_ns else None,
     )
     maps = {common_exits.clocks[0]: first_map}
@@ -331,7 +350,12 @@ def map_by_exits(trace: Trace, processes: pl.DataFrame) -> dict[int, ClockMap]:
     for clock, base_ns, correction, lag_error_ns in list(fits)[1:]:
         # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
         errors_ns = (correction.sigma_ns, correction.scatter_ns, lag_error_ns, MIN_UNCERTAINTY_NS)
-        maps[clock] = ClockMap(base_ns, bases_ns[0], correction, round(max(errors_ns)))
+        maps[clock] = ClockMap(
+            base_ns,
+            target_ns=bases_ns[0],
+            correction=correction,
+            uncertainty_ns=round(max(errors_ns)),
+        )
     return maps
 
 
@@ -402,11 +426,11 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
     order = np.argsort(exit_ns[:, 0])
     bases_ns = exit_ns.min(axis=0)
     return _CommonExits(
-        members,
-        bases_ns,
-        ((exit_ns - bases_ns) + fraction_ns)[order],
-        (exit_ns - entry_ns)[order].astype(float),
-        nbytes[order, 0],
+        clocks=members,
+        first_exits_ns=bases_ns,
+        exits_ns=((exit_ns - bases_ns) + fraction_ns)[order],
+        since_entry_ns=(exit_ns - entry_ns)[order].astype(float),
+        sizes_bytes=nbytes[order, 0],
     )
 
 

@@ -89,7 +89,15 @@ class _Bounds:
         beside_line_ns = offsets_ns - line.evaluate_ns(times_ns)
         low_ns = -_limit_pace(half_windows_ns - beside_line_ns, times_ns, pace)
         high_ns = _limit_pace(half_windows_ns + beside_line_ns, times_ns, pace)
-        return cls(int(read_ns[0]), int(common_ns[0]), times_ns, low_ns, high_ns, line, pace)
+        return cls(
+            base_ns=int(read_ns[0]),
+            target_ns=int(common_ns[0]),
+            times_ns=times_ns,
+            low_ns=low_ns,
+            high_ns=high_ns,
+            line=line,
+            pace=pace,
+        )
 
     def to_map(self) -> ClockMap:
         """Interpolate between the middles, and extrapolate along the line."""
@@ -98,11 +106,14 @@ class _Bounds:
         far_before_ns = middle_ns[0] - slope * (FAR_NS + times_ns[0])
         far_after_ns = middle_ns[-1] + slope * (FAR_NS - times_ns[-1])
         correction = Correction(
-            np.concatenate([[-FAR_NS], times_ns, [FAR_NS]]),
-            -np.concatenate([[far_before_ns], middle_ns, [far_after_ns]]),
+            knot_times_ns=np.concatenate([[-FAR_NS], times_ns, [FAR_NS]]),
+            knot_values_ns=-np.concatenate([[far_before_ns], middle_ns, [far_after_ns]]),
         )
         return ClockMap(
-            self.base_ns, self.target_ns, correction, round(self._find_worst_error_ns())
+            self.base_ns,
+            self.target_ns,
+            correction,
+            uncertainty_ns=round(self._find_worst_error_ns()),
         )
 
     def _find_worst_error_ns(self) -> float:
@@ -175,7 +186,7 @@ def wall_windows(clock_readings: pl.DataFrame, wall_map: ClockMap) -> Readings:
     local_ns = _select_local(clock_readings)["monotonic_ns"].to_numpy()
     common_ns = wall_map.to_common_ns(local_ns)
     windows_ns = np.full_like(local_ns, 2 * wall_map.uncertainty_ns)
-    return Readings(common_ns, windows_ns, lead_ns=common_ns - local_ns)
+    return Readings(common_ns, window_ns=windows_ns, lead_ns=common_ns - local_ns)
 
 
 def _select_local(readings: pl.DataFrame) -> pl.DataFrame:
@@ -251,4 +262,8 @@ def _map_by_line(times_ns: Ints, leads_ns: Ints, half_window_ns: float) -> Clock
     min_points = 2 if error_ppm < PLAUSIBLE_PPM / 2 else len(times_ns) + 1
     line = fit_theil_sen(since_ns, (leads_ns - middle_ns).astype(np.float64), min_points)
     knots_ns = np.array([-FAR_NS, FAR_NS])
-    return ClockMap(base_ns, base_ns - middle_ns, Correction(knots_ns, line.evaluate_ns(knots_ns)))
+    return ClockMap(
+        base_ns,
+        target_ns=base_ns - middle_ns,
+        correction=Correction(knot_times_ns=knots_ns, knot_values_ns=line.evaluate_ns(knots_ns)),
+    )

@@ -157,7 +157,12 @@ def _find_windows(
             low_ns = peer_map.to_common_ns(sent_ns) - arrived_ns
             high_ns = peer_map.to_common_ns(answered_ns) - returned_ns
         uncertainty_ns = peer_map.uncertainty_ns + drift_ns
-        yield _Windows(replied, times_ns, low_ns - uncertainty_ns, high_ns + uncertainty_ns)
+        yield _Windows(
+            is_replied=replied,
+            times_ns=times_ns,
+            low_ns=low_ns - uncertainty_ns,
+            high_ns=high_ns + uncertainty_ns,
+        )
 
 
 def _combine(windows: Iterable[_Windows]) -> Readings:
@@ -166,7 +171,7 @@ def _combine(windows: Iterable[_Windows]) -> Readings:
     _, *columns = zip(*narrowest_first[:MAX_PEERS_COMBINED], strict=True)
     times_ns, low_ns, high_ns = map(np.concatenate, columns)
     lead_ns = low_ns + (high_ns - low_ns) // 2
-    return Readings(times_ns + lead_ns, high_ns - low_ns, lead_ns)
+    return Readings(common_ns=times_ns + lead_ns, window_ns=high_ns - low_ns, lead_ns=lead_ns)
 
 
 def _concatenate(*readings: Readings) -> Readings:

@@ -94,7 +94,7 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     if not _is_hang(trace, silent_ns):
         return None
     if root is None:
-        return _find_unrecorded(trace, standstill, silent_ns, "")
+        return _find_unrecorded(trace, standstill, silent_ns, end_text="")
     rank = root.ranks[0]
     stall = _find_stall(trace, rank)
     frames = _list_frames(stall, rank)
@@ -292,7 +292,7 @@ def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)
     step, step_text = find_failed_step(facts.trace, failure.process)
-    where = step_text + describe_location(span, None)
+    where = step_text + describe_location(span, step=None)
     assert facts.life_ledger
     is_common = is_common_failure(facts.failures, facts.life_ledger.lives[-1])
     calls = standstill.find_calls_awaiting(failure.rank)

@@ -155,7 +155,9 @@ def _price_usual(
     for communicator, time_ratio in time_ratios.items():
         communicator_calls = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
         lost_ns += transfers.measure_wire_ns(communicator_calls, steps) * (1 - time_ratio)
-    return price_faster_calls(replay, TransferFix(steps, time_ratios), lost_ns)
+    return price_faster_calls(
+        replay, TransferFix(step_numbers=steps, ratios_by_carrier=time_ratios), lost_ns
+    )
 
 
 def _measure_ratios(
@@ -171,7 +173,7 @@ def _measure_ratios(
         ratio = np.full(len(steps), np.nan)
         ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual_ns"]
         usual_ratio, slow_ratio = (
-            float(medians(ratio[is_chosen], 0))
+            float(medians(ratio[is_chosen], axis=0))
             for is_chosen in (~slow.is_slow_step, slow.is_slow_step)
         )
         if slow_ratio >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual_ratio:

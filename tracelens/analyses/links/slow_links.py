@@ -111,14 +111,14 @@ def run(facts: Facts) -> Links:
     """Judge messages between ranks, and collectives over time."""
     trace, messages = facts.trace, facts.message_table
     if not job_ns(trace):
-        return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
+        return Links(pl.DataFrame(schema=LINK_COLUMNS), findings=())
     calls = facts.call_table.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     groups = _group_by_rank(_find_slow_links(facts, messages))
     findings = [_report_links(facts, calls, messages, group) for group in groups]
     findings = [f for f in findings if (f.saving or 0.0) >= MIN_SAVING_TO_REPORT_LINK]
     if not findings:
         findings = find_congestion(facts, calls, has_messages=not messages.is_empty())
-    return Links(_summarise_links(trace, messages), tuple(findings))
+    return Links(links=_summarise_links(trace, messages), findings=tuple(findings))
 
 
 def _summarise_links(trace: Trace, messages: pl.DataFrame) -> pl.DataFrame:
@@ -215,7 +215,9 @@ def _price_links(
     if is_of_collectives and collectives_ns.any():
         time_ratio = _measure_ratio_of_collectives(main_link, collectives_ns)
         communicators = calls["communicator"].cast(pl.String).unique()
-        fix = TransferFix(main_link.step_numbers, dict.fromkeys(communicators, time_ratio))
+        fix = TransferFix(
+            main_link.step_numbers, ratios_by_carrier=dict.fromkeys(communicators, time_ratio)
+        )
         return price_faster_calls(facts.replay, fix, collectives_ns * (1 - time_ratio))
     steps = np.unique(np.concatenate([link.step_numbers for link in group]))
     time_ratios: dict[Carrier, Floats] = {}
@@ -225,7 +227,9 @@ def _price_links(
         lost_ns[rows] += link.lost_ns
         time_ratio = time_ratios[link.sender_and_receiver] = np.ones(len(steps))
         time_ratio[rows] = 1 / np.maximum(link.time_ratios, 1)
-    return price_faster_calls(facts.replay, TransferFix(steps, time_ratios), lost_ns)
+    return price_faster_calls(
+        facts.replay, TransferFix(step_numbers=steps, ratios_by_carrier=time_ratios), lost_ns
+    )
 
 
 def _measure_ratio_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
@@ -437,7 +441,14 @@ class _LinkTimes:
         ratio = np.where(is_known, spent_ns / np.where(is_known, expected_ns, 1), np.nan)
         expected_ns, ratio = (_fill_unknown(values, is_known) for values in (expected_ns, ratio))
         numbers = steps.to_numpy().astype(np.int64)
-        return cls(numbers, list(links.iter_rows()), counts, is_known, expected_ns, ratio)
+        return cls(
+            step_numbers=numbers,
+            senders_and_receivers=list(links.iter_rows()),
+            message_counts=counts,
+            is_known=is_known,
+            expected_ns=expected_ns,
+            time_ratios=ratio,
+        )
 
     def measure_delays_ns(self, is_usual: Flags) -> Floats:
         """Return by how much each link takes longer than the median of usual links, [step, link]."""

@@ -151,13 +151,13 @@ def run(facts: Facts) -> Shards:
             c for c in np.flatnonzero(~exchange.has_receives).tolist() if c not in bounds
         ]
     return Shards(
-        _add_bounds(loads, exchange, bounds),
-        traffic,
-        NOTHING.placements if advice is None else advice.placements,
-        variable_placement.list_largest_tensors(located_requests),
-        tuple(_add_clues(finding, trace, services) for finding in findings),
-        queues,
-        _describe_unseen([exchange.shard_ranks[column] for column in unseen_columns]),
+        loads=_add_bounds(loads, exchange, bounds),
+        traffic=traffic,
+        placements=NOTHING.placements if advice is None else advice.placements,
+        tensors=variable_placement.list_largest_tensors(located_requests),
+        findings=tuple(_add_clues(finding, trace, services) for finding in findings),
+        queues=queues,
+        statement=_describe_unseen([exchange.shard_ranks[column] for column in unseen_columns]),
     )
 
 

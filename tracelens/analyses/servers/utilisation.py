@@ -339,7 +339,12 @@ def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
     least_counts = tuple(int(1 << power) for power in fitted_classes)
     mean_count = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
     mean_rate = float(nbytes.sum() / link_ns)
-    return Goodput(least_counts, tuple(rates.tolist()), mean_rate, mean_count)
+    return Goodput(
+        message_counts=least_counts,
+        bytes_per_ns_by_class=tuple(rates.tolist()),
+        mean_bytes_per_ns=mean_rate,
+        mean_message_count=mean_count,
+    )
 
 
 def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:

@@ -104,7 +104,9 @@ def run(facts: Facts) -> Stalls:
         finding, slowdown = finding_and_slowdown
         stalls.append(
             _Stall(
-                finding, slowdown.slow_rows, slowdown.extra_share_of_step * times.typical_step_ns
+                finding,
+                slowdown.slow_rows,
+                extra_ns_per_step=slowdown.extra_share_of_step * times.typical_step_ns,
             )
         )
     return Stalls(tuple(_add_clues(facts, stall) for stall in stalls))
@@ -219,13 +221,17 @@ def find_slow_steps(
     usual_ns = np.median(known_ns[np.setdiff1d(rows, slow_steps.slow_rows)], axis=0)  # [rank]
     less_ns = np.zeros(times.total_compute_ns.shape)
     less_ns[slow_steps.slow_rows] = np.maximum(known_ns[slow_steps.slow_rows] - usual_ns, 0.0)
-    fix = WorkFix(times.step_numbers, (((phase,), less_ns),))
+    fix = WorkFix(times.step_numbers, phases_and_effects_ns=(((phase,), less_ns),))
     price = price_less_work(replay, fix, job_ns, times.total_compute_ns)
     if price.saving_share < MIN_SAVING_OF_STALL:
         return []
     extra_ns = float(slow_steps.extra_shares_of_step.mean()) * times.typical_step_ns
     return [
-        _Stall(_report_slow_steps(times, phase, slow_steps, price), slow_steps.slow_rows, extra_ns)
+        _Stall(
+            finding=_report_slow_steps(times, phase, slow_steps, price),
+            slow_rows=slow_steps.slow_rows,
+            extra_ns_per_step=extra_ns,
+        )
     ]
 
 
@@ -313,7 +319,9 @@ def _report_loading(
     usual_ns = float(np.median(least_ns))
     if usual_ns * len(least_ns) < MIN_SHARE_OF_JOB_LOADING * job_ns:
         return []
-    fix = WorkFix(times.step_numbers, ((("data",), np.nan_to_num(spent_ns, nan=0.0)),))
+    fix = WorkFix(
+        times.step_numbers, phases_and_effects_ns=((("data",), np.nan_to_num(spent_ns, nan=0.0)),)
+    )
     price = price_less_work(replay, fix, job_ns, times.total_compute_ns)
     if price.saving_share < MIN_SHARE_OF_JOB_LOADING:
         return []

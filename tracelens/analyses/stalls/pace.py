@@ -150,7 +150,10 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     slow_rows = np.arange(rows[course.first_row], rows[course.last_row] + 1)
     less_share = 1 - ratio
     return Slowdown(
-        slow_rows, np.full(len(slow_rows), less_share), rise, error / max(less_share, error)
+        slow_rows,
+        less_share=np.full(len(slow_rows), less_share),
+        extra_share_of_step=rise,
+        relative_error=error / max(less_share, error),
     )
 
 
@@ -182,7 +185,11 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
         return None
     relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
     return Slowdown(
-        rows, rise / (first_level + rise), float(rise.mean()), relative_error, is_drift=True
+        slow_rows=rows,
+        less_share=rise / (first_level + rise),
+        extra_share_of_step=float(rise.mean()),
+        relative_error=relative_error,
+        is_drift=True,
     )
 
 
@@ -239,7 +246,10 @@ def _price_speed(
     less_ns[slow.slow_rows] = np.clip(less_share, 0.0, 1.0)[:, None] * computed_ns
     phases = tuple(times.phase_names[row] for row in _find_computed_phases(times))
     return price_less_work(
-        replay, WorkFix(times.step_numbers, ((phases, less_ns),)), job_ns, times.total_compute_ns
+        replay,
+        WorkFix(times.step_numbers, phases_and_effects_ns=((phases, less_ns),)),
+        job_ns,
+        times.total_compute_ns,
     )
 
 

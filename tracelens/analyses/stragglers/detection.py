@@ -126,7 +126,9 @@ def find_episodes(times: ComputeTime) -> list[Episode]:
     for column in sorted({item.rank_column for item in evidence}):
         rank_evidence = [item for item in evidence if item.rank_column == column]
         unexplained = np.stack([residual[:, column] for residual in residuals])
-        episodes += _RankDelays(times, unexplained, column).explain(rank_evidence)
+        episodes += _RankDelays(times, unexplained_shares=unexplained, rank_column=column).explain(
+            rank_evidence
+        )
     return episodes
 
 

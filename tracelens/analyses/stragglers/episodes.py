@@ -274,7 +274,12 @@ def _price_pace(times: ComputeTime, episode: Episode) -> Price:
     all_steps = float(step_counts[[*peers, *episode.rank_columns]].sum())
     saving = fewer_steps / (all_steps + fewer_steps)  # share of the job
     low, high = (saving * (1 + sign * TWO_SIDED * episode.relative_error) for sign in (-1, 1))
-    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost_share=0.0, waiting_rank_count=0)
+    return Price(
+        saving_share=saving,
+        saving_interval=(max(low, 0.0), min(high, 1.0)),
+        cost_share=0.0,
+        waiting_rank_count=0,
+    )
 
 
 def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
@@ -286,7 +291,7 @@ def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
     if episode.pattern not in _NOT_LASTING:
         is_late_phase = [name in episode.phase_names for name in times.phase_names]
         delay_ns = spread_by_work(times.compute_ns[is_late_phase].sum(axis=0), delay_ns)
-    return WorkFix(times.step_numbers, ((episode.phase_names, delay_ns),))
+    return WorkFix(times.step_numbers, phases_and_effects_ns=((episode.phase_names, delay_ns),))
 
 
 def _find_min_saving(times: ComputeTime, episode: Episode) -> float:

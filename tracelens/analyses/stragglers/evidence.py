@@ -155,7 +155,9 @@ def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks, as `_judge_many_ranks` does more."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
     p_values = np.minimum(np.stack([scan.p_values for scan in scans]) * len(scans), 1.0)
-    is_large = np.stack([scan.residuals for scan in scans]) >= window_scan.choose_min_effect(2)
+    is_large = np.stack([scan.residuals for scan in scans]) >= window_scan.choose_min_effect(
+        rank_count=2
+    )
     return scans, p_values, (p_values < MAX_P_VALUE_OF_PAIR) & is_large
 
 
@@ -206,7 +208,12 @@ def _judge_stalls(
             peers_count = float(np.delete(stall_counts, column).mean())
             usual_rate = (peers_count + 1) / (step_count + 1)
             rows, p_value = _find_dense_stretch(rows, begins, usual_rate, step_count)
-        yield Evidence(column, rows, p_value * rank_count, is_of_stalls=True)
+        yield Evidence(
+            rank_column=column,
+            settled_indices=rows,
+            p_value=p_value * rank_count,
+            is_of_stalls=True,
+        )
 
 
 def _judge_period(p_value: float, steps: Indices) -> float:

@@ -422,7 +422,7 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
     if times.leaves_out_ranks:  # ranks were left out as asked
         object_pronoun = "it" if len(straggler.ranks) == 1 else "them"
         fields["waiting"] = f"who waits for {object_pronoun} is not known"
-        fields["saving"] = f"at most {fmt.percent(straggler.price.saving_interval[1], 1)}"
+        fields["saving"] = f"at most {fmt.percent(straggler.price.saving_interval[1], digits=1)}"
     return fields
 
 

@@ -152,7 +152,7 @@ def find_gap(
         return None
     before, after = np.unravel_index(extra_ns.argmax(), extra_ns.shape)
     share = float(extra_ns.max() / np.maximum(extra_ns, 0).sum())
-    return Gap(CATEGORIES[before], CATEGORIES[after], share)
+    return Gap(before=CATEGORIES[before], after=CATEGORIES[after], share=share)
 
 
 def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:

@@ -87,7 +87,7 @@ def find_turns(
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
             main_delay_ns = drop_minor_values(_keep_main_ranks(delay_ns))
-            delays = _Delays(times, phase, main_delay_ns)
+            delays = _Delays(times, phase, delay_ns=main_delay_ns)
             findings += _report_delays(delays, job_ns, facts)
     return findings
 
@@ -174,7 +174,7 @@ class _Delays:
 def _report_delays(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]:
     """Report delays if others wait for them and they cost enough."""
     times, phase, steps = delays.times, delays.phase, delays.delayed_steps
-    fix = WorkFix(times.step_numbers, (((phase,), delays.delay_ns),))
+    fix = WorkFix(times.step_numbers, phases_and_effects_ns=(((phase,), delays.delay_ns),))
     price = price_delay(times, fix, job_ns, facts.replay if facts else None)
     others_wait = price.waiting_rank_count or price.communicating_rank_count
     is_awaited = others_wait or times.leaves_out_ranks

@@ -73,8 +73,8 @@ def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
     _apply_layout(variant, layout, bytes_by_shard)
     shares = layout.measure_byte_shares(bytes_by_variable)  # [shard]
     variant.notes.append(
-        f"The fullest shard holds {fmt.percent(float(shares.max() / shares.sum()), 1)} of the bytes, "
-        f"before {fmt.percent(max(bytes_by_shard.values()) / total_bytes, 1)}."
+        f"The fullest shard holds {fmt.percent(float(shares.max() / shares.sum()), digits=1)} of "
+        f"the bytes, before {fmt.percent(max(bytes_by_shard.values()) / total_bytes, digits=1)}."
     )
 
 
@@ -156,7 +156,7 @@ class _Layout:
         np.add.at(nbytes, cells, [piece.nbytes for piece in pieces])
         np.add.at(piece_counts, cells, 1.0)
         shares = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
-        return cls(np.array(keys, np.int64), shares, piece_counts)
+        return cls(np.array(keys, np.int64), byte_shares=shares, piece_counts=piece_counts)
 
     def measure_byte_shares(self, bytes_by_key: dict[int, int]) -> Floats:
         """Return the share of all variables' bytes on each shard, [shard]."""

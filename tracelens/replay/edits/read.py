@@ -71,14 +71,16 @@ def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
     """Yield the changes of an edit (its text); the fix of a finding, from `fixes`, may be several."""
     fix = _find_fix(edit, fixes)
     if fix is not None and not isinstance(fix, EditFix):
-        yield _Change(edit, fix.apply, is_work=isinstance(fix, WorkFix))
+        yield _Change(text=edit, apply=fix.apply, is_work=isinstance(fix, WorkFix))
         return
     for text in (edit,) if fix is None else fix.edits:
         apply, arguments = _parse(text)
         is_work = apply is change_work
         is_balanced = is_work and arguments["target"] == "=median" and arguments["rank"] is not None
         balanced_rank = int(arguments["rank"]) if is_balanced else None
-        yield _Change(text, partial(apply, **arguments), is_work, balanced_rank)
+        yield _Change(
+            text, apply=partial(apply, **arguments), is_work=is_work, balanced_rank=balanced_rank
+        )
 
 
 def parse_fix_number(edit: str) -> int | None:

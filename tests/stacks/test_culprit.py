@@ -67,7 +67,7 @@ def _load_ms(rank: int, _: int = 0) -> int:
 def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
     steps = np.arange(STEPS)
     return sampled_code.find_in_ranks(
-        trace, phases.run(trace), (1,), (0, 2), "data", steps=steps, extra_ns=extra_ms * MS
+        trace, phases.run(trace), (1,), (0, 2), "data", step_numbers=steps, extra_ns=extra_ms * MS
     )
 
 

@@ -114,7 +114,7 @@ class ComputeTime:
         return np.full(len(stage_ns), medians(stage_ns[self.settled_rows, 0], axis=0))
 
     def find_peer_columns(self, columns: tuple[int, ...]) -> Indices:
-        """Return the ranks that `columns` are compared with: those of the same stages, no server."""
+        """Return the ranks (columns) that `columns` are compared with: of the same stages, no server."""
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
             stage_of_column = self.stages.stage_of_column

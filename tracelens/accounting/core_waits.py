@@ -140,7 +140,7 @@ def measure_core_wait(
 def measure_core_wait_of_all(
     trace: Trace, times: ComputeTime, rows: Indices, extra_ns: float
 ) -> CoreWait | None:
-    """Compare the waits of all ranks for a core in some steps (rows) with those of the whole run.
+    """Compare the waits of all ranks for a core in some steps (rows of `times`) with the whole run's.
 
     These steps are each longer by `extra_ns`. Returns None without readings. Readings cover ranges of
     steps, so they explain no share of the delay if the steps are scattered over the run.
@@ -238,14 +238,14 @@ class _TimesInSteps:
         return self.steps_ns >= MIN_SHARE_OF_TIME_READ * self.between_readings_ns
 
 
-def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
-    """Yield the times, from the first to the last of `steps`, of each rank that has two readings."""
+def _read_times(trace: Trace, step_numbers: Ints) -> Iterator[_TimesInSteps]:
+    """Yield the times, from the first step to the last, of each rank that has two readings."""
     readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
-    if readings.is_empty() or not len(steps):
+    if readings.is_empty() or not len(step_numbers):
         return
     readings_by_process = {int(process): rows for (process,), rows in readings.group_by("process")}
     main_threads = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
-    selected = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
+    selected = trace.steps.filter(pl.col("step").is_between(step_numbers.min(), step_numbers.max()))
     extents = selected.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     workers = trace.workers.join(main_threads, on=["process", "training_thread"])
     workers = workers.join(extents, on="process")

@@ -147,17 +147,17 @@ class Phases(DisplayMixin):
         np.minimum.at(least_ns, self.step_index_of_window[is_counted], times_ns[is_counted])
         return least_ns
 
-    def find_windows(self, processes: Ints, steps: Array) -> Int32s:
+    def find_windows(self, processes: Ints, step_numbers: Array) -> Int32s:
         """Return the window of each process and step, which broadcast; -1 where it lacks the step."""
-        step_index = np.searchsorted(self.step_numbers, steps)
-        step_index[np.append(self.step_numbers, -1)[step_index] != steps] = -1
+        step_index = np.searchsorted(self.step_numbers, step_numbers)
+        step_index[np.append(self.step_numbers, -1)[step_index] != step_numbers] = -1
         worker_by_process = {process: index for index, process in enumerate(self.pieces.processes)}
         worker_index = [worker_by_process.get(process, -1) for process in processes.tolist()]
         return self._window_by_step_and_worker[step_index, worker_index]
 
     @cached_property
     def _window_by_step_and_worker(self) -> Int32s:
-        """The window of each step and worker; -1 in the last row (no step) and column (no worker)."""
+        """The window by [step, worker]; -1 in the last row (no step) and column (no worker)."""
         worker_count = len(self.pieces)
         windows = np.full((len(self.step_numbers) + 1, worker_count + 1), -1, np.int32)
         worker_of_window = np.repeat(
@@ -246,7 +246,7 @@ def _list_tasks(
 
 
 def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each process, the bounds of its windows, ns, and the indices of windows that are gaps.
+    """Yield each process, its windows' bounds, ns, [window + 1], and the indices of those that are gaps.
 
     Windows touch: each is a step, or the gap before the next step. `steps` has one row per step, by
     process and time.
@@ -352,11 +352,11 @@ def measure_ns_after_steps(steps: pl.DataFrame) -> pl.Series:
     return pl.Series("ns", after_ns)
 
 
-def measure_exposed_transfer_ns(phases: Phases, steps: Ints) -> Floats:
-    """Return the least exposed transfer of a rank in each step, ns: it saves no more; 0 without any."""
+def measure_exposed_transfer_ns(phases: Phases, step_numbers: Ints) -> Floats:
+    """Return the least exposed transfer of any rank, ns, [step]: it saves no more; 0 without any."""
     least_ns = phases.least_transfer_ns
     if not len(least_ns):
-        return np.zeros(len(steps))
-    step_index = np.minimum(np.searchsorted(phases.step_numbers, steps), len(least_ns) - 1)
-    is_known = (phases.step_numbers[step_index] == steps) & (least_ns[step_index] != NO_TIME)
+        return np.zeros(len(step_numbers))
+    step_index = np.minimum(np.searchsorted(phases.step_numbers, step_numbers), len(least_ns) - 1)
+    is_known = (phases.step_numbers[step_index] == step_numbers) & (least_ns[step_index] != NO_TIME)
     return np.where(is_known, least_ns[step_index], 0).astype(np.float64)

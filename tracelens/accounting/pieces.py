@@ -61,11 +61,11 @@ class PackedPieces:
         return self.lengths_ns, self.first_piece_of_window, self.category_codes, self.name_codes
 
     @classmethod
-    def from_pieces(cls, pieces: Pieces, name_code: Int32s) -> Self:
-        """Pack the pieces of a worker; `name_code` is each piece's index of a shared name."""
+    def from_pieces(cls, pieces: Pieces, name_codes: Int32s) -> Self:
+        """Pack the pieces of a worker; `name_codes`, [piece], are indices of shared names."""
         lengths_ns, window_count = np.diff(pieces.bounds_ns), len(pieces.hidden_ns)
         length_type = np.uint32 if lengths_ns.max(initial=0) < 1 << 32 else np.int64
-        name_type = np.int16 if name_code.max(initial=0) < 1 << 15 else np.int32
+        name_type = np.int16 if name_codes.max(initial=0) < 1 << 15 else np.int32
         first_pieces = np.searchsorted(
             pieces.window_indices, np.arange(window_count + 1, dtype=np.int32)
         )
@@ -74,7 +74,7 @@ class PackedPieces:
             lengths_ns=lengths_ns.astype(length_type),
             first_piece_of_window=first_pieces.astype(np.int32),
             category_codes=pieces.category_codes,
-            name_codes=name_code.astype(name_type),
+            name_codes=name_codes.astype(name_type),
         )
 
     @property
@@ -238,13 +238,13 @@ class JoinedPieces:
             category_codes=np.concatenate([worker.category_codes for worker in workers]),
         )
 
-    def to_line_ns(self, moments_ns: Ints, worker: Ints) -> Ints:
+    def to_line_ns(self, moments_ns: Ints, workers: Ints) -> Ints:
         """Find where moments are on the line, those beyond a worker's time at its ends, ns.
 
-        `worker` is the index of each one's worker; both are broadcast against each other.
+        `workers` is the index of each one's worker; both are broadcast against each other.
         """
-        begin_ns, end_ns = self.begins_on_line_ns[worker], self.begins_on_line_ns[worker + 1]
-        return np.asarray(np.clip(moments_ns - self.first_ns[worker] + begin_ns, begin_ns, end_ns))
+        begin_ns, end_ns = self.begins_on_line_ns[workers], self.begins_on_line_ns[workers + 1]
+        return np.asarray(np.clip(moments_ns - self.first_ns[workers] + begin_ns, begin_ns, end_ns))
 
     def sum_ns_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment on the line, ns."""
@@ -314,9 +314,9 @@ class Segments:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
         return self._to_frame((worker, np.arange(len(worker.category_codes))) for worker in self)
 
-    def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
+    def select(self, category: str, step_numbers: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
+        is_in_steps, code = self._flag_windows(step_numbers), CATEGORIES.index(category)
         workers = (self.unpack_worker(row) for row, rank in enumerate(self.ranks) if rank in ranks)
         matching = ((worker, np.flatnonzero(worker.category_codes == code)) for worker in workers)
         return self._to_frame(
@@ -327,9 +327,9 @@ class Segments:
             for worker, piece_rows in matching
         )
 
-    def sum_ns_by_span_name(self, category: str, steps: Ints) -> pl.DataFrame:
+    def sum_ns_by_span_name(self, category: str, step_numbers: Ints) -> pl.DataFrame:
         """Measure how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
-        is_window_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
+        is_window_in_steps, code = self._flag_windows(step_numbers), CATEGORIES.index(category)
         sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]  # ranks, name codes, ns
         for rank, packed, first_window in zip(
             self.ranks, self.store, self.first_window_of_worker, strict=False
@@ -347,9 +347,9 @@ class Segments:
         ranks, name_codes, ns = map(np.concatenate, zip(*sums, strict=True))
         return pl.DataFrame({"rank": ranks, "name": self.to_span_names(name_codes), "ns": ns})
 
-    def _flag_windows(self, steps: Ints) -> Flags:
+    def _flag_windows(self, step_numbers: Ints) -> Flags:
         """Flag the windows that are of some steps (numbers), [window]."""
-        return self.step_windows["step"].is_in(steps.tolist()).to_numpy()
+        return self.step_windows["step"].is_in(step_numbers.tolist()).to_numpy()
 
     def _to_frame(self, selections: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
         """Return some pieces of workers, by their indices, as rows of `SEGMENT_COLUMNS`."""

@@ -123,7 +123,7 @@ class Pieces(NamedTuple):
     hidden_ns: Ints  # communication under own work, [step window]
 
     def without_gaps(self, gap_windows: Ints) -> Pieces:
-        """Give windows between steps (indices) to the ones before, as time without a record."""
+        """Give windows between steps (`gap_windows`, indices) to those before, as unrecorded time."""
         if not len(gap_windows):
             return self
         is_step = np.ones(len(self.hidden_ns), np.bool_)

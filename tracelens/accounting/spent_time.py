@@ -164,7 +164,7 @@ def _sum_gaps_by_span(
 ) -> Counter[str]:
     """Sum how long a device waited for launches, ns, by name of the host's span in which it ran dry.
 
-    `wait_ns` is the time of such waits in each piece. The name is empty without a span.
+    `wait_ns`, [piece], is the time of such waits. The name is empty without a span.
     """
     gap_begins_ns, gap_ends_ns = work.busy_intervals.end_ns[:-1], work.busy_intervals.start_ns[1:]
     wait_before_ns = np.concatenate([[0], np.cumsum(wait_ns)])  # at each bound of pieces

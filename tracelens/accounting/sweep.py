@@ -58,7 +58,7 @@ _NATIVE: Final = _load_native()
 
 
 def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pieces:
-    """Cut the time between the first and the last bound, ns, within which all else lies.
+    """Cut the time from the first to the last bound, ns, [window + 1], within which all else lies.
 
     `thread` holds the spans of the training thread, `around` the rank's other work at the same time.
     """
@@ -97,7 +97,7 @@ def partition(
     window_bounds_ns: Ints,
     sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut_time,
 ) -> Pieces:
-    """Cut a worker's time, from the first to the last of the bounds of its windows (steps), ns.
+    """Cut a worker's time from the first to the last bound of its windows (steps), ns, [window + 1].
 
     `spans` are those of the training thread, `around` is the rank's other work at the same time.
     """

@@ -242,7 +242,7 @@ def _find_work_on_threads(
 
 
 def _list_meanings(columns: Columns, rows: Indices, work_codes: Array) -> Array:
-    """List meanings of the training thread's spans (rows); `work_codes` are those of devices."""
+    """List meanings of the training thread's spans (rows), [row]; `work_codes` are those of devices."""
     codes = columns.word_column("kind").take(rows).translate(_MEANING, USER)
     codes_of_ops = columns.word_column("op").take(rows).translate(_MEANING_OF_OP, NULL)
     codes = np.where(codes_of_ops == NULL, codes, codes_of_ops)

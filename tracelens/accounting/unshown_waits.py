@@ -77,7 +77,7 @@ class _Stretches:
         return is_wait
 
     def _are_lengthened_by_calls(self, stretches: Indices) -> bool | None:
-        """Return True if stretches are longer where calls end later; None if that is not clear."""
+        """Return True if stretches (indices) are longer where calls end later; None if unclear."""
         delay_deviation_ns, length_deviation_ns = (
             ns[stretches] - ns[stretches].mean() for ns in (self.delay_ns, self.length_ns)
         )

@@ -38,15 +38,17 @@ class WatchedStall:
         return asdict(self)
 
 
-def find_watched_stall(trace: Trace, ranks: Collection[int], steps: Ints) -> WatchedStall | None:
-    """Find a stall of one of `ranks` in `steps` (numbers) that a watch recorded, or None.
+def find_watched_stall(
+    trace: Trace, ranks: Collection[int], step_numbers: Ints
+) -> WatchedStall | None:
+    """Find a stall of one of `ranks` in some steps that a watch recorded, or None.
 
     A watch records the step of the waiting ranks, which may be the step before or after.
     """
     for entry in trace.journal:
         if not isinstance(entry, Stalled) or entry.step is None:
             continue
-        if not {*entry.culprits} <= {*ranks} or np.abs(steps - entry.step).min() > 1:
+        if not {*entry.culprits} <= {*ranks} or np.abs(step_numbers - entry.step).min() > 1:
             continue
         for rank in entry.culprits:
             state = entry.states.get(str(rank), "")

@@ -74,7 +74,7 @@ def _split_by_communicator(call_rows: CallRows) -> Iterator[tuple[str, _Call]]:
 
 
 def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:
-    """Turn codes, indices of a file's `words` (-1 = none), into indices of a vocabulary.
+    """Turn codes, [row], indices of a file's `words` (-1 = none), into indices of a vocabulary.
 
     Codes that would not change are returned themselves, so that processes go on sharing them.
     """
@@ -112,7 +112,7 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
 
 
 def _expand_calls(calls: _Call, seq: Ints) -> _Call:
-    """Return the facts of a process's calls for all numbers `seq`; `_ABSENT` where it lacks the call."""
+    """Return the facts of a process's calls for all numbers `seq`, [call]; else `_ABSENT`."""
     indices = np.searchsorted(seq, calls["seq"])
     columns = {}
     for name, absent in _ABSENT.items():

@@ -181,7 +181,7 @@ def _find_periods(messages: _Messages) -> Indices:
 
 
 def _find_period(kinds: Ints) -> int:
-    """Return the shortest period, in messages, with which they repeat; 0 without one."""
+    """Return the shortest period, in messages, with which kinds, [message], repeat; 0 without one."""
     compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
     for period in range(1, min(len(compared_kinds) // MIN_REPEATS, MAX_MESSAGES_OF_STEP) + 1):
         is_equal = compared_kinds[period:] == compared_kinds[:-period]
@@ -193,7 +193,7 @@ def _find_period(kinds: Ints) -> int:
 def _find_first_run(different: Indices, count: int, period: int) -> int:
     """Return the index of the message from which on a whole period is repeated.
 
-    `different` are the messages (of `count`) that differ from the one a period later.
+    `different` are the indices of messages (of `count`) that differ from the one a period later.
     """
     bounds = np.concatenate([[-1], different, [count]])
     long_runs = np.flatnonzero(np.diff(bounds) > period)
@@ -201,7 +201,7 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
 
 
 def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
-    """Return the indices of the first kind of message that occurs `wanted_count` times; else empty."""
+    """Return the indices of the first of `kinds`, [message], that occurs so many times; or none."""
     distinct, first_indices, counts = np.unique(kinds, return_index=True, return_counts=True)
     fitting_kinds = np.flatnonzero(counts == wanted_count)
     if not len(fitting_kinds):

@@ -323,8 +323,10 @@ class WindowSelection:
             return replace(selected, step=np.broadcast_to(uniform_step, step.shape))
         return replace(selected, step=self._renumber_steps(step))
 
-    def _renumber_steps(self, step: Array) -> Array:
-        return np.where(self.choice.flag_chosen_steps(step), step, np.int32(_NO_STEP))
+    def _renumber_steps(self, step_numbers: Array) -> Array:
+        return np.where(
+            self.choice.flag_chosen_steps(step_numbers), step_numbers, np.int32(_NO_STEP)
+        )
 
     def select_samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return the samples of stacks that touch the windows."""

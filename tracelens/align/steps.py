@@ -67,7 +67,7 @@ class _StepMarks:
         return is_wrong
 
     def counted_from_0(self, begin_ns: Ints, last_end_ns: int) -> _StepMarks:
-        """Return steps with other begins and another end, counted from 0."""
+        """Return steps with other begins, ns, [step], and another end, counted from 0."""
         return replace(
             self,
             step_numbers=np.arange(len(begin_ns), dtype=np.int32),
@@ -329,23 +329,25 @@ class StepNumbering:
             windows_by_process=windows, threads_by_process=threads, renumbers_all=self.renumbers_all
         )
 
-    def number_events(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
+    def number_events(
+        self, process: int, start_ns: Ints, thread: Array, step_numbers: Array
+    ) -> Array:
         """Return the step of each event of a process, [event]: that of the window in which it begins.
 
-        `thread` and `step` (as recorded; below 0 = none) are those of the events.
+        `thread` and `step_numbers` (as recorded; below 0 = none) are those of the events.
         """
         begins_ns, step_of_window = self.windows_by_process[process]
         if self.renumbers_all:
-            unnumbered_rows = np.arange(len(step))
+            unnumbered_rows = np.arange(len(step_numbers))
         else:
-            unnumbered_rows = np.flatnonzero(step < 0)
+            unnumbered_rows = np.flatnonzero(step_numbers < 0)
             if len(unnumbered_rows):
                 is_known = np.isin(thread[unnumbered_rows], self.threads_by_process[process])
                 unnumbered_rows = unnumbered_rows[is_known]
         if not len(unnumbered_rows):
-            return step
+            return step_numbers
         window = np.searchsorted(begins_ns, start_ns[unnumbered_rows], side="right") - 1
-        numbered_steps = step.astype(np.int32)
+        numbered_steps = step_numbers.astype(np.int32)
         numbered_steps[unnumbered_rows] = np.where(window < 0, -1, step_of_window[window])
         return numbered_steps
 
@@ -365,7 +367,7 @@ def _number_calls(grid: CallGrid, numbering: StepNumbering) -> CallGrid:
 def _sum_samples(
     outline: Outline, numbering: StepNumbering, process: int, clock_map: ClockMap | None
 ) -> tuple[Array, Array]:
-    """Return the steps of a process, ascending, and how many samples each worked through."""
+    """Return the steps of a process, ascending, and how many samples each had, both [step]."""
     counters = outline.counters
     is_sample_counter = np.array([*(name == SAMPLE_COUNTER for name in counters.names), False])
     rows = np.flatnonzero(is_sample_counter[counters.name_codes])
@@ -410,7 +412,7 @@ def _to_table(
 def _windows_of_table(
     step_table: pl.DataFrame, all_marks: Mapping[int, _StepMarks]
 ) -> dict[int, tuple[Ints, Int32s]]:
-    """Return begins and numbers of the steps of each process, in the memory of the table."""
+    """Return begins, ns, and numbers of each process's steps, [step], in the memory of the table."""
     begin_ns, step = (step_table[name].to_numpy() for name in ("start_ns", "step"))
     row_bounds = np.cumsum([0, *(len(marks.step_numbers) for marks in all_marks.values())]).tolist()
     row_ranges = map(slice, row_bounds, row_bounds[1:])

@@ -62,7 +62,7 @@ def run(facts: Facts) -> Accumulation:
 
 
 def _find_passes_and_updates(trace: Trace) -> tuple[Ints, int]:
-    """Return when the first worker began each pass of backprop, ns, and how many updates it made."""
+    """Return when the first worker began backprop, ns, [pass], and how many updates it made."""
     workers = trace.workers.sort("rank")
     if workers.is_empty() or workers["training_thread"][0] is None:
         return np.zeros(0, np.int64), 0

@@ -202,12 +202,14 @@ def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -
     return by_step.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+def _sum_by_step(
+    step_numbers: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints
+) -> pl.DataFrame:
     """Sum up waits and transfers, [call, process], by the step that each rank was in."""
-    if repeats_one_column(step):
-        columns = (step[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
+    if repeats_one_column(step_numbers):
+        columns = (step_numbers[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
     else:
-        columns = (step[has_left], wait_ns[has_left], transfer_ns[has_left])
+        columns = (step_numbers[has_left], wait_ns[has_left], transfer_ns[has_left])
     return pl.DataFrame(dict(zip(_SUM_COLUMNS, columns, strict=True)), schema=_SUM_COLUMNS)
 
 

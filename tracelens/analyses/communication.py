@@ -186,7 +186,7 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
             op,
             _adjust_to_usual_call(cost_line, calls),
             min_saving_ns=min_saving_ns,
-            steps=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
+            step_numbers=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
         )
         if joined_calls:
             findings.append(_report(facts, calls, cost_line, joined_calls))

@@ -129,8 +129,8 @@ def _cut_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
 def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, ...]:
     """Return the pieces of a process within the path's intervals on it, clipped to these.
 
-    As columns: the row of the step in `Segments.step_windows`, codes of category and name, begin and
-    end, ns.
+    As columns, [piece]: the row of the step in `Segments.step_windows`, codes of category and name,
+    begin and end, ns.
     """
     piece, interval = _find_overlaps(pieces.bounds_ns, begins_ns, ends_ns)
     start_ns = np.maximum(pieces.bounds_ns[piece], begins_ns[interval])

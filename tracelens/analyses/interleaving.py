@@ -231,14 +231,16 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     Waits and transfers between updates are reported as exposed communication.
     """
     phases = facts.phases
-    steps = phases.step_numbers[phases.step_numbers >= 0]
-    if len(steps) < 2:
+    step_numbers = phases.step_numbers[phases.step_numbers >= 0]
+    if len(step_numbers) < 2:
         return []
     gaps = pl.concat(table.filter("within") for table in phases.weight_updates.build_gap_tables())
-    host_ns = _measure_host_time(facts.trace, phases, gaps, steps)
+    host_ns = _measure_host_time(facts.trace, phases, gaps, step_numbers)
     if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * run_ns:
         return []
-    fix = WorkFix(step_numbers=steps, phases_and_effects_ns=((("uninstrumented",), host_ns),))
+    fix = WorkFix(
+        step_numbers=step_numbers, phases_and_effects_ns=((("uninstrumented",), host_ns),)
+    )
     price = price_less_work(facts.replay, fix, run_ns)
     median_gap_ns = gaps["gap_ns"].median()
     long_gap_ns = gaps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
@@ -262,17 +264,19 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     ]
 
 
-def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure unrecorded code in gaps (rows) between updates, ns, [step, worker], for `steps`."""
+def _measure_host_time(
+    trace: Trace, phases: Phases, gaps: pl.DataFrame, step_numbers: Ints
+) -> Floats:
+    """Measure unrecorded code in gaps (rows) between updates, ns, [step, worker]."""
     ranks = trace.workers["rank"].to_numpy()
     step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
-    step_row = np.searchsorted(steps, step)
+    step_row = np.searchsorted(step_numbers, step)
     by_rank = np.argsort(ranks)
     worker = by_rank[np.searchsorted(ranks[by_rank], rank)]  # of each gap
-    gaps_ns = np.zeros((len(steps), len(ranks)))
-    is_known = np.append(steps, -1)[step_row] == step
+    gaps_ns = np.zeros((len(step_numbers), len(ranks)))
+    is_known = np.append(step_numbers, -1)[step_row] == step
     np.add.at(gaps_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
-    window = phases.find_windows(trace.workers["process"].to_numpy(), steps[:, None])
+    window = phases.find_windows(trace.workers["process"].to_numpy(), step_numbers[:, None])
     host_ns = np.where(window >= 0, phases.sum_ns_by_window("uninstrumented")[window], 0)
     return np.minimum(gaps_ns, host_ns)
 

@@ -167,7 +167,7 @@ class CallGrid(CallFacts):
         return np.asarray(cells[np.arange(self.call_count), self.is_made.argmax(axis=1)])
 
     def take_calls(self, call_indices: Indices | slice) -> CallGrid:
-        """Return some calls, by their indices; no copy of those that follow each other."""
+        """Return some calls, by their rows in the grid; no copy of those that follow each other."""
         rows = call_indices if isinstance(call_indices, slice) else to_slice(call_indices)
         shape = (len(self.seq[rows]), len(self.processes))
         call_facts: dict[str, Any] = {

@@ -77,13 +77,13 @@ class Choice:
             first <= rank <= last for first, last in self.rank_ranges
         )
 
-    def flag_chosen_steps(self, steps: Array) -> Flags:
-        """Return True for each chosen step."""
+    def flag_chosen_steps(self, step_numbers: Array) -> Flags:
+        """Return True for each chosen step, [step]."""
         if self.step_ranges is None:
-            return np.asarray(steps >= 0)
-        is_chosen = np.zeros(steps.shape, np.bool_)
+            return np.asarray(step_numbers >= 0)
+        is_chosen = np.zeros(step_numbers.shape, np.bool_)
         for first, last in self.step_ranges:
-            is_chosen |= (steps >= first) & (steps <= last)
+            is_chosen |= (step_numbers >= first) & (step_numbers <= last)
         return is_chosen
 
 

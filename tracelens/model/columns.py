@@ -211,7 +211,7 @@ class Columns:
 
 
 def fill_invalid(values: Array, valid: Flags | None, missing: float) -> Array:
-    """Return a copy of some numbers with `missing` where they are not valid; None = all are.
+    """Return a copy of numbers, [row], with `missing` where they are not valid; None = all are.
 
     Unsigned numbers become signed if `missing` is negative.
     """

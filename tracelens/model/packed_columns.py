@@ -161,7 +161,7 @@ def _join_fractions(rows: Array, fractions: Floats, height: int) -> Floats:
 
 
 def _shrink(values: Array) -> tuple[int, Array]:
-    """Return whole numbers less the lowest of them, in the smallest type that holds them."""
+    """Return the lowest of whole numbers, and all less it, in the smallest type that holds them."""
     if not len(values):
         return 0, values
     lowest = int(values.min())

@@ -147,10 +147,10 @@ class Calls:
         # The last rank of an implicit call may have been there for no time at all.
         edges.add(departure_of_rank + 1, end_event, leaving_ns, begin_event != end_event)
 
-    def _add_rooted(self, edges: EdgeList, begin_event: Ints, end_event: Ints) -> None:
+    def _add_rooted(self, edges: EdgeList, begin_events: Ints, end_events: Ints) -> None:
         """Add edges from begins to ends of calls in which ranks wait for a root, or a root for them.
 
-        `begin_event` and `end_event` are those of each rank, [call, rank].
+        `begin_events` and `end_events` are those of each rank, [call, rank].
         """
         root = np.maximum(self.root_column, 0)[:, None]
         is_to_root = self.op_code in TO_ROOT
@@ -162,14 +162,14 @@ class Calls:
         waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & is_root_known
         wait_end_ns = np.where(waits, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
         lag_ns = self.end_ns - wait_end_ns
-        self._add_cost_edges(edges, begin_event, end_event, lag_ns, np.ones_like(waits))
+        self._add_cost_edges(edges, begin_events, end_events, lag_ns, np.ones_like(waits))
         if is_to_root:
-            end_event, lag_ns, waits = (
-                np.take_along_axis(matrix, root, axis=1) for matrix in (end_event, lag_ns, waits)
+            end_events, lag_ns, waits = (
+                np.take_along_axis(matrix, root, axis=1) for matrix in (end_events, lag_ns, waits)
             )
         else:
-            begin_event = np.take_along_axis(begin_event, root, axis=1)
-        self._add_cost_edges(edges, begin_event, end_event, lag_ns, waits)
+            begin_events = np.take_along_axis(begin_events, root, axis=1)
+        self._add_cost_edges(edges, begin_events, end_events, lag_ns, waits)
 
     def _add_cost_edges(
         self, edges: EdgeList, source: Ints, target: Ints, lag_ns: Ints, is_present: Flags

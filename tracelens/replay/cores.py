@@ -36,7 +36,7 @@ class CoreShortage:
 
     @classmethod
     def from_replay(cls, variant: Variant, times_ns: Floats) -> Self | None:
-        """Return the longest shortage of a host, by event times of the replay; None if unknown."""
+        """Return the longest shortage of a host, by replayed times, ns, [event]; None if unknown."""
         graph, shortages = variant.graph, []
         hosts = find_shared_cores(graph.trace)
         core_share = _measure_core_share(graph) if hosts else np.ones(0)  # [worker]

@@ -134,7 +134,7 @@ class EdgeList:
         )
 
     def shift_to_recorded_times(self, first_part: int, event_times_ns: Floats) -> None:
-        """Shift lags of edges since call `first_part` of `add`, so that targets occur as recorded."""
+        """Shift lags of edges since call `first_part` of `add`: targets occur as recorded, [event]."""
         if first_part == self.part_count:
             return
         sources, targets, lags_ns, *_ = zip(*self._columns[first_part:], strict=True)
@@ -184,7 +184,7 @@ class LayeredGraph:
     def from_edges(
         cls, recorded_times_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
     ) -> Self:
-        """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
+        """Sort edges into layers: `source`, `target`, lag, [edge]; raise `ValueError` if in a circle."""
         layer = _find_layers(len(recorded_times_ns), source, target)[target]  # [edge], from 1 on
         order = np.lexsort((target, layer))
         layer_begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))

@@ -544,15 +544,17 @@ class EventGraph:
         return factors * factor_of_event[edges.source_events]
 
     def measure_transfer_factors(
-        self, time_ratios: Mapping[Carrier, Floats], steps: Ints
+        self, time_ratios: Mapping[Carrier, Floats], step_numbers: Ints
     ) -> Floats:
         """Return factors of lags if transfers take other times, [edge].
 
         `time_ratios` are how many times as long each transfer takes, by its carrier (a communicator, or
-        sender and receiver), [step]; `steps` are the numbers of these steps, ascending.
+        sender and receiver), [step]; `step_numbers` are those of these steps, ascending.
         """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
-        step_index = np.minimum(np.searchsorted(steps, edges.step_numbers), len(steps) - 1)
+        step_index = np.minimum(
+            np.searchsorted(step_numbers, edges.step_numbers), len(step_numbers) - 1
+        )
         for carrier, carrier_ratios in time_ratios.items():
             if isinstance(carrier, str):
                 communicators = [*edges.communicators, carrier]
@@ -561,7 +563,9 @@ class EventGraph:
             else:
                 sender, receiver = map(self.ranks.index, carrier)
                 is_carried = edges.pair_numbers == sender * self.threads.worker_count + receiver
-            changed_edges = np.flatnonzero(is_carried & (steps[step_index] == edges.step_numbers))
+            changed_edges = np.flatnonzero(
+                is_carried & (step_numbers[step_index] == edges.step_numbers)
+            )
             factors[changed_edges] = carrier_ratios[step_index[changed_edges]]
         return self.extend_to_departures(factors)
 

@@ -180,7 +180,7 @@ def _find_slow_receives(
 
 
 def _measure_since_last_peer(sent: Sides, received: Sides) -> list[Ints]:
-    """Return the time from the last peer's begin to each call's end, ns, of sends and of receives."""
+    """Return the time from the last peer's begin to the end, ns, of sends and receives, [message]."""
     both = Sides.join((sent, received))
     peer_begin_ns = np.append(received.begin_ns, sent.begin_ns)
     sides = pl.DataFrame({"worker": both.workers, "end": both.end_ns, "peer": peer_begin_ns})

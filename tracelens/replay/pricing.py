@@ -123,22 +123,24 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
 
     Steps outside of the replayed window save the same share of their loss.
     """
-    steps = fix.step_numbers
-    graph = replay.build_around(steps)
+    step_numbers = fix.step_numbers
+    graph = replay.build_around(step_numbers)
     replayed = None if graph is None else replay.replay(apply_fix(graph, fix))
     if graph is None or replayed is None or not replayed.identity.is_reliable:
-        return TransferPrice(np.minimum(lost_ns, measure_exposed_transfer_ns(replay.phases, steps)))
-    replayed_ns = _attribute_to_steps(replayed.saved_ns_by_step, graph, steps)
-    is_replayed = np.isin(steps, graph.step_numbers)
+        return TransferPrice(
+            np.minimum(lost_ns, measure_exposed_transfer_ns(replay.phases, step_numbers))
+        )
+    replayed_ns = _attribute_to_steps(replayed.saved_ns_by_step, graph, step_numbers)
+    is_replayed = np.isin(step_numbers, graph.step_numbers)
     saved_share = float(replayed_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     saved_ns: Floats = lost_ns * saved_share
     saved_ns[is_replayed] = replayed_ns
     return TransferPrice(saved_ns_by_step=saved_ns, fix=fix, identity=replayed.identity)
 
 
-def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
+def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, step_numbers: Ints) -> Floats:
     """Return the saving of some steps (numbers), ns, scaled to what all steps of the graph save."""
-    of_steps_ns = np.maximum(saved_ns[np.isin(graph.step_numbers, steps)], 0.0)
+    of_steps_ns = np.maximum(saved_ns[np.isin(graph.step_numbers, step_numbers)], 0.0)
     total_ns = max(float(saved_ns.sum()), 0.0)
     return np.asarray(of_steps_ns * (total_ns / max(float(of_steps_ns.sum()), 1.0)))
 
@@ -150,7 +152,7 @@ def price_joined_calls(
     cost: CostModel,
     *,
     min_saving_ns: float,
-    steps: Ints | None = None,
+    step_numbers: Ints | None = None,
 ) -> JoinedCalls | None:
     """Price joining the calls of a communicator at best; None if that is not known.
 
@@ -163,17 +165,19 @@ def price_joined_calls(
         op: What they do.
         cost: What such a call takes by its bytes; the line of the replay is used if it has one.
         min_saving_ns: What it saves of the run at least; None is returned if it is less.
-        steps: The steps whose calls are alike, and `cost` is for; None = all.
+        step_numbers: The steps whose calls are alike, and `cost` is for; None = all.
     """
     graph = replay.build_around(replay.phases.step_numbers)
     if graph is None:
         return None
-    line_costs = Costs(graph.edges).model_by_line if steps is None else {}
+    line_costs = Costs(graph.edges).model_by_line if step_numbers is None else {}
     joins: list[JoinedCalls] = []
     for calls in graph.calls:
         if calls.can_be_joined(communicator, op):
             line_cost = line_costs.get(graph.edges.cost_lines.index(calls.cost_line), cost)
-            fix = JoinFix(communicator, op, max_bytes=0, cost_model=line_cost, step_numbers=steps)
+            fix = JoinFix(
+                communicator, op, max_bytes=0, cost_model=line_cost, step_numbers=step_numbers
+            )
             joins += _try_joins(replay, graph, calls, fix)
     best_first = sorted(joins, key=lambda join: -join.saved_ns_by_step.sum())
     gains = (join for join in best_first if join.saved_ns_by_step.sum() >= min_saving_ns)
@@ -200,7 +204,7 @@ def _try_joins(
     for message_count in sorted(count for count in message_counts if count < calls_per_step):
         message_bytes = int(np.ceil(np.median(step_bytes) / message_count))
         variant = Variant(graph)
-        joined_bytes = join_calls(variant, fix.cost_model, calls, message_bytes, steps=steps)
+        joined_bytes = join_calls(variant, fix.cost_model, calls, message_bytes, step_numbers=steps)
         messages_per_step = (len(joined_bytes) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(variant)
         saved_ns = _attribute_to_steps(replayed.saved_ns_by_step, graph, steps)

@@ -67,7 +67,7 @@ def find_need_times_ns(
 
 
 def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
-    """Return the share of pulls needed at an unknown time (-1), while the worker computed."""
+    """Return the share of pulls needed at an unknown time (-1, [request]), while the worker computed."""
     is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
     is_unknown = ~requests["is_blocking"].to_numpy() & (needs_ns < 0)  # [request]

@@ -204,15 +204,15 @@ class _Backprop:
             for times_ns in (pieces.bounds_ns, *step_times_ns)
         )
 
-    def measure_share(self, step: Ints, times_ns: Ints) -> Floats:
+    def measure_share(self, step_numbers: Ints, times_ns: Ints) -> Floats:
         """Return the share of its step's backprop that is done at each time; nan without backprop."""
-        before_step_ns, step_ns = self._measure_steps_ns(step)
+        before_step_ns, step_ns = self._measure_steps_ns(step_numbers)
         done_ns = np.interp(times_ns, self._bounds_ns, self._done_ns)
         return np.clip((done_ns - before_step_ns) / step_ns, 0.0, 1.0)
 
-    def find_time_ns(self, step: Ints, share: Floats) -> Floats:
-        """Return when some share (0 to 1) of each step's backprop was done, ns; nan without backprop."""
-        before_step_ns, step_ns = self._measure_steps_ns(step)
+    def find_time_ns(self, step_numbers: Ints, share: Floats) -> Floats:
+        """Return when a share (0 to 1) of a step's backprop was done, ns, all [query]; else nan."""
+        before_step_ns, step_ns = self._measure_steps_ns(step_numbers)
         target_ns = np.nan_to_num(before_step_ns + share * step_ns)  # of backprop done
         # Half a nanosecond: sums of shares differ from the whole by less.
         bound_row = np.searchsorted(self._done_ns, target_ns - 0.5)
@@ -220,9 +220,11 @@ class _Backprop:
         time_ns = self._bounds_ns[bound_row] - (self._done_ns[bound_row] - target_ns)
         return np.where(np.isfinite(share * step_ns), time_ns, np.nan)
 
-    def _measure_steps_ns(self, step: Ints) -> tuple[Floats, Floats]:
+    def _measure_steps_ns(self, step_numbers: Ints) -> tuple[Floats, Floats]:
         """Return the backprop done before each step, and that of the step, ns; nan without any."""
-        row = np.minimum(np.searchsorted(self._step_numbers, step), len(self._step_numbers) - 1)
+        row = np.minimum(
+            np.searchsorted(self._step_numbers, step_numbers), len(self._step_numbers) - 1
+        )
         step_ns = self._done_at_end_ns[row] - self._done_at_begin_ns[row]
-        is_known = (self._step_numbers[row] == step) & (step_ns > 0)
+        is_known = (self._step_numbers[row] == step_numbers) & (step_ns > 0)
         return self._done_at_begin_ns[row], np.where(is_known, step_ns, np.nan)

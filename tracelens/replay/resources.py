@@ -199,7 +199,7 @@ class _EventLoop:
         self._agenda: list[tuple[float, int, int, int]] = []
 
     def replay(self, recorded_ns: Floats) -> int:
-        """Replay events by time, those without sources as recorded; return how many occurred."""
+        """Replay events, those without sources as `recorded_ns`, [event]; return how many occurred."""
         for event in [event for event, left in enumerate(self._sources_left) if not left]:
             self.times_ns[event] = float(recorded_ns[event])
             heappush(self._agenda, (self.times_ns[event], self._priority[event], event, 0))

@@ -35,9 +35,9 @@ class Sides(NamedTuple):
     is_blocking: Flags
 
     @classmethod
-    def from_times(cls, worker: Ints, times_ns: Ints, *, is_blocking: bool = False) -> Sides:
+    def from_times(cls, workers: Ints, times_ns: Ints, *, is_blocking: bool = False) -> Sides:
         """Make sides without length."""
-        return cls(worker, times_ns, times_ns, np.full(len(times_ns), is_blocking))
+        return cls(workers, times_ns, times_ns, np.full(len(times_ns), is_blocking))
 
     @classmethod
     def join(cls, parts: Iterable[Sides]) -> Sides:
@@ -182,7 +182,7 @@ class Threads:
         return by_event
 
     def chain_events(self, caused_events: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return sources, targets and lags, ns, of the edges that join neighbouring events of threads.
+        """Return sources, targets and lags, ns, [edge], that join neighbouring events of threads.
 
         The lag includes the time for which a thread was blocked before an event. `caused_events` have
         other causes, too, so their lags leave it out.
@@ -203,22 +203,22 @@ class Threads:
             self.find_events(sides.workers, sides.end_ns),
         )
 
-    def find_events(self, worker: Ints, times_ns: Ints) -> Ints:
+    def find_events(self, workers: Ints, times_ns: Ints) -> Ints:
         """Return the event of each worker at a time; -1 where its thread has none."""
-        position = self.timeline.to_positions(worker, times_ns)
+        position = self.timeline.to_positions(workers, times_ns)
         event = np.minimum(np.searchsorted(self.event_positions, position), self.event_count - 1)
         return np.where(self.event_positions[event] == position, event, -1)
 
-    def find_next_need_events(self, worker: Ints, times_ns: Ints) -> Ints:
-        """Return the event from which on each worker needs what was over at a time, ns.
+    def find_next_need_events(self, workers: Ints, times_ns: Ints) -> Ints:
+        """Return the event from which on a worker needs what was over at a time, ns, all [query].
 
         Then it next was blocked by something in flight, began to update weights, or ended the step; -1
         where no step follows.
         """
-        position = self.timeline.to_positions(worker, times_ns)
+        position = self.timeline.to_positions(workers, times_ns)
         needs = np.append(self._need_positions, np.iinfo(np.int64).max)  # positions
         next_need = needs[np.searchsorted(self._need_positions, position)]
-        is_of_worker = self.timeline.to_workers(next_need) == worker
+        is_of_worker = self.timeline.to_workers(next_need) == workers
         return np.where(is_of_worker, np.searchsorted(self.event_positions, next_need), -1)
 
     @cached_property
@@ -229,29 +229,29 @@ class Threads:
         ends_of_waits = self.event_positions[self.is_wait_end]
         return np.unique(np.concatenate([ends_of_waits, self.step_end_positions, known_updates]))
 
-    def find_step_end_events(self, steps: Ints) -> Ints:
+    def find_step_end_events(self, step_numbers: Ints) -> Ints:
         """Return the events at which some steps end, [step, worker]; -1 where a worker lacks one."""
-        step_row = self._find_step_rows(steps)  # [step of a worker]
+        step_row = self._find_step_rows(step_numbers)  # [step of a worker]
         is_known = step_row >= 0
-        events = np.full((len(steps), self.worker_count), -1, np.int64)
+        events = np.full((len(step_numbers), self.worker_count), -1, np.int64)
         end_positions = self.step_end_positions[is_known]
         cells = step_row[is_known], self.timeline.to_workers(end_positions)
         events[cells] = np.searchsorted(self.event_positions, end_positions)
         return events
 
-    def find_interval_step_rows(self, steps: Ints) -> Ints:
-        """Return the row in `steps` of each interval's step; -1 outside of these."""
+    def find_interval_step_rows(self, step_numbers: Ints) -> Ints:
+        """Return the row in `step_numbers` of each interval's step; -1 outside of these."""
         interval_positions = self.event_positions[self.interval_begin_events]
         step = np.searchsorted(self.step_end_positions, interval_positions, side="right")
-        return self._find_step_rows(steps)[step]
+        return self._find_step_rows(step_numbers)[step]
 
-    def find_step_numbers(self, worker: Ints, times_ns: Ints) -> Ints:
+    def find_step_numbers(self, workers: Ints, times_ns: Ints) -> Ints:
         """Return the number of the step at each worker's time; -1 outside of steps."""
-        position = self.timeline.to_positions(worker, times_ns)
+        position = self.timeline.to_positions(workers, times_ns)
         step = np.searchsorted(self.step_end_positions, position, side="right")
         return np.append(self.step_numbers, -1)[step]
 
-    def _find_step_rows(self, steps: Ints) -> Ints:
-        """Return the row in `steps` of each worker's step, [step of a worker]; -1 outside of these."""
-        row = np.searchsorted(steps, self.step_numbers)
-        return np.where(np.append(steps, -1)[row] == self.step_numbers, row, -1)
+    def _find_step_rows(self, step_numbers: Ints) -> Ints:
+        """Return the row in `step_numbers` of each step of a worker, [step of a worker]; else -1."""
+        row = np.searchsorted(step_numbers, self.step_numbers)
+        return np.where(np.append(step_numbers, -1)[row] == self.step_numbers, row, -1)

@@ -65,10 +65,10 @@ class Timeline:
             bound_positions=bounds_ns + np.repeat(shifts_ns, counts),
         )
 
-    def to_positions(self, worker: Ints, times_ns: Ints) -> Ints:
+    def to_positions(self, workers: Ints, times_ns: Ints) -> Ints:
         """Return the positions of workers at times, ns, clipped to the ends of each worker's time."""
         clipped_ns = np.clip(times_ns, self.origin_ns, self.origin_ns + self.period_ns - 1)
-        return np.asarray(worker * self.period_ns + (clipped_ns - self.origin_ns), np.int64)
+        return np.asarray(workers * self.period_ns + (clipped_ns - self.origin_ns), np.int64)
 
     def to_times_ns(self, positions: Ints) -> Ints:
         """Return the times at positions, ns."""
@@ -146,40 +146,40 @@ class Timeline:
         row = np.searchsorted(begins, positions, side="right") - 1
         return np.maximum(positions, ends[row])
 
-    def find_notice_times_ns(self, worker: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
-        """Return when training threads noticed the ends of operations that another thread noted, ns.
+    def find_notice_times_ns(self, workers: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
+        """Return when threads noticed the ends of operations that another thread noted, ns, [operation].
 
         That is the end of the blocked stretch just before, if the note follows it soon, as seen from the
         stretch's length; else it is the noted end.
         """
         begins, ends = self._padded_blocked  # positions of blocked stretches
-        noted_end = self.to_positions(worker, end_ns)
+        noted_end = self.to_positions(workers, end_ns)
         row = np.searchsorted(ends, noted_end) - 1  # the last stretch before each noted end
         delay_ns = noted_end - ends[row]
         is_noticed = delay_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
         # A thread that is blocked again when the end is noted may not have noticed it.
         is_noticed &= noted_end <= np.append(begins, FOREVER)[row + 1]
-        is_noticed &= ends[row] > self.to_positions(worker, begin_ns)
+        is_noticed &= ends[row] > self.to_positions(workers, begin_ns)
         return np.where(is_noticed, end_ns - delay_ns, end_ns)
 
-    def has_looked_late(self, worker: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
-        """Return True where an operation was over, at `over_ns`, before its thread waited for it.
+    def has_looked_late(self, workers: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
+        """Return True where an operation was over before its thread waited for it, all [operation].
 
         Then the thread waited until `end_ns` for only a small share of the time since `over_ns`.
         """
         begins, ends = self._padded_blocked  # positions of blocked stretches
-        end = self.to_positions(worker, end_ns)
+        end = self.to_positions(workers, end_ns)
         row = np.searchsorted(begins, end) - 1  # the last stretch that began before each end
-        began_later = (end <= ends[row]) & (begins[row] > self.to_positions(worker, over_ns))
+        began_later = (end <= ends[row]) & (begins[row] > self.to_positions(workers, over_ns))
         waited_ns = end - begins[row]
         return np.asarray(
             began_later & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end_ns - over_ns))
         )
 
-    def has_resumed(self, worker: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
-        """Return True for threads that waited in a span until `over_ns`, and resumed by `until_ns`."""
+    def has_resumed(self, workers: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
+        """Return True where a worker waited in a span until `over_ns`, and resumed by `until_ns`."""
         begins, ends = (np.append(-1, positions) for positions in self.wait_stretches)
-        over, until = (self.to_positions(worker, ns) for ns in (over_ns, until_ns))  # positions
+        over, until = (self.to_positions(workers, ns) for ns in (over_ns, until_ns))  # positions
         row = np.searchsorted(ends, until, side="right") - 1  # the last stretch that ended by then
         early_ns = over - ends[row]
         return np.asarray(

@@ -135,7 +135,7 @@ def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False)
 
 
 def _find_upper_rows(residuals: Floats) -> Flags:
-    """Find which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
+    """Find which rows, [row], are nearer to the upper one of two levels (two means, from quartiles)."""
     quantiles = [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
     lower, upper = np.quantile(residuals, quantiles)
     for _ in range(ROUNDS_OF_TWO_MEANS):
@@ -268,7 +268,7 @@ def find_best_runs(gains: Floats, price: float) -> Flags:
 
 
 def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
-    """Return `find_best_runs` of one series: numbers of Python are quicker one by one."""
+    """Return `find_best_runs` of one series, [row]: numbers of Python are quicker one by one."""
     # The best sum if a row is at the lower, or the upper level; and whether the row before was upper.
     lower_score = upper_score = edge_price = 0.0
     origins: list[tuple[bool, bool]] = []
@@ -298,7 +298,7 @@ def find_runs(is_inside: Flags) -> tuple[tuple[int, int], ...]:
 
 
 def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
-    """Fit a line that rises from 0 to row `last_row`, over all rows where it may begin; else None."""
+    """Fit a line to residuals, [row], that rises from 0 to `last_row`, from any begin; else None."""
     edges = block_edges(len(residuals))
     blocks = block_medians(residuals[:, None], edges)[:, 0]
     middle_rows = (edges[:-1] + edges[1:] - 1) / 2

@@ -203,9 +203,9 @@ def _judge_length(
     length: int,
     length_count: int,
 ) -> Windows:
-    """Judge the windows of one of some lengths, in blocks: each rank's excess, and its p-value.
+    """Judge the windows of `length` blocks, one of `length_count`: residuals, and their p-values.
 
-    `edges` bound the blocks; `sums` are of ranks, of their peers, and of the peers' median.
+    `edges` are the blocks' bounds, rows of steps; `sums` are of ranks, peers, and the peers' median.
     """
     ranks, peers, peer_median = sums
     stride = max(1, length // 4)
@@ -368,7 +368,10 @@ def min_window_of_pair(step_count: int) -> int:
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
-    """Return p-value, effect (share of a step), first and last row where the second rank is latest."""
+    """Return p-value, effect (share of a step), first and last row where the second rank is latest.
+
+    `difference`, [step], is what it takes beyond the first, as a share of a step.
+    """
     whole_run = (0, len(difference) - 1)
     fitted_course = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
     residual = _clip_spikes(difference - fitted_course.delays)
@@ -428,7 +431,7 @@ def _average_blocks(values: Floats, size: int) -> Floats:
 
 
 def _list_windows_of_pair(count: int, min_length: int) -> tuple[Ints, Ints]:
-    """Return first and last blocks of windows: lengths grow by the root of 2, at quarter lengths."""
+    """Return first and last of `count` blocks, [window]: lengths grow by the root of 2, at quarters."""
     half_powers = range(2 * count.bit_length())
     lengths = {round(min_length * 2 ** (half / 2)) for half in half_powers} | {count}
     windows = [
@@ -451,7 +454,7 @@ def _score_windows(blocks: Floats, first: Ints, last: Ints) -> Floats:
 
 
 def _draw_null_scores(blocks: Floats, first_block: Ints, last_block: Ints, seed: int) -> Floats:
-    """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
+    """Return the greatest score of a window, [exchange], if ranks are exchanged at random by [block]."""
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first_block) // MAX_SCORES_AT_ONCE
     batches = np.array_split(signs * blocks, part_count)

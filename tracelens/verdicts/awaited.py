@@ -60,26 +60,26 @@ def _describe_delay(facts: Facts, rank: int) -> str:
     if not len(few_delays_ns) or few_delays_ns.sum() < min_sum_ns:
         per_step = fmt.duration(float(delay_ns.sum()) / len(times.step_numbers))
         return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
-    steps, peers = (
+    step_numbers, peers = (
         times.step_numbers[is_few],
         tuple(other for other in times.ranks if other != rank),
     )
     where = fmt.phase(phase)
     if phase == CATEGORIES[UNINSTRUMENTED]:
-        gap = find_gap(phases, (rank,), peers, steps)
+        gap = find_gap(phases, (rank,), peers, step_numbers)
         where += (
             f", {gap.location_text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
         )
     mean_ns = float(few_delays_ns.mean())
     culprit = sampled_code.find_in_ranks(
-        trace, phases, (rank,), peers, phase, steps=steps, extra_ns=mean_ns
+        trace, phases, (rank,), peers, phase, step_numbers=step_numbers, extra_ns=mean_ns
     )
     code = f", in {sampled_code.path_text(culprit.call_path)}" if culprit else ""
-    return f" ({where}: {_describe_steps(mean_ns, steps)}{code})"
+    return f" ({where}: {_describe_steps(mean_ns, step_numbers)}{code})"
 
 
-def _describe_steps(mean_delay_ns: float, steps: Ints) -> str:
+def _describe_steps(mean_delay_ns: float, step_numbers: Ints) -> str:
     """Describe the mean delay in a few steps."""
-    each_of = "each of " if len(steps) > 1 else ""
-    listed_steps = fmt.listing("step", steps.tolist())
+    each_of = "each of " if len(step_numbers) > 1 else ""
+    listed_steps = fmt.listing("step", step_numbers.tolist())
     return f"{fmt.duration(mean_delay_ns)} beyond the others in {each_of}{listed_steps}"

@@ -228,10 +228,14 @@ def _find_unknown_time(
 def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
     """Return headline, why and action for a `share` of the time in code that no span covers."""
     phases = facts.phases
-    gap = find_gap(phases, tuple(phases.pieces.ranks), peers=(), steps=phases.step_numbers)
+    gap = find_gap(phases, tuple(phases.pieces.ranks), peers=(), step_numbers=phases.step_numbers)
     where = f", {fmt.percent(gap.share)} of it {gap.location_text}" if gap else ""
     code = sampled_code.find_in_phase(
-        facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.step_numbers, extra_ns=0.0
+        facts.trace,
+        phases,
+        CATEGORIES[UNINSTRUMENTED],
+        step_numbers=phases.step_numbers,
+        extra_ns=0.0,
     )
     sentences = [describe_share(facts, "Code that no span covers", share)]
     if ledger.unexplained >= MOST_UNEXPLAINED:

@@ -88,12 +88,13 @@ def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
-    """Return the collectives of some steps (numbers) that every rank came to."""
+def select_complete_calls(trace: Trace, step_numbers: Ints) -> tuple[CallGrid, ...]:
+    """Return the collectives of some steps that every rank came to."""
     grids = (
         grid.take_calls(
             np.flatnonzero(
-                (grid.last_arrival_ns != NEVER) & np.isin(grid.first_value_of_calls("step"), steps)
+                (grid.last_arrival_ns != NEVER)
+                & np.isin(grid.first_value_of_calls("step"), step_numbers)
             )
         )
         for grid in trace.calls

@@ -121,7 +121,7 @@ def measure_call_costs(
 def _measure_latency_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float]:
     """Return the least and the largest share (0 to 1) of latency in calls, and their total time, ns.
 
-    `wire_ns` holds what each call takes on the wire.
+    `wire_ns`, [call], is what each call takes on the wire.
     """
     total_wire_ns = float(wire_ns.sum())
     low_share, high_share = (

@@ -88,11 +88,11 @@ def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def measure_wire_ns(calls: pl.DataFrame, steps: Ints) -> Floats:
+def measure_wire_ns(calls: pl.DataFrame, step_numbers: Ints) -> Floats:
     """Measure how long the calls, a row each, of each of some steps held the wire, ns, [step]."""
     sums = calls.group_by("step").agg(pl.col("wire_ns").sum())
     wire_ns_by_step = dict(sums.iter_rows())
-    return np.array([wire_ns_by_step.get(step, 0) for step in steps.tolist()], np.float64)
+    return np.array([wire_ns_by_step.get(step, 0) for step in step_numbers.tolist()], np.float64)
 
 
 def _list_calls(calls: CallGrid, thread_of_process: Ints) -> pl.DataFrame:

@@ -99,7 +99,7 @@ class _Synchronised(NamedTuple):
 
     @classmethod
     def from_exits(cls, exits_ns: Floats) -> _Synchronised:
-        """Take the median clock as the reference; of two the first, as neither is known to be right."""
+        """Take the median clock of exits, [collective, clock], as the reference; of two the first."""
         has_median = exits_ns.shape[1] > 2
         reference_ns = np.asarray(np.median(exits_ns, axis=1) if has_median else exits_ns[:, 0])
         rows = _find_synchronising(exits_ns, reference_ns)
@@ -123,7 +123,9 @@ def _split_into_blocks(count: int) -> list[Indices]:
 
 
 def _find_synchronising(aligned_ns: Floats, reference_ns: Floats) -> Indices:
-    """Return the collectives that did synchronise: their exits are as close together as in others.
+    """Return the collectives (rows) that did synchronise: their exits are as close as in others.
+
+    `aligned_ns` are exits, [collective, clock], `reference_ns` those of the reference, [collective].
 
     The median lead of each clock is taken off by blocks first, so that a jump or a wandering clock is
     not mistaken for collectives that let ranks leave early.
@@ -153,7 +155,7 @@ def _fit_lines(exits: _Synchronised) -> list[Line]:
 
 
 def _fit_line(times_ns: Floats, leads_ns: Floats) -> Line:
-    """Fit a line to leads over time; if it is too steep for a clock, one by the slopes of neighbours."""
+    """Fit a line to leads, ns, [block]; if it is too steep for a clock, one by neighbours' slopes."""
     line = fit_theil_sen(times_ns, leads_ns)
     if abs(line.slope) <= MAX_DRIFT:
         return line
@@ -217,7 +219,7 @@ def _correct_to_first(lines: list[Line], residuals: list[Correction], clock: int
 def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
     """Return the blocks around the one jump that explains most of how levels differ; None without one.
 
-    A jump within a block is half before its level, half after it.
+    `levels_ns` are leads, [block]. A jump within a block is half before its level, half after it.
     """
     changes = np.abs(np.diff(levels_ns))
     double_changes = changes[:-1] + changes[1:]
@@ -232,7 +234,7 @@ def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
 
 
 def _find_jump(leads_ns: Floats, near: Indices) -> int:
-    """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
+    """Return the first collective after the jump in leads, [collective]: where two levels fit best."""
     near_leads_ns = leads_ns[near]
     quarter = max(len(near_leads_ns) // 4, 1)
     level_before_ns = np.median(near_leads_ns[:quarter])
@@ -243,7 +245,7 @@ def _find_jump(leads_ns: Floats, near: Indices) -> int:
 
 
 def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction | None:
-    """Fit a line on each side; the jump itself lies between two of the collectives `near` it.
+    """Fit a line on each side of a jump in leads, [collective]; it is between two of those `near` it.
 
     None where it is not clearly higher than single exits scatter around these lines, or where a side has
     too few collectives to show a level.

@@ -37,7 +37,7 @@ class Line:
 
 
 def fit_theil_sen(x: Floats, y: Floats, min_points: int = MIN_POINTS_FOR_SLOPE) -> Line:
-    """Fit a line by the median of the slopes of all pairs; fewer than `min_points` give a level one.
+    """Fit a line to `y` over `x`, [point], by the median slope of all pairs; a level one to few points.
 
     SciPy's `theilslopes` does so, too; importing it takes longer than explaining a small run.
     """

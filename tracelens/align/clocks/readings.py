@@ -133,7 +133,8 @@ class _Bounds:
 def _fit_trend(times_ns: Floats, offsets_ns: Floats, half_windows_ns: Floats) -> tuple[Line, float]:
     """Draw a line through the sharpest reading of each block, level where they are too close.
 
-    Also return how much faster than the line a clock may run: its wander, and the line's own error.
+    Offsets and half windows are [reading]. Also return how much faster than the line a clock may run,
+    ns / ns: its wander, and the line's own error.
     """
     widest_ns = MAX_RATIO_OF_SHARP_WINDOW * max(float(half_windows_ns.min()), 1.0)
     sharp_readings = np.flatnonzero(half_windows_ns <= widest_ns)

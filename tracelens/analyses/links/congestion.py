@@ -139,7 +139,7 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
 def _price_usual(
     replay: WindowedReplay,
     calls: pl.DataFrame,
-    steps: Ints,
+    step_numbers: Ints,
     ratios: dict[str, Floats],
     usual_ratio: float = 1.0,
 ) -> TransferPrice:
@@ -151,27 +151,29 @@ def _price_usual(
         communicator: np.minimum(usual_ratio / np.maximum(ratio, 1.0), 1.0)
         for communicator, ratio in ratios.items()
     }
-    lost_ns = np.zeros(len(steps))
+    lost_ns = np.zeros(len(step_numbers))
     for communicator, time_ratio in time_ratios.items():
         communicator_calls = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.measure_wire_ns(communicator_calls, steps) * (1 - time_ratio)
+        lost_ns += transfers.measure_wire_ns(communicator_calls, step_numbers) * (1 - time_ratio)
     return price_faster_calls(
-        replay, TransferFix(step_numbers=steps, ratios_by_carrier=time_ratios), lost_ns
+        replay, TransferFix(step_numbers=step_numbers, ratios_by_carrier=time_ratios), lost_ns
     )
 
 
 def _measure_ratios(
-    by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
+    by_communicator: pl.DataFrame, step_numbers: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
     """Return the ratio of calls' time to the usual time, [slow step], by slow communicator.
 
-    `by_communicator` has a row per communicator and step, `steps` the numbers of all steps.
+    `by_communicator` has a row per communicator and step; `step_numbers` are those of all steps.
     """
     ratios = {}
     tables = by_communicator.partition_by("communicator", as_dict=True)
     for (communicator,), by_step in tables.items():
-        ratio = np.full(len(steps), np.nan)
-        ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual_ns"]
+        ratio = np.full(len(step_numbers), np.nan)
+        ratio[np.searchsorted(step_numbers, by_step["step"])] = (
+            by_step["wire_ns"] / by_step["usual_ns"]
+        )
         usual_ratio, slow_ratio = (
             float(medians(ratio[is_chosen], axis=0))
             for is_chosen in (~slow.is_slow_step, slow.is_slow_step)
@@ -260,7 +262,7 @@ def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
 
 
 def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
-    """Return the first and last row of runs in which nearly all steps are slow, in order."""
+    """Return the first and last row of runs in which nearly all steps are slow; flags are [step]."""
     cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE  # of a step: a run gains with more slow ones
     gains = np.where(is_slow, 1 - cost, -cost)
     episode_rows: list[tuple[int, int]] = []
@@ -272,14 +274,14 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
         gains[first_row : last_row + 1] = -cost
 
 
-def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
-    """Return True if computation slows down in the slow ones of some steps (numbers)."""
+def _compute_slows_down(phases: Phases, step_numbers: Ints, slow: _SlowSteps) -> bool:
+    """Return True if computation slows down in the slow ones of some steps."""
     compute_times = phases.pieces.step_windows.select(
         "step", ns=phases.sum_ns_by_window(*USEFUL_KINDS)
     )
     by_step = compute_times.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
     slow_ns, usual_ns = (
-        by_step.filter(pl.col("step").is_in(steps[is_chosen]))["ns"].to_numpy()
+        by_step.filter(pl.col("step").is_in(step_numbers[is_chosen]))["ns"].to_numpy()
         for is_chosen in (slow.is_slow_step, ~slow.is_slow_step)
     )
     if not len(slow_ns) or not len(usual_ns):
@@ -295,11 +297,11 @@ def _list_some_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, .
     return () if len(ranks) == trace.workers.height else tuple(sorted(ranks))
 
 
-def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
+def _describe_steps(step_numbers: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
     """Describe the slow steps in words, and name their pattern."""
-    slow_steps = steps[slow.is_slow_step]
+    slow_steps = step_numbers[slow.is_slow_step]
     steps_text = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
     if len(slow.episode_rows) > 1:
         return f"{len(slow_steps)} of {steps_text} (in {len(slow.episode_rows)} episodes)", "sparse"
-    lasts = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
+    lasts = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(step_numbers)
     return steps_text, "persistent" if lasts else "transient"

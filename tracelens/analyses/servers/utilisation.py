@@ -84,18 +84,22 @@ class Exchange:
         """Put sums, a row per shard and step, into matrices; `loads` has a row a shard."""
         worker_counts = phases.sum_by_step(phases.window_has_time)  # [step]
         has_workers = worker_counts > 0
-        steps, shards, nbytes = phases.step_numbers[has_workers], loads["shard"], loads["bytes"]
-        known_sums = sums.filter(pl.col("step").is_in(steps))
-        row = np.searchsorted(steps, known_sums["step"])
+        step_numbers, shards, nbytes = (
+            phases.step_numbers[has_workers],
+            loads["shard"],
+            loads["bytes"],
+        )
+        known_sums = sums.filter(pl.col("step").is_in(step_numbers))
+        row = np.searchsorted(step_numbers, known_sums["step"])
         column = shards.search_sorted(known_sums["shard"])
-        matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
+        matrices = np.zeros((len(_TIMES), len(step_numbers), len(shards)))
         matrices[:, row, column] = known_sums.select(_TIMES).to_numpy().T
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
         exposed_ns = phases.sum_by_step(phases.sum_ns_by_window("ps_queue", "transfer"))
         return cls(
             shard_ranks=tuple(shards.to_list()),
             host_of_shard=tuple(loads["host"].fill_null("").to_list()),
-            step_numbers=steps,
+            step_numbers=step_numbers,
             exposed_wait_ns=exposed_ns[has_workers] / worker_counts[has_workers],
             moved_bytes=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
@@ -367,15 +371,15 @@ def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
     return message_ns.T, interval_ns.sum(axis=1)
 
 
-def _solve_without_negatives(shares_ns: Floats, nbytes: Floats) -> Floats:
+def _solve_without_negatives(shares_ns: Floats, sizes_bytes: Floats) -> Floats:
     """Solve shares_ns @ rates = nbytes without negative rates (bytes / ns), by coordinate descent.
 
-    `shares_ns` is [message, class], `nbytes` [message]; the rates are [class].
+    `shares_ns` is [message, class], `sizes_bytes` [message]; the rates are [class].
     """
-    weight = 1 / np.maximum(nbytes, 1)  # relative errors: large messages do not decide alone
+    weight = 1 / np.maximum(sizes_bytes, 1)  # relative errors: large messages do not decide alone
     weighted_ns = shares_ns * weight[:, None]
-    normal_matrix, right_side = weighted_ns.T @ weighted_ns, weighted_ns.T @ (nbytes * weight)
-    rates = np.full(len(right_side), float(nbytes.sum() / shares_ns.sum()))
+    normal_matrix, right_side = weighted_ns.T @ weighted_ns, weighted_ns.T @ (sizes_bytes * weight)
+    rates = np.full(len(right_side), float(sizes_bytes.sum() / shares_ns.sum()))
     classes = np.flatnonzero(np.diag(normal_matrix) > 0)
     for _ in range(ROUNDS_OF_GOODPUT_FIT):
         for row in classes:

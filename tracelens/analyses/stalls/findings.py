@@ -119,7 +119,7 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
     phase = finding.phase or ""
     if rows is None:
         culprit = sampled_code.find_in_phase(
-            trace, phases, phase, steps=times.step_numbers, extra_ns=extra_ns
+            trace, phases, phase, step_numbers=times.step_numbers, extra_ns=extra_ns
         )
         return sampled_code.add_code(finding, culprit)
     if phase == "user":
@@ -132,7 +132,7 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
         trace,
         phases,
         phase,
-        steps=times.step_numbers[rows],
+        step_numbers=times.step_numbers[rows],
         other_steps=other_steps,
         extra_ns=extra_ns,
     )
@@ -152,9 +152,9 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
     return sampled_code.add_code(finding, culprit)
 
 
-def _find_longest_span(trace: Trace, steps: Ints) -> str | None:
+def _find_longest_span(trace: Trace, step_numbers: Ints) -> str | None:
     """Return the name of the program's own spans that take most time in some steps."""
-    is_own = (pl.col("kind").cast(pl.String) == "user") & pl.col("step").is_in(steps)
+    is_own = (pl.col("kind").cast(pl.String) == "user") & pl.col("step").is_in(step_numbers)
     length_ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
     spans = trace.events.filter(is_own).group_by("name").agg(length_ns=length_ns)
     names = spans.sort("length_ns", descending=True).select("name").collect().to_series()
@@ -302,9 +302,9 @@ def _report_slow_steps(
     )
 
 
-def _find_period(steps: Ints) -> int | None:
+def _find_period(step_numbers: Ints) -> int | None:
     """Return the number of steps between slow ones, if about as many lie between each two of them."""
-    gaps = np.diff(steps)
+    gaps = np.diff(step_numbers)
     if len(gaps) < MIN_GAPS_OF_PERIOD:
         return None
     period = int(np.median(gaps))

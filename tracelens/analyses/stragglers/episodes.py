@@ -175,7 +175,7 @@ def _find_slow_ranks(times: ComputeTime, host: Episode, columns: list[int]) -> E
 
 
 def _measure_levels(times: ComputeTime, host: Episode, columns: list[int]) -> tuple[Floats, float]:
-    """Return the loss of each rank in a host's late steps, as a share of a step, and its error.
+    """Return the loss in a host's late steps, a share of a step, [rank of the host], and its error.
 
     `host` is the episode of the host as one rank, `columns` are its ranks.
     """

@@ -71,17 +71,17 @@ class Evidence:
     is_of_stalls: bool = False
 
 
-def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
+def find_evidence(residuals: list[Floats], step_numbers: Indices) -> list[Evidence]:
     """Search each series of residuals, [step, rank] as shares of a step; the last is of all phases.
 
-    `steps` are the numbers of the rows: nothing is known of the steps between them.
+    `step_numbers` are those of the rows: nothing is known of the steps between them.
     """
     max_p_value = MAX_P_VALUE_OF_STALLS / 2 / len(residuals)
     is_active = residuals[-1] != 0
     stall_evidence = [
         replace(item, series_index=series)
         for series, residual in enumerate(residuals)
-        for item in find_stalls(residual, steps, max_p_value, is_active)
+        for item in find_stalls(residual, step_numbers, max_p_value, is_active)
     ]
     return [*_find_windows(residuals), *stall_evidence]
 
@@ -152,7 +152,10 @@ def _judge_by_peers(
 
 
 def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
-    """Judge two ranks, as `_judge_many_ranks` does more."""
+    """Judge two ranks: scans by series, p-values and late flags, [series, rank].
+
+    Each series of residuals is [step, rank], shares of a step.
+    """
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
     p_values = np.minimum(np.stack([scan.p_values for scan in scans]) * len(scans), 1.0)
     is_large = np.stack([scan.residuals for scan in scans]) >= window_scan.choose_min_effect(
@@ -162,11 +165,11 @@ def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
 
 
 def find_stalls(
-    residuals: Floats, steps: Indices, max_p_value: float, is_active: Flags | None = None
+    residuals: Floats, step_numbers: Indices, max_p_value: float, is_active: Flags | None = None
 ) -> list[Evidence]:
     """Find ranks that stall clearly more often than any but a quarter of their peers.
 
-    Residuals are [step, rank], shares of a step; `steps` are the numbers of their rows. Any rank is
+    Residuals are [step, rank], shares of a step; `step_numbers` are those of the rows. Any rank is
     accused wrongly with `max_p_value`. `is_active` says where ranks did anything, None = where residuals
     are not 0: in a phase that one rank alone has, the others' zeros are usual.
     """
@@ -176,7 +179,7 @@ def find_stalls(
     length_of_stall = max(MIN_LENGTH_OF_STALL, MIN_Z_SCORE_OF_STALL * sigma)
     least_likely_by_column: dict[int, Evidence] = {}
     while (is_stalled := residuals > length_of_stall).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
-        for item in _judge_stalls(is_stalled, steps, max_p_value, length_of_stall):
+        for item in _judge_stalls(is_stalled, step_numbers, max_p_value, length_of_stall):
             if item.p_value < least_likely_by_column.setdefault(item.rank_column, item).p_value:
                 least_likely_by_column[item.rank_column] = item
         length_of_stall *= 2
@@ -186,11 +189,11 @@ def find_stalls(
 
 
 def _judge_stalls(
-    is_stalled: Flags, steps: Indices, max_p_value: float, length: float
+    is_stalled: Flags, step_numbers: Indices, max_p_value: float, length: float
 ) -> Iterator[Evidence]:
     """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer.
 
-    `steps` are the numbers of the rows. Yield evidence of the ranks with more stalls than a few.
+    `step_numbers` are those of the rows. Yield evidence of the ranks with more stalls than a few.
     """
     step_count, rank_count = is_stalled.shape
     is_begin = _mark_begins(is_stalled)
@@ -203,7 +206,7 @@ def _judge_stalls(
         rows, begins = np.flatnonzero(is_stalled[:, column]), np.flatnonzero(is_begin[:, column])
         p_value = 1.0
         if is_often[column]:
-            p_value = _judge_period(float(p_values[column]), steps[begins])
+            p_value = _judge_period(float(p_values[column]), step_numbers[begins])
         if p_value * rank_count >= max_p_value:
             peers_count = float(np.delete(stall_counts, column).mean())
             usual_rate = (peers_count + 1) / (step_count + 1)
@@ -216,9 +219,9 @@ def _judge_stalls(
         )
 
 
-def _judge_period(p_value: float, steps: Indices) -> float:
-    """Join the p-value of a number of stalls with that of the period of their steps (Fisher 1932)."""
-    gaps = np.diff(steps)
+def _judge_period(p_value: float, step_numbers: Indices) -> float:
+    """Join the p-value of a number of stalls with that of their steps' period (Fisher 1932)."""
+    gaps = np.diff(step_numbers)
     period = max(float(np.median(gaps)), 1.0)
     steps_off = np.abs(gaps - np.rint(gaps / period) * period)
     # For each allowed deviation: the gaps that keep the period, and their share by chance.

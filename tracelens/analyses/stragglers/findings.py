@@ -284,7 +284,7 @@ def _examine(
     """Look for the cause: workload, sections of the phase, neighbouring spans, sampled code."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
     phase, rows = episode.phase, episode.late_step_rows
-    peer_columns, steps = (
+    peer_columns, step_numbers = (
         times.find_compared_columns(episode.rank_columns),
         times.step_numbers[rows],
     )
@@ -301,10 +301,16 @@ def _examine(
         phase_ns_per_step=phase_ns,
         peers_phase_ns_per_step=peers_phase_ns,
         workload_ratios=measure_workload_ratios(workload, episode.rank_columns, peer_columns, rows),
-        sections=compare_sections(phases, ranks, peers, phase, steps),
-        gap=find_gap(phases, ranks, peers, steps) if phase == _UNCOVERED else None,
+        sections=compare_sections(phases, ranks, peers, phase, step_numbers),
+        gap=find_gap(phases, ranks, peers, step_numbers) if phase == _UNCOVERED else None,
         culprit=sampled_code.find_in_ranks(
-            trace, phases, ranks, peers, phase, steps=steps, extra_ns=episode.mean_delay_ns
+            trace,
+            phases,
+            ranks,
+            peers,
+            phase,
+            step_numbers=step_numbers,
+            extra_ns=episode.mean_delay_ns,
         ),
         core_wait=measure_core_wait(
             trace, times, episode.rank_columns, slice(rows[0], rows[-1] + 1)

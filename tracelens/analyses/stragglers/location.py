@@ -87,10 +87,10 @@ class Sections:
 
 
 def compare_sections(
-    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
+    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, step_numbers: Ints
 ) -> Sections | None:
     """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer."""
-    spans = phases.pieces.sum_ns_by_span_name(phase, steps).filter(
+    spans = phases.pieces.sum_ns_by_span_name(phase, step_numbers).filter(
         pl.col("rank").is_in([*ranks, *peers])
     )
     is_late = pl.col("rank").is_in(list(ranks))
@@ -99,8 +99,8 @@ def compare_sections(
     ).row(0)
     if not late_count or late_count == rank_count:
         return None
-    usual_ns = pl.col("ns").filter(~is_late).sum() / (rank_count - late_count) / len(steps)
-    late_ns = pl.col("ns").filter(is_late).sum() / late_count / len(steps)
+    usual_ns = pl.col("ns").filter(~is_late).sum() / (rank_count - late_count) / len(step_numbers)
+    late_ns = pl.col("ns").filter(is_late).sum() / late_count / len(step_numbers)
     sections = spans.group_by("name").agg(extra_ns=late_ns - usual_ns, usual_ns=usual_ns)
     if sections["extra_ns"].sum() <= 0:
         return None
@@ -136,13 +136,13 @@ def describe_gap(gap: Gap | None, culprit: Culprit | None) -> str:
 
 
 def find_gap(
-    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], steps: Ints
+    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], step_numbers: Ints
 ) -> Gap | None:
     """Find the gap between spans in which ranks spend most beyond their peers; None if nowhere.
 
-    Without peers it is where most of that time lies. `steps` are the numbers of the late steps.
+    Without peers it is where most of that time lies. `step_numbers` are those of the late steps.
     """
-    gaps_of_ranks = list(_measure_gaps(phases, steps))
+    gaps_of_ranks = list(_measure_gaps(phases, step_numbers))
     late_ns, usual_ns = (  # of the mean rank, [category before, after]
         np.mean([ns for rank, ns in gaps_of_ranks if rank in group] or [np.zeros(())], axis=0)
         for group in (ranks, peers)
@@ -155,10 +155,10 @@ def find_gap(
     return Gap(before=CATEGORIES[before], after=CATEGORIES[after], share=share)
 
 
-def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
+def _measure_gaps(phases: Phases, step_numbers: Ints) -> Iterator[tuple[int, Floats]]:
     """Yield each rank, and its time without a span in some steps, ns, [category before, after]."""
     count = len(CATEGORIES)
-    is_window_chosen = np.isin(phases.pieces.step_windows["step"].to_numpy(), steps)
+    is_window_chosen = np.isin(phases.pieces.step_windows["step"].to_numpy(), step_numbers)
     for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
         category = np.where(
             _IS_COMMUNICATION[pieces.category_codes], TRANSFER, pieces.category_codes

@@ -229,7 +229,7 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
     extra_ns = delays.mean_delay_ns
     culprit = (
         find_in_ranks(
-            facts.trace, phases, ranks, peers, delays.phase, steps=steps, extra_ns=extra_ns
+            facts.trace, phases, ranks, peers, delays.phase, step_numbers=steps, extra_ns=extra_ns
         )
         if peers
         else None

@@ -201,17 +201,22 @@ def join_up_to(variant: Variant, size: str) -> None:
 
 
 def join_calls(
-    variant: Variant, cost: CostModel, calls: Calls, max_bytes: int, *, steps: Ints | None = None
+    variant: Variant,
+    cost: CostModel,
+    calls: Calls,
+    max_bytes: int,
+    *,
+    step_numbers: Ints | None = None,
 ) -> Ints:
     """Join calls of one kind, in some steps (numbers; None = all), up to `max_bytes`.
 
-    Return the bytes of each joined call; one takes what the cost line says for them, times how much
+    Return the bytes of each, [joined call]; one takes what the cost line says for them, times how much
     longer than usual its parts took.
     """
     edges, threads = variant.graph.edges, variant.graph.threads
     ends_group = _find_needed_calls(variant.graph, calls)  # [call], as all but what is of a group
-    if steps is not None:
-        ends_group |= ~np.isin(calls.step_numbers, steps)
+    if step_numbers is not None:
+        ends_group |= ~np.isin(calls.step_numbers, step_numbers)
     group = _number_groups(calls.step_numbers, calls.nbytes, max_bytes, ends_group)
     joined_bytes = np.bincount(group, np.maximum(calls.nbytes, 0))
     wire_edges = variant.graph.duration_edge_of_event[calls.departure_events]  # to completions
@@ -230,11 +235,11 @@ def join_calls(
     return joined_bytes.astype(np.int64)
 
 
-def _find_usual_times(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
+def _find_usual_times(cost: CostModel, sizes_bytes: Ints, recorded_ns: Floats) -> Floats:
     """Return the usual time of calls, ns, [call]: the median of their size; of rare ones the line's."""
-    usual_ns = cost.latency_ns + np.maximum(nbytes, 1) * cost.ns_per_byte
-    for size in np.unique(nbytes):
-        calls_of_size = np.flatnonzero(nbytes == size)
+    usual_ns = cost.latency_ns + np.maximum(sizes_bytes, 1) * cost.ns_per_byte
+    for size in np.unique(sizes_bytes):
+        calls_of_size = np.flatnonzero(sizes_bytes == size)
         if len(calls_of_size) >= MIN_CALLS_FOR_MEDIAN_OF_SIZE:
             usual_ns[calls_of_size] = np.median(recorded_ns[calls_of_size])
     return usual_ns
@@ -258,12 +263,18 @@ def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
     return np.append((is_known & computes).any(axis=1), False)
 
 
-def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) -> Ints:
-    """Return each call's joined call: it ends with its step, at `ends_group`, or before `max_bytes`."""
-    groups = np.zeros(len(step), np.int64)
+def _number_groups(
+    step_numbers: Ints, sizes_bytes: Ints, max_bytes: int, ends_group: Flags
+) -> Ints:
+    """Return the joined call of each, [call]: it ends with its step, at `ends_group`, or `max_bytes`."""
+    groups = np.zeros(len(step_numbers), np.int64)
     group, joined_bytes = 0, 0
-    begins_group = (np.diff(step, prepend=step[:1]) != 0) | np.append(False, ends_group[:-1])
-    for row, (begins, size) in enumerate(zip(begins_group.tolist(), nbytes.tolist(), strict=True)):
+    begins_group = (np.diff(step_numbers, prepend=step_numbers[:1]) != 0) | np.append(
+        False, ends_group[:-1]
+    )
+    for row, (begins, size) in enumerate(
+        zip(begins_group.tolist(), sizes_bytes.tolist(), strict=True)
+    ):
         is_full = joined_bytes >= max_bytes or joined_bytes + size > max_bytes
         if row and (begins or is_full):
             group, joined_bytes = group + 1, 0

@@ -67,7 +67,7 @@ class Costs:
     def compute_lag_factors(
         self,
         lines: Collection[int],
-        nbytes: Floats,
+        sizes_bytes: Floats,
         latency_ratio: float = 1.0,
         pace_ratio: float = 1.0,
     ) -> Floats:
@@ -80,17 +80,19 @@ class Costs:
         rows = np.flatnonzero(np.isin(edges.cost_line_indices, [*lines]) & (edges.nbytes > 0))
         predicted_ns = self.predict_lags_ns(edges.cost_line_indices[rows], edges.nbytes[rows])
         latency_ns, ns_per_byte = self._line_parameters[:, edges.cost_line_indices[rows]]
-        new_ns = latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
+        new_ns = latency_ns * latency_ratio + sizes_bytes[rows] * ns_per_byte * pace_ratio
         factors[rows] = new_ns / predicted_ns
         return factors
 
-    def compute_lags_ns(self, lag_ns: Floats, lines: Collection[int], nbytes: Floats) -> Floats:
-        """Return `lag_ns`, [edge], with other `nbytes`, [edge], on some fitted `lines` (indices).
+    def compute_lags_ns(
+        self, lag_ns: Floats, lines: Collection[int], sizes_bytes: Floats
+    ) -> Floats:
+        """Return `lag_ns`, [edge], with other `sizes_bytes`, [edge], on some fitted `lines` (indices).
 
         With fewer bytes, what an edge took beyond its line shrinks with the rest, as queues do; with
         more, it stays.
         """
-        size_factors = self.compute_lag_factors(lines, nbytes)
+        size_factors = self.compute_lag_factors(lines, sizes_bytes)
         predicted_ns = self.predict_lags_ns(self.edges.cost_line_indices, self.edges.nbytes)
         growth_ns = np.minimum(lag_ns, predicted_ns) * np.maximum(size_factors - 1, 0.0)
         return np.asarray(lag_ns * np.minimum(size_factors, 1.0) + growth_ns)
@@ -103,10 +105,10 @@ class Costs:
             lines[index] = model.latency_ns, model.ns_per_byte
         return lines.T
 
-    def predict_lags_ns(self, line_indices: Ints, nbytes: Floats) -> Floats:
+    def predict_lags_ns(self, line_indices: Ints, sizes_bytes: Floats) -> Floats:
         """Predict lags by lines and bytes, ns; without a fitted line, only relative to each other."""
         latency_ns, ns_per_byte = self._line_parameters[:, line_indices]
-        return np.asarray(np.maximum(latency_ns + nbytes * ns_per_byte, 1e-9))
+        return np.asarray(np.maximum(latency_ns + sizes_bytes * ns_per_byte, 1e-9))
 
     def explain_lack(self, *, is_network: bool) -> str:
         """Explain what is missing for a line of messages, or of servers' own work."""

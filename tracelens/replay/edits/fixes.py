@@ -83,7 +83,9 @@ class JoinFix:
                 self.step_numbers is None or np.isin(calls.step_numbers, self.step_numbers).any()
             )
             if is_in_steps and calls.can_be_joined(self.communicator, self.op):
-                join_calls(variant, self.cost_model, calls, self.max_bytes, steps=self.step_numbers)
+                join_calls(
+                    variant, self.cost_model, calls, self.max_bytes, step_numbers=self.step_numbers
+                )
                 has_joined = True
         if not has_joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")

@@ -223,7 +223,7 @@ def _resize_services(variant: Variant, layout: _Layout, byte_ratio_of_shard: Flo
 def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indices, Tasks, Floats]:
     """Cut each task into one for each shard on which a layout has bytes of the task's variable.
 
-    Return the row of each new one in `tasks`, the new tasks, and their bytes.
+    Return the row of each new one in `tasks`, the new tasks, and their bytes, all [new task].
     """
     service = (graph.edges.source_events[tasks.edge_rows] - graph.first_service_event) // 2
     variable = np.searchsorted(layout.keys, graph.requests.key_of_services[service])  # [task]
@@ -237,18 +237,24 @@ def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indice
 
 
 def _move_tasks(
-    variant: Variant, tasks: Tasks, row: Indices, new_tasks: Tasks, nbytes: Floats, *, costs: Costs
+    variant: Variant,
+    tasks: Tasks,
+    row: Indices,
+    new_tasks: Tasks,
+    sizes_bytes: Floats,
+    *,
+    costs: Costs,
 ) -> Tasks:
     """Return the new tasks with the share of the recorded time that each takes on its server.
 
-    `row` is the row in `tasks` of each new one, which has `nbytes`, both [new task]. What a recorded
-    task took beyond what is usual for its bytes is a stall, by which its service comes later instead.
+    `row` is the row in `tasks` of each new one, which has `sizes_bytes`, both [new task]. What a
+    recorded task took beyond what is usual for its bytes is a stall: its service comes later instead.
     A pace is how many times as long as `costs` predict tasks take.
     """
     graph, edges = variant.graph, variant.graph.edges
     line, lag_ns = edges.cost_line_indices[tasks.edge_rows], variant.lag_ns[tasks.edge_rows]
     task_ns = costs.predict_lags_ns(line, edges.nbytes[tasks.edge_rows])  # by its bytes
-    new_task_ns = costs.predict_lags_ns(line[row], nbytes)
+    new_task_ns = costs.predict_lags_ns(line[row], sizes_bytes)
     step = np.searchsorted(graph.step_numbers, edges.step_numbers[tasks.edge_rows])
     cells = tasks.kind_indices, step, tasks.server_index
     new_cells = new_tasks.kind_indices, step[row], new_tasks.server_index
@@ -286,7 +292,7 @@ def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) ->
 
 
 def _delay_services(variant: Variant, begins: Ints, stall_ns: Floats) -> None:
-    """Let services (begin events) come to their link later by what each stalled: it was idle then."""
+    """Let services (begin events) come to their link later by what each stalled, ns."""
     edges = variant.graph.edges
     delay_ns = np.zeros(len(variant.graph.recorded_times_ns))  # [event]
     np.maximum.at(delay_ns, begins, stall_ns)

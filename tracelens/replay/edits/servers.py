@@ -188,9 +188,9 @@ def _apply_each(variant: Variant) -> None:
     variant.lag_ns[service_edges[joint_updates]] = 0.0
 
 
-def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
+def _list_events(graph: EventGraph, workers: Ints, event: Ints) -> pl.DataFrame:
     """Return a row per event, with its worker and recorded time, by time."""
-    columns = {"worker": worker, "recorded_ns": graph.recorded_times_ns[event], "event": event}
+    columns = {"worker": workers, "recorded_ns": graph.recorded_times_ns[event], "event": event}
     return pl.DataFrame(columns).sort("recorded_ns", "event")
 
 

@@ -83,7 +83,7 @@ def test_an_interval_holds_what_ranks_lack_cores_for() -> None:
     )
     replay: Any = SimpleNamespace(
         identity=identity,
-        saved_ns=np.full(10, 10.0),
+        saved_ns_by_step=np.full(10, 10.0),
         core_shortage=CoreShortage(4, 2.0, delay_ns=20.0),
     )
     savings = Savings(

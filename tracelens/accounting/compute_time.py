@@ -113,13 +113,15 @@ class ComputeTime:
             return np.asarray(np.fmin(*stage_ns.T))
         return np.full(len(stage_ns), medians(stage_ns[self.settled_rows, 0], axis=0))
 
-    def find_peer_columns(self, columns: tuple[int, ...]) -> Indices:
-        """Return the ranks (columns) that `columns` are compared with: of the same stages, no server."""
+    def find_peer_columns(self, rank_columns: tuple[int, ...]) -> Indices:
+        """Return the columns of the peers of `rank_columns`: those of the same stages, no server."""
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
             stage_of_column = self.stages.stage_of_column
-            is_peer = np.isin(stage_of_column, stage_of_column[list(columns)])
-        is_peer[[*columns, *([] if self.server_column is None else [self.server_column])]] = False
+            is_peer = np.isin(stage_of_column, stage_of_column[list(rank_columns)])
+        is_peer[[*rank_columns, *([] if self.server_column is None else [self.server_column])]] = (
+            False
+        )
         return np.flatnonzero(is_peer)
 
     @cached_property
@@ -127,23 +129,23 @@ class ComputeTime:
         """How many steps each rank has made, [rank]."""
         return np.asarray(np.count_nonzero(~np.isnan(self.total_compute_ns), axis=0), np.int64)
 
-    def is_work_left_to_others(self, columns: tuple[int, ...]) -> bool:
+    def is_work_left_to_others(self, rank_columns: tuple[int, ...]) -> bool:
         """Return True if ranks (columns) that a server serves made clearly fewer steps than their peers.
 
         Then all take work at their own pace, and none waits for another.
         """
-        peers = self.find_peer_columns(columns)
+        peers = self.find_peer_columns(rank_columns)
         if self.server_column is None or not len(peers):
             return False
-        step_count = float(self.step_counts[list(columns)].max())
+        step_count = float(self.step_counts[list(rank_columns)].max())
         return step_count * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(
             np.median(self.step_counts[peers])
         )
 
-    def find_compared_columns(self, columns: tuple[int, ...]) -> Indices:
-        """Return the columns of the peers; where the stages of `columns` have no others, all others."""
-        peers = self.find_peer_columns(columns)
-        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), columns)
+    def find_compared_columns(self, rank_columns: tuple[int, ...]) -> Indices:
+        """Return the columns of the peers; where these stages have no others, all others."""
+        peers = self.find_peer_columns(rank_columns)
+        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), rank_columns)
 
     @cached_property
     def settled_rows(self) -> slice | Indices:
@@ -321,7 +323,7 @@ def measure_more_work(workload: Workload) -> Floats | None:
 
 
 def measure_workload_ratios(
-    workload: Workload, columns: tuple[int, ...], peer_columns: Indices, rows: Indices
+    workload: Workload, late_columns: tuple[int, ...], peer_columns: Indices, rows: Indices
 ) -> dict[str, float]:
     """Return the mean amount of work of some ranks (columns) as a ratio of a typical peer's, by name.
 
@@ -330,7 +332,10 @@ def measure_workload_ratios(
     """
     ratios = {}
     for name, all_amounts in workload.items():
-        amounts, peer_amounts = all_amounts[rows][:, columns], all_amounts[rows][:, peer_columns]
+        amounts, peer_amounts = (
+            all_amounts[rows][:, late_columns],
+            all_amounts[rows][:, peer_columns],
+        )
         if np.isnan(amounts).any() or np.isnan(peer_amounts).any() or not peer_amounts.size:
             continue
         typical_amount = float(np.median(peer_amounts.mean(axis=0)))

@@ -105,14 +105,14 @@ class CoreWait:
 
 
 def measure_core_wait(
-    trace: Trace, times: ComputeTime, delayed_columns: tuple[int, ...], rows: slice
+    trace: Trace, times: ComputeTime, delayed_columns: tuple[int, ...], step_rows: slice
 ) -> CoreWait | None:
-    """Compare the waits for a core of late ranks (columns) with those of their peers, in steps `rows`.
+    """Compare the waits for a core of late ranks (columns) with those of their peers, in some steps.
 
     None where not all of the late ranks, or no peer, have readings.
     """
     columns = [*delayed_columns, *times.find_compared_columns(delayed_columns).tolist()]
-    waits_by_column = _measure_waits(trace, times, rows)
+    waits_by_column = _measure_waits(trace, times, step_rows)
     waits = [waits_by_column.get(column) for column in columns]  # of the delayed ranks first
     known_waits = [wait for wait in waits if wait is not None]
     delayed_count = len(delayed_columns)
@@ -138,14 +138,17 @@ def measure_core_wait(
 
 
 def measure_core_wait_of_all(
-    trace: Trace, times: ComputeTime, rows: Indices, extra_ns: float
+    trace: Trace, times: ComputeTime, step_rows: Indices, extra_ns: float
 ) -> CoreWait | None:
     """Compare the waits of all ranks for a core in some steps (rows of `times`) with the whole run's.
 
     These steps are each longer by `extra_ns`. Returns None without readings. Readings cover ranges of
     steps, so they explain no share of the delay if the steps are scattered over the run.
     """
-    all_rows, row_range = slice(0, len(times.step_numbers)), slice(int(rows[0]), int(rows[-1]) + 1)
+    all_rows, row_range = (
+        slice(0, len(times.step_numbers)),
+        slice(int(step_rows[0]), int(step_rows[-1]) + 1),
+    )
     waits_inside, waits_in_all = (
         _measure_waits(trace, times, selected_rows) for selected_rows in (row_range, all_rows)
     )
@@ -156,7 +159,7 @@ def measure_core_wait_of_all(
     if not known_waits or extra_ns <= 0:
         return None
     wait_share, _, _, wait_share_in_all, work_ns, _ = np.median(np.array(known_waits), axis=0)
-    is_contiguous = row_range.stop - row_range.start == len(rows)
+    is_contiguous = row_range.stop - row_range.start == len(step_rows)
     if not is_contiguous or not all(
         core_times.are_resolved for core_times in _read_times(trace, times.step_numbers[row_range])
     ):
@@ -197,18 +200,20 @@ def measure_ready_shares(trace: Trace) -> dict[int, float]:
 
 
 def _measure_waits(
-    trace: Trace, compute_times: ComputeTime, rows: slice
+    trace: Trace, compute_times: ComputeTime, step_rows: slice
 ) -> dict[int, tuple[float, float, float]]:
-    """Measure how long ranks waited for a core in steps `rows`, by column (rank).
+    """Measure how long ranks waited for a core in some steps, by column (rank).
 
     Returns the share of the time, the compute time per step, ns, and the same without these waits. Ranks
     without readings are left out.
     """
     column_by_rank = {rank: column for column, rank in enumerate(compute_times.ranks)}
     waits = {}
-    for core_times in _read_times(trace, compute_times.step_numbers[rows]):
+    for core_times in _read_times(trace, compute_times.step_numbers[step_rows]):
         column = column_by_rank.get(core_times.rank)
-        work_ns = np.empty(0) if column is None else compute_times.total_compute_ns[rows, column]
+        work_ns = (
+            np.empty(0) if column is None else compute_times.total_compute_ns[step_rows, column]
+        )
         if column is None or core_times.ran_ns <= 0 or np.isnan(work_ns).all():
             continue
         work_per_step_ns = float(np.nanmean(work_ns))

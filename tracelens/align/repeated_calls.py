@@ -159,18 +159,20 @@ def follows_long_gap(gaps_ns: Floats) -> Flags:
     return np.append(True, log_gaps > ordered_logs[int(contrast.argmax())])
 
 
-def _is_regular(calls: Indices, call_count: int) -> bool:
+def _is_regular(call_indices: Indices, call_count: int) -> bool:
     """Return True if calls (indices) nearly always come back with equally many others between.
 
     Of all `call_count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call
     comes after a long time, and is no loop of its own.
     """
-    if len(calls) < MIN_REPEATS:
+    if len(call_indices) < MIN_REPEATS:
         return False
-    distances, counts = np.unique(np.diff(calls), return_counts=True)
+    distances, counts = np.unique(np.diff(call_indices), return_counts=True)
     round_size = int(distances[counts.argmax()])
-    covers_run = len(calls) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * call_count
-    return bool(covers_run and counts.max() >= MIN_SHARE_OF_EQUAL_DISTANCES * (len(calls) - 1))
+    covers_run = len(call_indices) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * call_count
+    return bool(
+        covers_run and counts.max() >= MIN_SHARE_OF_EQUAL_DISTANCES * (len(call_indices) - 1)
+    )
 
 
 def _name_call(grid: CallGrid, call: int) -> str:

@@ -180,9 +180,9 @@ def _find_periods(messages: _Messages) -> Indices:
     return np.concatenate([[first_message], first_of_periods[second_index::equal_count]])
 
 
-def _find_period(kinds: Ints) -> int:
+def _find_period(kind_codes: Ints) -> int:
     """Return the shortest period, in messages, with which kinds, [message], repeat; 0 without one."""
-    compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
+    compared_kinds = kind_codes[:MAX_MESSAGES_COMPARED]
     for period in range(1, min(len(compared_kinds) // MIN_REPEATS, MAX_MESSAGES_OF_STEP) + 1):
         is_equal = compared_kinds[period:] == compared_kinds[:-period]
         if np.count_nonzero(is_equal) >= MIN_SHARE_OF_EQUAL_DISTANCES * len(is_equal):
@@ -200,13 +200,15 @@ def _find_first_run(different: Indices, count: int, period: int) -> int:
     return int(bounds[long_runs[0]] + 1) if len(long_runs) else 0
 
 
-def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
-    """Return the indices of the first of `kinds`, [message], that occurs so many times; or none."""
-    distinct, first_indices, counts = np.unique(kinds, return_index=True, return_counts=True)
+def _find_repeated_message(kind_codes: Ints, wanted_count: int) -> Indices:
+    """Return the indices of the first of `kind_codes`, [message], that occurs so many times; or none."""
+    distinct, first_indices, counts = np.unique(kind_codes, return_index=True, return_counts=True)
     fitting_kinds = np.flatnonzero(counts == wanted_count)
     if not len(fitting_kinds):
         return np.zeros(0, np.intp)
-    return np.flatnonzero(kinds == distinct[fitting_kinds[np.argmin(first_indices[fitting_kinds])]])
+    return np.flatnonzero(
+        kind_codes == distinct[fitting_kinds[np.argmin(first_indices[fitting_kinds])]]
+    )
 
 
 def _to_loop(

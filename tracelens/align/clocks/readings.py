@@ -240,10 +240,10 @@ def measure_bias(
     return bias_ns, _find_half_window_ns(pings)
 
 
-def _measure_leads_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:
+def _measure_leads_ns(pings: pl.DataFrame, other_map: ClockMap) -> Ints:
     """Return by how much the reading clock is ahead of the common one, [ping], by the other's map."""
     times_ns = pings["monotonic_ns"].to_numpy()
-    return times_ns - other.to_common_ns(times_ns - pings["offset_ns"].to_numpy())
+    return times_ns - other_map.to_common_ns(times_ns - pings["offset_ns"].to_numpy())
 
 
 def _find_half_window_ns(readings: pl.DataFrame) -> float:

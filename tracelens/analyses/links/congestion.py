@@ -205,30 +205,30 @@ def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _find_episodes(ratio: Floats) -> _SlowSteps | None:
-    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step].
+def _find_episodes(time_ratios: Floats) -> _SlowSteps | None:
+    """Search for episodes; `time_ratios` is how many times as long as usual transfers take, [step].
 
     None without any, or where too few steps outside of them show what is usual.
     """
-    if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
+    if len(time_ratios) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
-    lowest_ratio, spread = _find_lowest_level(ratio[WARM_UP:])
+    lowest_ratio, spread = _find_lowest_level(time_ratios[WARM_UP:])
     min_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest_ratio, MIN_Z_SCORE_OF_EPISODE * spread)
-    is_slow = ratio > lowest_ratio + min_rise / 2
+    is_slow = time_ratios > lowest_ratio + min_rise / 2
     is_slow[:WARM_UP] = False
     episode_rows = _join_slow_steps(is_slow)
-    is_inside = mark_runs(episode_rows, len(ratio))
+    is_inside = mark_runs(episode_rows, len(time_ratios))
     is_outside = ~is_inside
     is_outside[:WARM_UP] = False
     if not episode_rows or is_outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
         return None
-    slow_ratio = float(np.median(ratio[is_inside]))
+    slow_ratio = float(np.median(time_ratios[is_inside]))
     has_slow_outside = np.mean(is_slow[is_outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
     if has_slow_outside or slow_ratio < lowest_ratio + min_rise:
         return None
-    usual_ratio = float(np.median(ratio[is_outside]))
+    usual_ratio = float(np.median(time_ratios[is_outside]))
     independent_steps = is_outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
-    relative_deviation = measure_deviation(ratio[is_outside] - usual_ratio) / usual_ratio
+    relative_deviation = measure_deviation(time_ratios[is_outside] - usual_ratio) / usual_ratio
     return _SlowSteps(
         is_slow_step=is_inside,
         time_ratio=slow_ratio / usual_ratio,
@@ -237,12 +237,12 @@ def _find_episodes(ratio: Floats) -> _SlowSteps | None:
     )
 
 
-def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
+def _find_lowest_level(time_ratios: Floats) -> tuple[float, float]:
     """Return the lowest level of the ratio, [step], that lasts, and its steps' standard deviation.
 
     Steps are divided where logarithms differ most (Otsu 1979), and the lower ones again.
     """
-    log_ratio = np.sort(np.log(ratio))
+    log_ratio = np.sort(np.log(time_ratios))
     while len(log_ratio) > MIN_STEPS_OF_LOWEST_LEVEL:
         lower_count = np.arange(1, len(log_ratio))  # for each place where steps may be divided
         upper_count, lower_sum = lower_count[::-1], np.cumsum(log_ratio)[:-1]

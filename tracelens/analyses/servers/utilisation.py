@@ -108,9 +108,9 @@ class Exchange:
             **times,
         )
 
-    def list_hosts(self, columns: list[int]) -> tuple[str, ...]:
+    def list_hosts(self, shard_columns: list[int]) -> tuple[str, ...]:
         """Return the machines of some shards, by their columns, each once."""
-        return tuple(dict.fromkeys(self.host_of_shard[column] for column in columns))
+        return tuple(dict.fromkeys(self.host_of_shard[column] for column in shard_columns))
 
     @property
     def has_receives(self) -> Flags:

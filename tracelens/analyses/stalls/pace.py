@@ -96,40 +96,41 @@ def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdo
     return _search_slowdown(computed / work_ratio)
 
 
-def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
+def _fit_elasticity(compute_shares: Floats, more_work: Floats) -> float:
     """Return by how much longer computation is with more work, as a share of that; from 0 to 1.
 
     Both are [step, rank]; `more_work` is a share of the usual work.
     """
-    longer_share = computed / np.nanmedian(computed, axis=0) - 1
+    longer_share = compute_shares / np.nanmedian(compute_shares, axis=0) - 1
     is_known = ~np.isnan(longer_share)
     squares = np.sum(more_work[is_known] ** 2)
     slope = np.sum((longer_share * more_work)[is_known]) / squares if squares else 0.0
     return float(np.clip(slope, 0.0, 1.0))
 
 
-def _search_slowdown(computed: Floats) -> Slowdown | None:
+def _search_slowdown(compute_shares: Floats) -> Slowdown | None:
     """Search the computation of ranks, [step, rank] as shares of a step, for two levels, or a drift."""
-    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
+    rows = np.flatnonzero(np.mean(~np.isnan(compute_shares), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
     rows = rows[rows >= WARM_UP]
     if len(rows) < MIN_STEPS_TO_JUDGE_PACE:
         return None
-    return _find_two_levels(computed[rows], rows) or _find_drift(computed[rows], rows)
+    return _find_two_levels(compute_shares[rows], rows) or _find_drift(compute_shares[rows], rows)
 
 
-def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
+def _find_two_levels(compute_shares: Floats, step_rows: Indices) -> Slowdown | None:
     """Find the interval of steps at the upper one of two levels; None if there is no such one.
 
-    `computed` is what ranks compute, [row, rank] as shares of a step; `rows` are the rows of the run.
+    `compute_shares` is what ranks compute, [row, rank] as shares of a step; `step_rows` are those of the
+    run, [row].
     """
-    median = medians(computed, axis=1)  # of ranks, [row]
+    median = medians(compute_shares, axis=1)  # of ranks, [row]
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
     course = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
     is_upper = course.is_upper  # [row]
     if min(np.count_nonzero(is_upper), np.count_nonzero(~is_upper)) < MIN_STEPS_OF_LEVEL:
         return None
-    levels = _measure_levels(computed, is_upper)
+    levels = _measure_levels(compute_shares, is_upper)
     if levels is None:
         return None
     upper, lower = levels  # [rank]
@@ -147,7 +148,7 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
         for values in (slow_medians, usual_medians)
     ]
     error = ratio * float(np.hypot(*relative_errors))
-    slow_rows = np.arange(rows[course.first_row], rows[course.last_row] + 1)
+    slow_rows = np.arange(step_rows[course.first_row], step_rows[course.last_row] + 1)
     less_share = 1 - ratio
     return Slowdown(
         slow_rows,
@@ -157,18 +158,18 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     )
 
 
-def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
+def _find_drift(compute_shares: Floats, step_rows: Indices) -> Slowdown | None:
     """Return all rows if computation, [row, rank], rises from block to block, on nearly every rank.
 
-    `computed` are shares of a step; `rows` are the rows of the run.
+    `compute_shares` are shares of a step; `step_rows` are the rows of the run.
     """
-    edges = block_edges(len(rows))
-    blocks = block_medians(medians(computed, axis=1)[:, None], edges)[:, 0]
+    edges = block_edges(len(step_rows))
+    blocks = block_medians(medians(compute_shares, axis=1)[:, None], edges)[:, 0]
     later, earlier = np.triu_indices(len(blocks), 1)[::-1]  # all pairs of blocks
     slopes = (blocks[later] - blocks[earlier]) / (later - earlier)
     if np.mean(slopes > 0) < MIN_SHARE_OF_RISING_PAIRS:
         return None
-    levels = _measure_levels(computed, np.arange(len(rows)) >= len(rows) // 2)
+    levels = _measure_levels(compute_shares, np.arange(len(step_rows)) >= len(step_rows) // 2)
     if levels is None:
         return None
     later_level, earlier_level = levels
@@ -180,12 +181,12 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     block_levels = isotonic_regression(blocks).x
     first_level = float(block_levels[0])
     block_middles = (edges[:-1] + edges[1:] - 1) / 2
-    rise = np.interp(np.arange(len(rows)), block_middles, block_levels) - first_level  # [row]
+    rise = np.interp(np.arange(len(step_rows)), block_middles, block_levels) - first_level  # [row]
     if rise[-1] < MIN_RISE_OF_DRIFT * first_level:
         return None
     relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
     return Slowdown(
-        slow_rows=rows,
+        slow_rows=step_rows,
         less_share=rise / (first_level + rise),
         extra_share_of_step=float(rise.mean()),
         relative_error=relative_error,
@@ -193,12 +194,12 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     )
 
 
-def _measure_levels(computed: Floats, is_upper: Flags) -> tuple[Floats, Floats] | None:
+def _measure_levels(compute_shares: Floats, is_upper: Flags) -> tuple[Floats, Floats] | None:
     """Return the median of each rank in some steps, and in the others, of ranks that are in both.
 
-    `computed` is [row, rank], `is_upper` [row]. None where no rank is in both.
+    `compute_shares` is [row, rank], `is_upper` [row]. None where no rank is in both.
     """
-    groups = computed[is_upper], computed[~is_upper]
+    groups = compute_shares[is_upper], compute_shares[~is_upper]
     is_in_both = ~(np.isnan(groups[0]).all(axis=0) | np.isnan(groups[1]).all(axis=0))
     if not is_in_both.any():
         return None

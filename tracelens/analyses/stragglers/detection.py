@@ -293,11 +293,11 @@ class _RankDelays:
         return delay
 
     def _build_episode(
-        self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay: Floats
+        self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay_shares: Floats
     ) -> Episode:
         """Build the episode of a delay, [step] as shares of a step, in some phases (rows)."""
         delay_ns = np.zeros(self.times.total_compute_ns.shape)
-        delay_ns[:, self.rank_column] = delay * self.times.typical_step_ns
+        delay_ns[:, self.rank_column] = delay_shares * self.times.typical_step_ns
         phase_names = [self.times.phase_names[phase] for phase in phase_rows]
         return Episode(
             rank_columns=(self.rank_column,),
@@ -308,7 +308,9 @@ class _RankDelays:
             relative_error=0.0
             if course.has_mostly_stalls
             else max(item.relative_error for item in evidence),
-            period_steps=_find_period(np.flatnonzero(delay)) if course.has_mostly_stalls else None,
+            period_steps=_find_period(np.flatnonzero(delay_shares))
+            if course.has_mostly_stalls
+            else None,
             more_phases=tuple(phase_names[1:]),
         )
 
@@ -328,9 +330,9 @@ def _find_best_course(residual: Floats, evidence: list[Evidence]) -> Course:
     return min(courses, key=lambda course: course.cost)
 
 
-def _find_period(rows: Indices) -> int | None:
+def _find_period(stall_rows: Indices) -> int | None:
     """Return the steps between stalls (rows) if nearly all keep that period, or multiples; else None."""
-    gaps = np.diff(rows)
+    gaps = np.diff(stall_rows)
     gaps = gaps[gaps > 1]
     period = int(np.median(gaps)) if len(gaps) else 0
     multiples = np.maximum(np.rint(gaps / max(period, 1)), 1)

@@ -153,37 +153,43 @@ def _present_hosts_as_ranks(times: ComputeTime, members: list[list[int]]) -> Com
     )
 
 
-def _find_slow_ranks(times: ComputeTime, host: Episode, columns: list[int]) -> Episode | None:
+def _find_slow_ranks(
+    times: ComputeTime, host_episode: Episode, host_columns: list[int]
+) -> Episode | None:
     """Return the episode of a host's slow ranks, with what each loses; None if only some are slow.
 
-    `host` is the episode of the host as one rank, `columns` are its ranks.
+    `host_episode` is the episode of the host as one rank, `host_columns` are its ranks.
     """
-    levels, error = _measure_levels(times, host, columns)  # shares of a step, [rank of the host]
+    levels, error = _measure_levels(
+        times, host_episode, host_columns
+    )  # shares of a step, [rank of the host]
     upper_median = float(np.sort(levels)[len(levels) // 2])
     is_slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * upper_median, 0.0))
     if is_slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
         return None
-    host_level = host.mean_delay_ns / times.typical_step_ns
+    host_level = host_episode.mean_delay_ns / times.typical_step_ns
     deviations = levels[is_slow] - levels[is_slow].mean()
     # Errors make ranks differ, too: only the rest of the variance is theirs.
     share_of_ranks = 1 - error**2 / float(np.mean(deviations**2)) if deviations.any() else 0.0
     factors = np.maximum(1 + max(share_of_ranks, 0.0) * deviations / host_level, 0.0)
-    slow_columns = np.array(columns)[is_slow].tolist()
+    slow_columns = np.array(host_columns)[is_slow].tolist()
     delay_ns = np.zeros(times.total_compute_ns.shape)
-    delay_ns[:, slow_columns] = host.delay_ns.max(axis=1)[:, None] * factors
-    return replace(host, rank_columns=tuple(slow_columns), delay_ns=delay_ns)
+    delay_ns[:, slow_columns] = host_episode.delay_ns.max(axis=1)[:, None] * factors
+    return replace(host_episode, rank_columns=tuple(slow_columns), delay_ns=delay_ns)
 
 
-def _measure_levels(times: ComputeTime, host: Episode, columns: list[int]) -> tuple[Floats, float]:
+def _measure_levels(
+    times: ComputeTime, host_episode: Episode, host_columns: list[int]
+) -> tuple[Floats, float]:
     """Return the loss in a host's late steps, a share of a step, [rank of the host], and its error.
 
-    `host` is the episode of the host as one rank, `columns` are its ranks.
+    `host_episode` is the episode of the host as one rank, `host_columns` are its ranks.
     """
     rows = np.flatnonzero(times.is_settled_row)
-    phase_rows = [times.phase_names.index(name) for name in host.phase_names]
+    phase_rows = [times.phase_names.index(name) for name in host_episode.phase_names]
     phases_ns = times.compute_ns[phase_rows].sum(axis=0)  # of the host's late phases, [step, rank]
-    residuals = measure_peer_residuals(phases_ns, times.typical_step_ns)[rows][:, columns]
-    is_inside = (rows >= host.late_step_rows[0]) & (rows <= host.late_step_rows[-1])
+    residuals = measure_peer_residuals(phases_ns, times.typical_step_ns)[rows][:, host_columns]
+    is_inside = (rows >= host_episode.late_step_rows[0]) & (rows <= host_episode.late_step_rows[-1])
     blocks = block_levels(residuals[is_inside], block_edges(int(is_inside.sum())))
     levels = blocks.mean(axis=0)
     if np.count_nonzero(~is_inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):

@@ -189,9 +189,9 @@ def find_stalls(
 
 
 def _judge_stalls(
-    is_stalled: Flags, step_numbers: Indices, max_p_value: float, length: float
+    is_stalled: Flags, step_numbers: Indices, max_p_value: float, stall_share: float
 ) -> Iterator[Evidence]:
-    """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer.
+    """Judge every rank by when it stalled, [step, rank], for `stall_share` of a step or longer.
 
     `step_numbers` are those of the rows. Yield evidence of the ranks with more stalls than a few.
     """
@@ -201,7 +201,7 @@ def _judge_stalls(
     usual_counts = _find_usual_counts(stall_counts)
     is_scattered = is_stalled.sum(axis=0) < step_count / 2
     is_often = (stall_counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
-    p_values = _judge_counts(stall_counts, usual_counts, step_count, is_often, length)
+    p_values = _judge_counts(stall_counts, usual_counts, step_count, is_often, stall_share)
     for column in np.flatnonzero(stall_counts > MAX_STALLS_BY_CHANCE).tolist():
         rows, begins = np.flatnonzero(is_stalled[:, column]), np.flatnonzero(is_begin[:, column])
         p_value = 1.0
@@ -243,39 +243,47 @@ def _mark_begins(is_stalled: Flags) -> Flags:
 
 
 def _find_dense_stretch(
-    rows: Ints, begins: Ints, usual_rate: float, step_count: int
+    stalled_rows: Ints, stall_begin_rows: Ints, usual_rate: float, step_count: int
 ) -> tuple[Ints, float]:
     """Return the rows of stalls in the stretch where a rank stalls most strikingly, and their p-value.
 
-    `rows` are the steps in which a rank stalls, `begins` those in which a stall begins. For each number
-    of stalls the shortest stretch that holds them is tried, at the rate per step of the peers
-    (`usual_rate`) or of the rank at other times. Chernoff's bound says quickly which is most striking.
+    Rows are those of steps. For each number of stalls the shortest stretch that holds them is tried, at
+    the rate per step of the peers (`usual_rate`) or of the rank at other times. Chernoff's bound
+    says quickly which is most striking.
     """
-    counts = np.arange(MAX_STALLS_BY_CHANCE + 1, len(begins) + 1)
+    counts = np.arange(MAX_STALLS_BY_CHANCE + 1, len(stall_begin_rows) + 1)
     if not len(counts):
-        return rows[:0], 1.0
+        return stalled_rows[:0], 1.0
     # For each number of stalls: how many steps they are apart, by the first one of them.
-    stretches = [begins[count - 1 :] - begins[: len(begins) - count + 1] for count in counts]
+    stretches = [
+        stall_begin_rows[count - 1 :] - stall_begin_rows[: len(stall_begin_rows) - count + 1]
+        for count in counts
+    ]
     lengths = np.array([steps_apart.min() for steps_apart in stretches])
-    own_rates = (len(begins) - counts + 1) / np.maximum(step_count - lengths, 1)
+    own_rates = (len(stall_begin_rows) - counts + 1) / np.maximum(step_count - lengths, 1)
     rates = np.maximum(own_rates, usual_rate)
-    bounds = _bound_tail(counts - 1, lengths, rates) * rates * step_count * len(begins)
+    bounds = _bound_tail(counts - 1, lengths, rates) * rates * step_count * len(stall_begin_rows)
     densest = int(np.argmin(bounds))
     if bounds[densest] >= 1:
-        return rows[:0], 1.0
-    first_row = int(begins[int(np.argmin(stretches[densest]))])
+        return stalled_rows[:0], 1.0
+    first_row = int(stall_begin_rows[int(np.argmin(stretches[densest]))])
     length, rate = int(lengths[densest]), float(rates[densest])
     p_value = (
-        float(binomial_tail(counts[densest] - 1, length, rate)) * rate * step_count * len(begins)
+        float(binomial_tail(counts[densest] - 1, length, rate))
+        * rate
+        * step_count
+        * len(stall_begin_rows)
     )
     if p_value >= 1:
-        return rows[:0], 1.0
-    count = int(np.count_nonzero((rows >= first_row) & (rows <= first_row + length)))
+        return stalled_rows[:0], 1.0
+    count = int(
+        np.count_nonzero((stalled_rows >= first_row) & (stalled_rows <= first_row + length))
+    )
     dense_rate = count / (length + 2)  # never certain
-    log_likelihood_gains = np.full(int(rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
-    log_likelihood_gains[rows] = np.log(dense_rate / rate)
+    log_likelihood_gains = np.full(int(stalled_rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
+    log_likelihood_gains[stalled_rows] = np.log(dense_rate / rate)
     begin, end = find_greatest_run(log_likelihood_gains)
-    return rows[(rows >= begin) & (rows <= end)], p_value
+    return stalled_rows[(stalled_rows >= begin) & (stalled_rows <= end)], p_value
 
 
 def _bound_tail(counts: Ints, trials: Ints, rates: Floats) -> Floats:
@@ -296,14 +304,14 @@ def _find_usual_counts(counts: Ints) -> Floats:
 
 
 def _judge_counts(
-    counts: Ints, usual_counts: Floats, step_count: int, is_often: Flags, length: float
+    counts: Ints, usual_counts: Floats, step_count: int, is_often: Flags, stall_share: float
 ) -> Floats:
     """Return the p-value of the number of stalls, [rank] as all; 1 for ranks that do not stall often.
 
     They must be too many for the usual rate, and too large a share of all stalls of this rank and its
     peers, since that rate is itself known from few of them. Equal ranks lose little time to stalls, so
-    stalls of a `length`, a share of a step, are rare (Markov): with an exponential prior of the rate,
-    that counts as further peers without a stall (negative binomial).
+    stalls of a `stall_share` of a step are rare (Markov): with an exponential prior of the rate, that
+    counts as further peers without a stall (negative binomial).
     """
     p_values = np.ones(len(counts))
     if not is_often.any():
@@ -313,7 +321,10 @@ def _judge_counts(
     sum_by_limit = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
     all_stalls = np.array([sum_by_limit[limit] for limit in limits.tolist()])
     peer_stalls = all_stalls - np.minimum(own_counts, limits)
-    peers, silent_peers = len(counts) - 1, length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * step_count)
+    peers, silent_peers = (
+        len(counts) - 1,
+        stall_share / (LOSS_OF_EQUAL_RANKS_TO_STALLS * step_count),
+    )
     peer_rates = (peer_stalls + 1) / ((peers + silent_peers) * step_count + 2)
     rates = np.maximum(usual_counts / step_count, peer_rates)
     by_rate = binomial_tail(own_counts, step_count, rates)

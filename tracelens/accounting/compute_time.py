@@ -323,7 +323,7 @@ def measure_more_work(workload: Workload) -> Floats | None:
 
 
 def measure_workload_ratios(
-    workload: Workload, late_columns: tuple[int, ...], peer_columns: Indices, rows: Indices
+    workload: Workload, rank_columns: tuple[int, ...], peer_columns: Indices, rows: Indices
 ) -> dict[str, float]:
     """Return the mean amount of work of some ranks (columns) as a ratio of a typical peer's, by name.
 
@@ -333,7 +333,7 @@ def measure_workload_ratios(
     ratios = {}
     for name, all_amounts in workload.items():
         amounts, peer_amounts = (
-            all_amounts[rows][:, late_columns],
+            all_amounts[rows][:, rank_columns],
             all_amounts[rows][:, peer_columns],
         )
         if np.isnan(amounts).any() or np.isnan(peer_amounts).any() or not peer_amounts.size:

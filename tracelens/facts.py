@@ -86,7 +86,7 @@ class Facts:
         return measure_compute_time(self.trace, self.phases, self.roles)
 
     @cached_property
-    def calls(self) -> pl.DataFrame:
+    def call_table(self) -> pl.DataFrame:
         """Every collective that all its ranks came to and left, with its time on the wire.
 
         A row a call, `accounting.communication.transfers.CALL_COLUMNS` and `algorithm`.
@@ -94,7 +94,7 @@ class Facts:
         return transfers.join_algorithms(self.trace, transfers.list_collective_calls(self.trace))
 
     @cached_property
-    def messages(self) -> pl.DataFrame:
+    def message_table(self) -> pl.DataFrame:
         """Every message between workers whose time on the link is known: a row a message."""
         return transfers.list_messages(self.trace)
 
@@ -103,7 +103,7 @@ class Facts:
         """What collectives cost by their bytes: latency and time per byte, of each kind of call."""
         named = self.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
         members = {uid: frozenset(ranks) for uid, ranks in named.iter_rows()}
-        return call_costs.measure_call_costs(self.calls, members, lambda: self.messages)
+        return call_costs.measure_call_costs(self.call_table, members, lambda: self.message_table)
 
     @cached_property
     def awaited_messages(self) -> pl.DataFrame:

@@ -150,7 +150,7 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
     Raises:
         InvalidArgument: none of them is named after a rank that is wanted.
     """
-    if choice.ranks is None:
+    if choice.rank_ranges is None:
         return paths, set()
     from tracelens.readers.native.recordings import list_recordings, named_ranks, select_recordings
 

@@ -45,9 +45,8 @@ def spans(draw: st.DrawFn, codes: tuple[int, ...]) -> Spans:
 
 @st.composite
 def surroundings(draw: st.DrawFn) -> Surroundings:
-    sets = {
-        name: draw(intervals()) for name in ("waits", "queues", "flights", "stops", "idle_causes")
-    }
+    names = ("wait", "queue", "flight", "stop", "idle_cause")
+    sets = {f"{name}_intervals": draw(intervals()) for name in names}
     return Surroundings(**sets, device_work=draw(spans(WORK)))
 
 
@@ -85,7 +84,7 @@ def test_pieces_cover_all_steps_without_gaps(
     assert (sums.spent_ns >= 0).all()
     assert (np.diff(sums.bounds_ns) > 0).all()
     assert (sums.bounds_ns[0], sums.bounds_ns[-1]) == (steps[0], steps[-1])
-    assert set(sums.category_code.tolist()) <= set(range(len(CATEGORIES)))
+    assert set(sums.category_codes.tolist()) <= set(range(len(CATEGORIES)))
 
 
 @native

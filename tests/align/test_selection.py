@@ -125,7 +125,9 @@ def test_a_time_is_the_steps_in_it(folder_of: Callable[[str], Path]) -> None:
     )
     selected = tracelens.open(folder_of("hosts"), time="200ms-500ms")
     assert {*selected.steps["step"]} == {*steps_inside["step"]}
-    assert selected.choice.steps == ((steps_inside["step"].min(), steps_inside["step"].max()),)
+    assert selected.choice.step_ranges == (
+        (steps_inside["step"].min(), steps_inside["step"].max()),
+    )
     assert selected.is_cut_short
 
 

@@ -52,7 +52,7 @@ def test_an_analysis_says_which_large_facts_it_needs(analysis: Analysis) -> None
         facts = Facts(run, phases.run(run))
         analysis.run(facts)
         used |= vars(facts).keys() & LARGE_FACTS
-    assert used <= analysis.needs
+    assert used <= analysis.needed_facts
 
 
 @runs

@@ -24,7 +24,7 @@ def _find_pauses(
     widest = np.broadcast_to(step_ns.max(axis=1, keepdims=True), step_ns.shape) if meet else step_ns
     compute_time = replace(
         compute_time,
-        phases=(*compute_time.phases, "gc"),
+        phase_names=(*compute_time.phase_names, "gc"),
         compute_ns=table,
         step_length_ns=widest,
         wait_ns=widest - step_ns,

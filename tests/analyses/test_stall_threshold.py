@@ -25,13 +25,13 @@ def load_data_noisily(deviations: float) -> ComputeTime:
     rest_ns = np.full((1, STEPS, RANKS), 0.5 * STEP_NS)
     return ComputeTime(
         ranks=tuple(range(RANKS)),
-        hosts=("here",) * RANKS,
-        steps=np.arange(STEPS),
-        phases=("data", "forward"),
+        host_of_column=("here",) * RANKS,
+        step_numbers=np.arange(STEPS),
+        phase_names=("data", "forward"),
         compute_ns=np.concatenate([data_ns, rest_ns]),
         step_length_ns=np.full((STEPS, RANKS), STEP_NS),
         wait_ns=np.zeros((STEPS, RANKS)),
-        is_settled=np.arange(STEPS) >= WARM_UP,
+        is_settled_row=np.arange(STEPS) >= WARM_UP,
     )
 
 
@@ -51,4 +51,4 @@ def test_steps_slow_on_one_rank(deviations: float, found: list[int]) -> None:
     above = 0.05
     excess = np.random.default_rng(7).normal(0.0, above, (STEPS, RANKS)).clip(-2 * above, 2 * above)
     excess[STALLED, 2] = deviations * above
-    assert [one.column for one in find_stalls(excess, np.arange(len(excess)), RATE)] == found
+    assert [one.rank_column for one in find_stalls(excess, np.arange(len(excess)), RATE)] == found

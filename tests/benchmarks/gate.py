@@ -74,7 +74,7 @@ def simulated(seed: int, factor: float) -> RunMetrics:
     trace = prepare(generate(scenario))
     parts = phases.run(trace)
     times = Times.from_partition(
-        parts.spent_ns, parts.pieces.windows, trace.workers["rank"].to_list()
+        parts.spent_ns, parts.pieces.step_windows, trace.workers["rank"].to_list()
     )
     windows = residuals.find_step_windows(trace.steps)
     lengths = (windows["end_ns"] - windows["start_ns"]).to_numpy().astype(float)

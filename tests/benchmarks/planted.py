@@ -80,7 +80,7 @@ class Run:
 
         def judge() -> Outcome:
             found = detection.find_episodes(own_time(matrices))
-            named = {rank for late in found for rank in late.columns}
+            named = {rank for late in found for rank in late.rank_columns}
             return Outcome(named == truth, bool(named - truth))
 
         return judge

@@ -38,7 +38,7 @@ def _hit(seed: int, ranks: int, steps: int, extra: float, *, spiky: bool) -> boo
     length, rank = int(0.4 * steps), int(draw.integers(ranks))
     first = int(draw.integers(WARM_UP, steps - length + 1))
     found = _find_ranks(seed, ranks, steps, (first, length, rank, extra), spiky=spiky)
-    return any(late.columns == (rank,) and late.phase == "backprop" for late in found)
+    return any(late.rank_columns == (rank,) and late.phase == "backprop" for late in found)
 
 
 def _find_ranks(

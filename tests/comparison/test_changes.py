@@ -99,7 +99,7 @@ def test_what_was_planted_is_what_changed(baselines: int) -> None:
     assert backprop
     assert step.is_clear
     assert backprop.is_clear
-    assert backprop.change.as_share(backprop.change.difference) == pytest.approx(0.6, abs=0.03)
+    assert backprop.change.to_share(backprop.change.difference) == pytest.approx(0.6, abs=0.03)
     assert backprop.change.difference == pytest.approx(step.change.difference, rel=0.1)
     assert comparison.phases[0] is backprop
     for name in ("phase:data", "phase:forward", "phase:update"):
@@ -111,9 +111,9 @@ def test_what_was_planted_is_what_changed(baselines: int) -> None:
 def test_the_interval_holds_the_truth() -> None:
     """Of the step: between what is certain and what was planted."""
     change = found_step(compare([steps(0), steps(1), steps(2)], slower()))
-    assert change.low is not None
-    assert change.high is not None
-    assert 0 < change.low < change.difference < change.high
+    assert change.low_difference is not None
+    assert change.high_difference is not None
+    assert 0 < change.low_difference < change.difference < change.high_difference
 
 
 def found_step(found: Comparison) -> Change:
@@ -130,7 +130,7 @@ def test_baselines_that_differ_widen_the_interval() -> None:
     assert found_step(of_one_baseline).deviation_of_baselines is None
     assert (found_step(of_three_baselines).deviation_of_baselines or 0) > 0.15 * found_step(
         of_three_baselines
-    ).before
+    ).value_before
     assert of_one_baseline.metrics[0].is_clear
     assert not of_three_baselines.metrics[0].is_clear
 
@@ -162,7 +162,7 @@ def test_what_most_steps_lack_is_measured_by_its_mean() -> None:
     metric = compare([before], after).metric("phase:checkpoint")
     assert metric
     assert metric.statistic == "mean"
-    assert (metric.change.before, metric.change.after) == (5e5, 1e6)
+    assert (metric.change.value_before, metric.change.value_after) == (5e5, 1e6)
 
 
 def test_findings_are_alike_by_what_they_are_and_what_they_name() -> None:

@@ -152,7 +152,9 @@ def test_only_what_was_chosen_is_written() -> None:
     begin_ns = find_begin(trace)
     start, end = trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0)
     events = parse_written(
-        select_all(trace, Choice(ranks=((2, 2),), time_ns=(start - begin_ns, end - begin_ns)))
+        select_all(
+            trace, Choice(rank_ranges=((2, 2),), time_range_ns=(start - begin_ns, end - begin_ns))
+        )
     )
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.split(" (")[0] for name in names] == ["rank 2"]
@@ -174,7 +176,7 @@ def test_an_empty_selection_is_still_valid() -> None:
     """No rank, or a window without spans: a trace without events."""
     trace = traced(SLOW_RANK)
     assert spans_among(parse_written(replace(select_all(trace), owners=()))) == []
-    assert spans_among(parse_written(select_all(trace, Choice(time_ns=(-10, -5))))) == []
+    assert spans_among(parse_written(select_all(trace, Choice(time_range_ns=(-10, -5))))) == []
 
 
 def test_recorded_runs_are_written() -> None:

@@ -150,7 +150,7 @@ def test_rows_of_a_table_are_in_order_of_rank_and_begin(tmp_path: Path) -> None:
 def test_what_was_left_out_stands_in_the_result(tmp_path: Path) -> None:
     """Of a part, trace folders and Parquet files say so when they are analyzed."""
     trace = sample_trace("ddp-healthy")
-    choice = Choice(steps=((10, 20),))
+    choice = Choice(step_ranges=((10, 20),))
     for name in ("native", "parquet"):
         EXPORTS[name].save(of_trace(trace, choice), tmp_path / name)
         notes = [note.sentence for note in tracelens.open(tmp_path / name).notes]

@@ -51,13 +51,13 @@ def test_ranges_of_numbers_are_inclusive(text: str, wanted: set[int]) -> None:
 )
 def test_times_have_units(text: str, begin: float, end: float) -> None:
     """Seconds, or with units; one that only the end has is that of both."""
-    assert Choice.parse(time=text).time_ns == (round(begin * S), round(end * S))
+    assert Choice.parse(time=text).time_range_ns == (round(begin * S), round(end * S))
 
 
 def test_a_time_without_an_end() -> None:
     choice = Choice.parse(time="30-")
-    assert choice.time_ns is not None
-    assert choice.time_ns[0] == 30 * S
+    assert choice.time_range_ns is not None
+    assert choice.time_range_ns[0] == 30 * S
     assert choice.description == "times from 30 s on"
 
 
@@ -104,7 +104,7 @@ def test_what_is_written_is_read_again(begins_and_lengths: list[tuple[int, int]]
         for number in range(first_number, first_number + further + 1)
     }
     assert {rank for rank in range(400) if choice.has_rank(rank)} == numbers
-    assert choice.ranks == to_ranges(numbers)
+    assert choice.rank_ranges == to_ranges(numbers)
 
 
 def test_a_choice_is_named_in_words() -> None:

@@ -42,7 +42,7 @@ def columns(draw: st.DrawFn) -> Columns:
 def are_equal(columns: Columns, other_columns: Columns) -> bool:
     """Return True if both hold the same numbers in the same types."""
     return (
-        columns.height == other_columns.height
+        columns.row_count == other_columns.row_count
         and columns.number_columns.keys() == other_columns.number_columns.keys()
         and all(
             columns.number_columns[name].dtype == other_columns.number_columns[name].dtype
@@ -100,5 +100,5 @@ def test_equal_columns_are_held_once() -> None:
 
 def test_columns_without_rows_get_times() -> None:
     restored = PackedColumns.from_columns(Columns(0, {}, {}, {}), NAMES).restore(BoundedCache())
-    assert restored.height == 0
+    assert restored.row_count == 0
     assert restored.number_column("start_ns").tolist() == []

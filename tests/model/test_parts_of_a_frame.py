@@ -42,7 +42,7 @@ def test_it_is_sent_alone() -> None:
         sent.read_columns((), BoundedCache()),
         own_part.read_columns((), BoundedCache()),
     )
-    assert sent_columns.height == expected.height == 2
+    assert sent_columns.row_count == expected.row_count == 2
     assert (
         sent_columns.number_column("start_ns").tolist()
         == expected.number_column("start_ns").tolist()

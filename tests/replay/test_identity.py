@@ -36,7 +36,7 @@ def test_a_replay_without_edits_takes_as_long_as_the_run(name: str) -> None:
     assert np.median(error) <= most
     assert abs(replayed.sum() / recorded.sum() - 1) <= most
     own = graph.threads.event_count
-    follows = np.unique(graph.edges.target[graph.edges.target < own])
+    follows = np.unique(graph.edges.target_events[graph.edges.target_events < own])
     assert len(follows) == own - graph.threads.worker_count, "a moment within a run follows nothing"
 
 
@@ -46,7 +46,7 @@ def test_blocked_time_is_replayed_from_its_causes() -> None:
     graph = EventGraph.from_trace(trace, phases.run(trace))
     assert graph is not None
     late = graph.ranks.index(2)
-    mine = np.flatnonzero(graph.threads.interval_workers == late)
+    mine = np.flatnonzero(graph.threads.worker_of_interval == late)
     lag = graph.edges.lag_ns.copy()
     lag[mine] /= 2
     blocked_ns = graph.measure_blocked_ns(graph.baseline_times_ns, graph.edges.lag_ns)

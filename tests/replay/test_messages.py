@@ -29,7 +29,7 @@ def replay_run(trace: Trace) -> tuple[EventGraph, Floats]:
     compute_time = measure_compute_time(trace, spent)
     graph = EventGraph.from_trace(trace, spent)
     assert graph
-    assert graph.steps.tolist() == compute_time.steps.tolist()
+    assert graph.step_numbers.tolist() == compute_time.step_numbers.tolist()
     return graph, np.nan_to_num(compute_time.total_compute_ns)
 
 

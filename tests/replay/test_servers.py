@@ -207,7 +207,7 @@ def test_a_stalled_message_is_not_taken_for_work_of_its_link() -> None:
         assert variant.tasks is not None
         on_link = variant.tasks.server_index == 0
         work_ns.append(
-            (variant.lag_ns[variant.tasks.edge] * variant.tasks.work_share)[on_link].sum()
+            (variant.lag_ns[variant.tasks.edge_rows] * variant.tasks.work_share)[on_link].sum()
         )
         answers.append(replay.answer("placement=chunked").answers[0])
     assert work_ns[1] == pytest.approx(work_ns[0], rel=0.02)

@@ -26,13 +26,13 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
     graph = replay(name).graph
     rows = [
         Stretches.from_replay(graph, graph.baseline_times_ns, graph.edges.lag_ns, row)
-        for row in range(len(graph.steps))
+        for row in range(len(graph.step_numbers))
     ]
     for worker, rank in enumerate(graph.ranks):
         inside = np.flatnonzero(
-            (graph.interval_step_rows >= 0) & (graph.threads.interval_workers == worker)
+            (graph.interval_step_rows >= 0) & (graph.threads.worker_of_interval == worker)
         )
-        lasts = np.diff(graph.baseline_times_ns)[graph.threads.interval_begins[inside]]
+        lasts = np.diff(graph.baseline_times_ns)[graph.threads.interval_begin_events[inside]]
         worked = np.minimum(graph.edges.lag_ns[inside], lasts)
         own_rows = [(row.rank == rank) for row in rows]
         spent_ns = sum(

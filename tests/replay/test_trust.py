@@ -167,7 +167,7 @@ def test_calls_are_joined_as_long_as_no_unknown_wait_is_critical() -> None:
     assert joined is not None
     assert joined.messages_per_step == 4
     assert joined.replay.identity.is_reliable
-    least_ns = float(joined.saved_ns.sum()) + 1
+    least_ns = float(joined.saved_ns_by_step.sum()) + 1
     assert price_joined_calls(replay, PAIR, "allreduce", cost, min_saving_ns=least_ns) is None
 
 
@@ -187,8 +187,8 @@ def test_the_interval_holds_what_rigid_time_may_save() -> None:
     identity = Identity(
         run_error_share=0.0, median_step_error_share=0.0, unexplained_share=0.2, rigid_share=0.2
     )
-    assert identity.widen((0.4, 0.6)) == pytest.approx((0.4, 0.75))
-    assert identity.widen((-0.4, 0.6)) == pytest.approx((-0.5, 0.75))
+    assert identity.widen_interval((0.4, 0.6)) == pytest.approx((0.4, 0.75))
+    assert identity.widen_interval((-0.4, 0.6)) == pytest.approx((-0.5, 0.75))
 
 
 def test_a_run_whose_waits_have_reasons_is_not_rigid() -> None:

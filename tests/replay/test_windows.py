@@ -32,19 +32,19 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
     trace = run(scenario)
     partition = phases.run(trace)
     compute_time = measure_compute_time(trace, partition)
-    own_backprop = compute_time.compute_ns[compute_time.phases.index("backprop")]
+    own_backprop = compute_time.compute_ns[compute_time.phase_names.index("backprop")]
     effect = np.zeros(compute_time.total_compute_ns.shape)
     first_step, last_step = fault.steps or (0, scenario.steps - 1)
     touched = np.arange(first_step, last_step + 1, fault.every)
     others = np.median(np.delete(own_backprop, 2, axis=1), axis=1)
     effect[touched, 2] = np.maximum(own_backprop[:, 2] - others, 0.0)[touched]
     measured = WindowedReplay(trace, partition, max_pieces).measure_savings(
-        WorkFix(compute_time.steps, ((("backprop",), effect),))
+        WorkFix(compute_time.step_numbers, ((("backprop",), effect),))
     )
     assert measured is not None
     assert measured.has_calls_in_flight
     assert not measured.has_inferred_calls
-    return measured.saved_ns, effect.max(axis=1)
+    return measured.saved_ns_by_step, effect.max(axis=1)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -83,11 +83,11 @@ def test_an_interval_holds_what_ranks_lack_cores_for() -> None:
     )
     replay: Any = SimpleNamespace(
         identity=identity,
-        saved_ns=np.full(10, 10.0),
+        saved_ns_by_step=np.full(10, 10.0),
         core_shortage=CoreShortage(4, 2.0, delay_ns=20.0),
     )
     savings = Savings(
         np.full(50, 10.0), has_calls_in_flight=False, has_inferred_calls=False, replays=(replay,)
     )
-    assert savings.widen((0.4, 0.6), job_ns=1000.0) == pytest.approx((0.3, 0.6))
-    assert savings.widen((0.05, 0.6), job_ns=1000.0) == (0.0, 0.6)
+    assert savings.widen_interval((0.4, 0.6), job_ns=1000.0) == pytest.approx((0.3, 0.6))
+    assert savings.widen_interval((0.05, 0.6), job_ns=1000.0) == (0.0, 0.6)

@@ -67,7 +67,7 @@ def _load_ms(rank: int, _: int = 0) -> int:
 def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
     steps = np.arange(STEPS)
     return sampled_code.find_in_ranks(
-        trace, phases.run(trace), (1,), (0, 2), "data", steps=steps, extra_ns=extra_ms * MS
+        trace, phases.run(trace), (1,), (0, 2), "data", step_numbers=steps, extra_ns=extra_ms * MS
     )
 
 
@@ -84,12 +84,12 @@ def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> No
     )
     culprit = _culprit(trace, 20)
     assert culprit
-    assert culprit.path == (LOAD, DECODE, BICUBIC)
+    assert culprit.call_path == (LOAD, DECODE, BICUBIC)
     assert culprit.callers == (ROOT, TRAIN)
-    assert culprit.frame == LOAD
+    assert culprit.first_differing_call == LOAD
     assert abs(culprit.extra_ns_per_step - 20 * MS) < 0.2 * MS
-    assert culprit.evidence()["path"] == [LOAD, DECODE, BICUBIC]
-    assert culprit.evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
+    assert culprit.to_evidence()["path"] == [LOAD, DECODE, BICUBIC]
+    assert culprit.to_evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
     assert describe_code(culprit) == [
         "Stack samples show where: load > decode_image > resample_bicubic (c.py:12), called at a.py:7."
     ]
@@ -126,7 +126,7 @@ def test_an_excess_that_is_spread_is_told_where_it_parts() -> None:
     )
     found = _culprit(trace, 20)
     assert found
-    assert found.path == (LOAD,)
+    assert found.call_path == (LOAD,)
 
 
 def test_a_function_is_one_whatever_its_line() -> None:
@@ -141,7 +141,7 @@ def test_a_function_is_one_whatever_its_line() -> None:
     )
     found = _culprit(trace, 20)
     assert found
-    assert found.path == (LOAD, lines[0])
+    assert found.call_path == (LOAD, lines[0])
 
 
 def test_a_line_of_what_calls_all_else() -> None:
@@ -157,7 +157,7 @@ def test_a_line_of_what_calls_all_else() -> None:
     )
     culprit = _culprit(trace, 20)
     assert culprit
-    assert culprit.path == (waiting,)
+    assert culprit.call_path == (waiting,)
     assert describe_code(culprit) == ["Stack samples show where: <module> (a.py:40)."]
 
 
@@ -177,7 +177,7 @@ def test_missed_samples_cost_no_time() -> None:
     )
     culprit = _culprit(trace, 20)
     assert culprit
-    assert culprit.path == (READ,)
+    assert culprit.call_path == (READ,)
     assert abs(culprit.extra_ns_per_step - 20 * MS) < 0.2 * MS
 
 
@@ -237,7 +237,7 @@ def test_other_threads_do_not_count() -> None:
     late: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 40.0, **others}
     found = find_differing_path([late], [peer], [late])
     assert found
-    assert (found.callers, found.path) == ((ROOT,), (LOAD,))
+    assert (found.callers, found.call_path) == ((ROOT,), (LOAD,))
 
 
 @pytest.mark.parametrize("length", [4, 5, 9])
@@ -263,7 +263,7 @@ def test_calls_of_the_recorder_are_not_the_programs() -> None:
     peer = {(ROOT, ours, LOAD, ours): 5.0, (ROOT, FORWARD): 60.0}
     found = find_differing_path([late], [peer], [late])
     assert found
-    assert (found.callers, found.path) == ((ROOT,), (LOAD,))
+    assert (found.callers, found.call_path) == ((ROOT,), (LOAD,))
 
 
 def test_code_that_is_slower_alike_has_no_place() -> None:
@@ -274,7 +274,7 @@ def test_code_that_is_slower_alike_has_no_place() -> None:
     slow = {stack: 1.3 * time for stack, time in shares.items()}
     found = find_differing_path([slow], [shares], [slow])
     assert found
-    assert found.path == (TRAIN,)
+    assert found.call_path == (TRAIN,)
 
 
 FRAMES = [f"{name} (m.py:{line})" for name in "abcd" for line in (1, 2)]
@@ -292,9 +292,11 @@ def test_what_is_planted_is_found(
     slow = {**usual_ns, delayed: extra_ns}
     culprit = find_differing_path([slow], [usual_ns, usual_ns], [slow])
     assert culprit
-    assert ROOT not in culprit.path
-    assert culprit.path[-1] == delayed[-1]
-    assert [*map(_name, culprit.callers), *map(_name, culprit.path)] == list(map(_name, delayed))
+    assert ROOT not in culprit.call_path
+    assert culprit.call_path[-1] == delayed[-1]
+    assert [*map(_name, culprit.callers), *map(_name, culprit.call_path)] == list(
+        map(_name, delayed)
+    )
     assert culprit.extra_ns_per_step == pytest.approx(extra_ns)
 
 
@@ -309,7 +311,10 @@ def test_units_do_not_matter(
     scaled_culprit = find_differing_path([scaled], [plain], [scaled])
     assert culprit
     assert scaled_culprit
-    assert (scaled_culprit.path, scaled_culprit.callers) == (culprit.path, culprit.callers)
+    assert (scaled_culprit.call_path, scaled_culprit.callers) == (
+        culprit.call_path,
+        culprit.callers,
+    )
 
 
 @given(usual=TREES)

@@ -66,4 +66,4 @@ def test_of_all_shards_it_is_what_serving_takes() -> None:
     """All shards are affected, so none can be compared with another."""
     found = sampled_code.find_in_shards(add_samples(SERVERS), (0, 1, 2))
     assert found
-    assert found.path == (SERVE, FRAMES["reply"][-1])
+    assert found.call_path == (SERVE, FRAMES["reply"][-1])

@@ -54,16 +54,20 @@ def test_one_baseline_is_judged_by_noise_within_runs() -> None:
             between_runs.measure_level(one, mean=False, seed=k) for k, one in enumerate(series)
         )
         change = between_runs.measure_change([old], new, 1.0)
-        assert change.low is not None
-        assert change.high is not None
-        covered += change.low <= 0.02 <= change.high
+        assert change.low_difference is not None
+        assert change.high_difference is not None
+        covered += change.low_difference <= 0.02 <= change.high_difference
     assert covered >= 88
 
 
 def test_few_steps_tell_nothing_with_one_baseline() -> None:
     few = between_runs.measure_level(np.arange(10.0), mean=False, seed=0)
     change = between_runs.measure_change([few], few, 1.0)
-    assert (change.low, change.p_of_increase, change.p_of_difference) == (None, None, None)
+    assert (change.low_difference, change.p_of_increase, change.p_of_difference) == (
+        None,
+        None,
+        None,
+    )
     assert not between_runs.is_rare(change.p_of_difference)
 
 
@@ -99,4 +103,4 @@ def test_probabilities_are_adjusted_as_by_hand() -> None:
 def test_no_value_is_negative() -> None:
     """Nor does an interval reach below nothing."""
     change = between_runs.measure_change([level(1.0), level(9.0)], level(2.0), 5.0)
-    assert change.low == -change.before
+    assert change.low_difference == -change.value_before

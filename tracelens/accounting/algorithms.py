@@ -22,7 +22,7 @@ def read_algorithms(trace: Trace) -> pl.DataFrame:
     """Return `algorithm` by `communicator` and `seq`, for calls whose algorithm a rank recorded."""
     uids_by_process: dict[int, list[str]] = {}
     for grid in trace.calls:
-        uids_by_process.setdefault(int(grid.processes[0]), []).append(grid.uid)
+        uids_by_process.setdefault(int(grid.processes[0]), []).append(grid.communicator_uid)
     tables = [_read_of_process(trace, process, uids) for process, uids in uids_by_process.items()]
     return pl.concat([pl.DataFrame(schema=_COLUMNS), *tables])
 

@@ -49,20 +49,21 @@ MIN_RATIO_OF_STEPS_IF_WORK_LEFT: Final = 1.5
 class ComputeTime:
     """Matrices in nanoseconds, [step, rank], `compute_ns` [phase, step, rank]; nan: a rank lacks a step.
 
-    `is_settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
-    were extraordinarily long on every rank in the same phases. `leaves_out_ranks`: other ranks were left
-    out as asked, so waits cannot be assigned to ranks. `stages` separates ranks that play different
-    parts; `server_column` (a rank) is no peer of those whom it serves.
+    `is_settled_row`, [step], says which steps statistics may use: not those of the warm-up, nor those
+    extraordinarily long on every rank in the same phases. `host_of_column` is each rank's host.
+    `leaves_out_ranks`: other ranks were left out as asked, so waits cannot be assigned to ranks.
+    `stages` separates ranks that play different parts; `server_column` (a rank) is no peer of those
+    whom it serves.
     """
 
     ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    steps: Ints
-    phases: tuple[str, ...]
+    host_of_column: tuple[str, ...]
+    step_numbers: Ints
+    phase_names: tuple[str, ...]
     compute_ns: Floats
     step_length_ns: Floats
     wait_ns: Floats
-    is_settled: Flags
+    is_settled_row: Flags
     leaves_out_ranks: bool = False
     stages: Stages | None = None
     server_column: int | None = None
@@ -75,7 +76,7 @@ class ComputeTime:
     @cached_property
     def compute_ns_between_meetings(self) -> Floats:
         """Compute time from the point where ranks meet in a step to that in the next, [step, rank]."""
-        follows_meeting = np.isin(self.phases, AFTER_MEETING)
+        follows_meeting = np.isin(self.phase_names, AFTER_MEETING)
         before_ns = self.compute_ns[~follows_meeting].sum(axis=0)
         next_ns = np.concatenate([before_ns[1:], np.zeros_like(before_ns[:1])])
         return np.asarray(self.compute_ns[follows_meeting].sum(axis=0) + next_ns)
@@ -112,13 +113,15 @@ class ComputeTime:
             return np.asarray(np.fmin(*stage_ns.T))
         return np.full(len(stage_ns), medians(stage_ns[self.settled_rows, 0], axis=0))
 
-    def find_peer_columns(self, columns: tuple[int, ...]) -> Indices:
-        """Return the ranks that `columns` are compared with: those of the same stages, no server."""
+    def find_peer_columns(self, rank_columns: tuple[int, ...]) -> Indices:
+        """Return the columns of the peers of `rank_columns`: those of the same stages, no server."""
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
             stage_of_column = self.stages.stage_of_column
-            is_peer = np.isin(stage_of_column, stage_of_column[list(columns)])
-        is_peer[[*columns, *([] if self.server_column is None else [self.server_column])]] = False
+            is_peer = np.isin(stage_of_column, stage_of_column[list(rank_columns)])
+        is_peer[[*rank_columns, *([] if self.server_column is None else [self.server_column])]] = (
+            False
+        )
         return np.flatnonzero(is_peer)
 
     @cached_property
@@ -126,33 +129,33 @@ class ComputeTime:
         """How many steps each rank has made, [rank]."""
         return np.asarray(np.count_nonzero(~np.isnan(self.total_compute_ns), axis=0), np.int64)
 
-    def is_work_left_to_others(self, columns: tuple[int, ...]) -> bool:
+    def is_work_left_to_others(self, rank_columns: tuple[int, ...]) -> bool:
         """Return True if ranks (columns) that a server serves made clearly fewer steps than their peers.
 
         Then all take work at their own pace, and none waits for another.
         """
-        peers = self.find_peer_columns(columns)
+        peers = self.find_peer_columns(rank_columns)
         if self.server_column is None or not len(peers):
             return False
-        step_count = float(self.step_counts[list(columns)].max())
+        step_count = float(self.step_counts[list(rank_columns)].max())
         return step_count * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(
             np.median(self.step_counts[peers])
         )
 
-    def find_compared_columns(self, columns: tuple[int, ...]) -> Indices:
-        """Return the columns of the peers; where the stages of `columns` have no others, all others."""
-        peers = self.find_peer_columns(columns)
-        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), columns)
+    def find_compared_columns(self, rank_columns: tuple[int, ...]) -> Indices:
+        """Return the columns of the peers; where these stages have no others, all others."""
+        peers = self.find_peer_columns(rank_columns)
+        return peers if len(peers) else np.delete(np.arange(len(self.ranks)), rank_columns)
 
     @cached_property
     def settled_rows(self) -> slice | Indices:
         """The rows that statistics may use: of most runs a stretch, so that to take them is no copy."""
-        return to_slice(np.flatnonzero(self.is_settled))
+        return to_slice(np.flatnonzero(self.is_settled_row))
 
     @cached_property
     def typical_step_ns(self) -> float:
         """The length of a typical step."""
-        rows = self.settled_rows if self.is_settled.any() else slice(None)
+        rows = self.settled_rows if self.is_settled_row.any() else slice(None)
         lengths_ns = self.step_length_ns[rows]
         return float(np.nanmedian(lengths_ns)) if lengths_ns.size else 0.0
 
@@ -173,7 +176,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     grid = _Grid(step_numbers, np.array(ranks, np.int64))
     length_ns = grid.fill_matrix(steps, (steps["end_ns"] - steps["start_ns"]).to_numpy())
     is_missing = np.isnan(length_ns) | grid.find_cut_short(steps, workers)
-    cell_of_window = grid.find_cells(phases.pieces.windows)
+    cell_of_window = grid.find_cells(phases.pieces.step_windows)
     phase_names = [name for name in COMPUTE_CATEGORIES if phases.sum_ns_by_window(name).any()]
     uncovered_ns = phases.sum_by_worker(phases.sum_ns_by_window(CATEGORIES[UNINSTRUMENTED]))
     if _is_worth_reporting(uncovered_ns, phases):
@@ -186,13 +189,13 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     wait_ns[is_missing] = 0.0
     return ComputeTime(
         ranks=tuple(ranks),
-        hosts=tuple(workers["host"].fill_null("").to_list()),
-        steps=step_numbers,
-        phases=tuple(phase_names),
+        host_of_column=tuple(workers["host"].fill_null("").to_list()),
+        step_numbers=step_numbers,
+        phase_names=tuple(phase_names),
         compute_ns=compute_ns,
         step_length_ns=length_ns,
         wait_ns=wait_ns,
-        is_settled=_find_settled(compute_ns),
+        is_settled_row=_find_settled(compute_ns),
         leaves_out_ranks=bool(trace.partial_communicators),
         stages=roles.stages,
         server_column=None if roles.server_rank is None else ranks.index(roles.server_rank),
@@ -209,20 +212,20 @@ def _is_worth_reporting(spent_ns: Ints, phases: Phases) -> bool:
 class _Grid:
     """Puts values of rows with `step` and `rank` into a [step, rank] matrix."""
 
-    steps: Ints
+    step_numbers: Ints
     ranks: Ints  # ascending, as `steps`
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.steps), len(self.ranks)
+        return len(self.step_numbers), len(self.ranks)
 
     def find_cells(self, rows: pl.DataFrame) -> Indices:
         """Return the index of each row in the flat matrix."""
-        step_index = np.searchsorted(self.steps, rows["step"].to_numpy())
+        step_index = np.searchsorted(self.step_numbers, rows["step"].to_numpy())
         return step_index * len(self.ranks) + np.searchsorted(self.ranks, rows["rank"].to_numpy())
 
     def sum_matrix(self, cells: Indices, values: Ints) -> Floats:
-        sums = np.bincount(cells, values, minlength=len(self.steps) * len(self.ranks))
+        sums = np.bincount(cells, values, minlength=len(self.step_numbers) * len(self.ranks))
         return np.asarray(sums, np.float64).reshape(self.shape)
 
     def fill_matrix(self, rows: pl.DataFrame, values: Ints) -> Floats:
@@ -268,7 +271,7 @@ class Explanation:
     """Which amount compute time correlates with best, and what share of its variance that explains."""
 
     amount_name: str
-    share: float
+    variance_share: float
 
 
 def find_proportional_delays(times: ComputeTime) -> Flags:
@@ -276,11 +279,11 @@ def find_proportional_delays(times: ComputeTime) -> Flags:
 
     That tells more work, such as longer sequences, from a stall, which lengthens one phase.
     """
-    if not {*COMPUTING} <= {*times.phases}:
+    if not {*COMPUTING} <= {*times.phase_names}:
         return np.zeros(times.total_compute_ns.shape, np.bool_)
     growth_shares = []
     for name in COMPUTING:
-        compute_ns = np.nan_to_num(times.compute_ns[times.phases.index(name)], nan=0.0)
+        compute_ns = np.nan_to_num(times.compute_ns[times.phase_names.index(name)], nan=0.0)
         typical_ns = np.maximum(np.median(compute_ns, axis=0), 1.0)
         growth_shares.append(compute_ns / typical_ns - 1)
     smaller_share, larger_share = np.minimum(*growth_shares), np.maximum(*growth_shares)
@@ -297,10 +300,10 @@ def measure_workload(phases: Phases, times: ComputeTime) -> Workload:
     workload = {}
     column_by_rank = {rank: column for column, rank in enumerate(times.ranks)}
     for name in AMOUNTS:
-        amounts = np.full((len(times.steps), len(times.ranks)), np.nan)
+        amounts = np.full((len(times.step_numbers), len(times.ranks)), np.nan)
         for rank, (steps, values) in phases.amounts_by_name.get(name, {}).items():
-            is_known = np.isin(steps, times.steps)
-            rows = np.searchsorted(times.steps, steps[is_known])
+            is_known = np.isin(steps, times.step_numbers)
+            rows = np.searchsorted(times.step_numbers, steps[is_known])
             amounts[rows, column_by_rank[rank]] = values[is_known]
         if not np.isnan(amounts).all():
             workload[name] = amounts
@@ -320,7 +323,7 @@ def measure_more_work(workload: Workload) -> Floats | None:
 
 
 def measure_workload_ratios(
-    workload: Workload, columns: tuple[int, ...], peer_columns: Indices, rows: Indices
+    workload: Workload, rank_columns: tuple[int, ...], peer_columns: Indices, rows: Indices
 ) -> dict[str, float]:
     """Return the mean amount of work of some ranks (columns) as a ratio of a typical peer's, by name.
 
@@ -329,7 +332,10 @@ def measure_workload_ratios(
     """
     ratios = {}
     for name, all_amounts in workload.items():
-        amounts, peer_amounts = all_amounts[rows][:, columns], all_amounts[rows][:, peer_columns]
+        amounts, peer_amounts = (
+            all_amounts[rows][:, rank_columns],
+            all_amounts[rows][:, peer_columns],
+        )
         if np.isnan(amounts).any() or np.isnan(peer_amounts).any() or not peer_amounts.size:
             continue
         typical_amount = float(np.median(peer_amounts.mean(axis=0)))
@@ -355,19 +361,19 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
 
     Its share is the squared correlation of both over ranks and steps, relative to each step's median.
     """
-    is_computing = [name in COMPUTING for name in times.phases]
-    compute_ns = times.compute_ns[is_computing].sum(axis=0)[times.is_settled]  # [step, rank]
+    is_computing = [name in COMPUTING for name in times.phase_names]
+    compute_ns = times.compute_ns[is_computing].sum(axis=0)[times.is_settled_row]  # [step, rank]
     explanations = []
     for name, amounts in workload.items():
-        settled_amounts = amounts[times.is_settled]
+        settled_amounts = amounts[times.is_settled_row]
         is_complete = ~(np.isnan(settled_amounts) | np.isnan(compute_ns)).any(axis=1)
         if np.count_nonzero(is_complete) > 1:
             relative_amounts = _divide_by_median(settled_amounts[is_complete])
             relative_times = _divide_by_median(compute_ns[is_complete])
             if relative_amounts.std() > 0 and relative_times.std() > 0:
                 correlation = float(np.corrcoef(relative_amounts, relative_times)[0, 1])
-                explanations.append(Explanation(name, correlation**2))
-    return max(explanations, key=lambda explanation: explanation.share, default=None)
+                explanations.append(Explanation(amount_name=name, variance_share=correlation**2))
+    return max(explanations, key=lambda explanation: explanation.variance_share, default=None)
 
 
 def _divide_by_median(values: Floats) -> Floats:

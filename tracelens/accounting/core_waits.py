@@ -51,21 +51,21 @@ class CoreWait:
     """Share of the time in which late ranks waited for a core, and the usual share.
 
     That is what peers did, or all ranks at other times. `explained_share` is the share of the delay that
-    is gone without these waits, and `delay_left` what is not, as a share of the usual work; None where
-    times were read too seldom to tell these steps from others.
+    is gone without these waits; `delay_share_left` is what is not, as a share of the usual work. None
+    where times were read too seldom to tell these steps from others.
     """
 
     wait_share: float
     usual_wait_share: float
     explained_share: float | None
-    delay_left: float | None
+    delay_share_left: float | None
 
     @property
     def is_cause(self) -> bool:
         """Whether there is hardly a delay without it; a bit more, where all wait by chance."""
-        if self.explained_share is None or self.delay_left is None:
+        if self.explained_share is None or self.delay_share_left is None:
             return False
-        is_little_left = self.delay_left < MAX_DELAY_LEFT_IF_CAUSE
+        is_little_left = self.delay_share_left < MAX_DELAY_LEFT_IF_CAUSE
         all_wait = self.usual_wait_share >= MIN_SHARE_OF_TIME_PEERS_WAIT
         return self.explained_share >= MIN_SHARE_OF_DELAY_IF_CAUSE or (is_little_left and all_wait)
 
@@ -81,7 +81,7 @@ class CoreWait:
         min_usual_share = MIN_RATIO_OF_WAITS_IF_COMMON * self.wait_share
         return self.is_cause and self.usual_wait_share >= min_usual_share
 
-    def sentences(self, ranks: str, others: str) -> list[str]:
+    def describe(self, ranks: str, others: str) -> list[str]:
         """Describe it in a sentence, if it explains the delay or may; `ranks`, `others`: their names."""
         percent, usual_percent = fmt.percent(self.wait_share), fmt.percent(self.usual_wait_share)
         wait_clause = f"{fmt.capital(ranks)} waited for a core for {percent} of the time"
@@ -93,26 +93,26 @@ class CoreWait:
         explained = f"that explains {fmt.percent(self.explained_share)} of the delay"
         return [f"{wait_clause}, {others} for {usual_percent}: {explained}."]
 
-    def evidence(self) -> dict[str, Any]:
+    def to_evidence(self) -> dict[str, Any]:
         """Return it as numbers, for a finding."""
         return {
             "share": self.wait_share,
             "usual": self.usual_wait_share,
             "explains": self.explained_share,
-            "left": self.delay_left,
+            "left": self.delay_share_left,
             "is_cause": self.is_cause,
         }
 
 
 def measure_core_wait(
-    trace: Trace, times: ComputeTime, delayed_columns: tuple[int, ...], rows: slice
+    trace: Trace, times: ComputeTime, delayed_columns: tuple[int, ...], step_rows: slice
 ) -> CoreWait | None:
-    """Compare the waits for a core of late ranks (columns) with those of their peers, in steps `rows`.
+    """Compare the waits for a core of late ranks (columns) with those of their peers, in some steps.
 
     None where not all of the late ranks, or no peer, have readings.
     """
     columns = [*delayed_columns, *times.find_compared_columns(delayed_columns).tolist()]
-    waits_by_column = _measure_waits(trace, times, rows)
+    waits_by_column = _measure_waits(trace, times, step_rows)
     waits = [waits_by_column.get(column) for column in columns]  # of the delayed ranks first
     known_waits = [wait for wait in waits if wait is not None]
     delayed_count = len(delayed_columns)
@@ -133,19 +133,22 @@ def measure_core_wait(
         wait_share=float(wait_shares[:delayed_count].max()),
         usual_wait_share=float(np.median(wait_shares[delayed_count:])),
         explained_share=float(np.clip(explained_shares.min(), 0.0, 1.0)),
-        delay_left=float(delay_shares_left.max()),
+        delay_share_left=float(delay_shares_left.max()),
     )
 
 
 def measure_core_wait_of_all(
-    trace: Trace, times: ComputeTime, rows: Indices, extra_ns: float
+    trace: Trace, times: ComputeTime, step_rows: Indices, extra_ns: float
 ) -> CoreWait | None:
-    """Compare the waits of all ranks for a core in some steps (rows) with those of the whole run.
+    """Compare the waits of all ranks for a core in some steps (rows of `times`) with the whole run's.
 
     These steps are each longer by `extra_ns`. Returns None without readings. Readings cover ranges of
     steps, so they explain no share of the delay if the steps are scattered over the run.
     """
-    all_rows, row_range = slice(0, len(times.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
+    all_rows, row_range = (
+        slice(0, len(times.step_numbers)),
+        slice(int(step_rows[0]), int(step_rows[-1]) + 1),
+    )
     waits_inside, waits_in_all = (
         _measure_waits(trace, times, selected_rows) for selected_rows in (row_range, all_rows)
     )
@@ -156,18 +159,26 @@ def measure_core_wait_of_all(
     if not known_waits or extra_ns <= 0:
         return None
     wait_share, _, _, wait_share_in_all, work_ns, _ = np.median(np.array(known_waits), axis=0)
-    is_contiguous = row_range.stop - row_range.start == len(rows)
+    is_contiguous = row_range.stop - row_range.start == len(step_rows)
     if not is_contiguous or not all(
-        core_times.are_resolved for core_times in _read_times(trace, times.steps[row_range])
+        core_times.are_resolved for core_times in _read_times(trace, times.step_numbers[row_range])
     ):
         return CoreWait(
-            float(wait_share), float(wait_share_in_all), explained_share=None, delay_left=None
+            float(wait_share),
+            usual_wait_share=float(wait_share_in_all),
+            explained_share=None,
+            delay_share_left=None,
         )
     step_ns = float(np.median(times.step_length_ns[times.settled_rows]))
     extra_wait_ns = wait_share * (step_ns + extra_ns) - wait_share_in_all * step_ns
     explained_share = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
     delay_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)
-    return CoreWait(float(wait_share), float(wait_share_in_all), explained_share, delay_left)
+    return CoreWait(
+        float(wait_share),
+        usual_wait_share=float(wait_share_in_all),
+        explained_share=explained_share,
+        delay_share_left=delay_left,
+    )
 
 
 def is_machine_busy(core_wait_share: float) -> bool:
@@ -189,18 +200,20 @@ def measure_ready_shares(trace: Trace) -> dict[int, float]:
 
 
 def _measure_waits(
-    trace: Trace, compute_times: ComputeTime, rows: slice
+    trace: Trace, compute_times: ComputeTime, step_rows: slice
 ) -> dict[int, tuple[float, float, float]]:
-    """Measure how long ranks waited for a core in steps `rows`, by column (rank).
+    """Measure how long ranks waited for a core in some steps, by column (rank).
 
     Returns the share of the time, the compute time per step, ns, and the same without these waits. Ranks
     without readings are left out.
     """
     column_by_rank = {rank: column for column, rank in enumerate(compute_times.ranks)}
     waits = {}
-    for core_times in _read_times(trace, compute_times.steps[rows]):
+    for core_times in _read_times(trace, compute_times.step_numbers[step_rows]):
         column = column_by_rank.get(core_times.rank)
-        work_ns = np.empty(0) if column is None else compute_times.total_compute_ns[rows, column]
+        work_ns = (
+            np.empty(0) if column is None else compute_times.total_compute_ns[step_rows, column]
+        )
         if column is None or core_times.ran_ns <= 0 or np.isnan(work_ns).all():
             continue
         work_per_step_ns = float(np.nanmean(work_ns))
@@ -230,14 +243,14 @@ class _TimesInSteps:
         return self.steps_ns >= MIN_SHARE_OF_TIME_READ * self.between_readings_ns
 
 
-def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
-    """Yield the times, from the first to the last of `steps`, of each rank that has two readings."""
+def _read_times(trace: Trace, step_numbers: Ints) -> Iterator[_TimesInSteps]:
+    """Yield the times, from the first step to the last, of each rank that has two readings."""
     readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
-    if readings.is_empty() or not len(steps):
+    if readings.is_empty() or not len(step_numbers):
         return
     readings_by_process = {int(process): rows for (process,), rows in readings.group_by("process")}
     main_threads = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
-    selected = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
+    selected = trace.steps.filter(pl.col("step").is_between(step_numbers.min(), step_numbers.max()))
     extents = selected.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     workers = trace.workers.join(main_threads, on=["process", "training_thread"])
     workers = workers.join(extents, on="process")
@@ -264,7 +277,7 @@ def _interpolate(
     `edges_ns` are the two times, on the common clock; `clock_map` brings readings to it.
     """
     times_ns = readings["monotonic_ns"].to_numpy()
-    times_ns = clock_map.to_common(times_ns) if clock_map else times_ns
+    times_ns = clock_map.to_common_ns(times_ns) if clock_map else times_ns
     first_ns, last_ns = np.clip(edges_ns, times_ns[0], times_ns[-1])
     ran_ns, queued_ns = (
         np.diff(

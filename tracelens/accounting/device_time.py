@@ -26,13 +26,13 @@ _MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """When a device computed, communicated, did either, or did anything at all, in `windows` (steps)."""
+    """When a device computed, communicated, did either, or did anything at all, in `step_windows`."""
 
-    windows: Intervals
-    compute: Intervals
-    communication: Intervals
-    compute_or_communication: Intervals
-    busy: Intervals
+    step_windows: Intervals
+    compute_intervals: Intervals
+    communication_intervals: Intervals
+    compute_or_communication_intervals: Intervals
+    busy_intervals: Intervals
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,16 @@ class DeviceTime:
         return self.compute_ns + self.exposed_communication_ns + self.copies_ns
 
     @property
-    def shares(self) -> DeviceShares:
+    def device_shares(self) -> DeviceShares:
         """The same as shares of the job."""
         job_ns = max(self.job_ns, 1)
         exposed_share = self.exposed_communication_ns / job_ns
-        return DeviceShares(self.compute_ns / job_ns, exposed_share, self.copies_ns / job_ns)
+        return DeviceShares(
+            compute=self.compute_ns / job_ns, exposed=exposed_share, copies=self.copies_ns / job_ns
+        )
 
     @property
-    def overlap_share(self) -> float | None:
+    def overlapped_communication_share(self) -> float | None:
         """The share of communication that computation overlaps; None without any."""
         if not self.communication_ns:
             return None
@@ -76,8 +78,13 @@ def measure_device_time(trace: Trace, timed_spans: pl.DataFrame | None = None) -
     rank_by_process = dict(trace.processes.select("process", "rank").iter_rows())
     device_times = []
     for process, work in find_device_work(trace, timed_spans).items():
-        windows = work.windows  # only time within them counts
-        activities = (work.compute, work.compute_or_communication, work.busy, work.communication)
+        windows = work.step_windows  # only time within them counts
+        activities = (
+            work.compute_intervals,
+            work.compute_or_communication_intervals,
+            work.busy_intervals,
+            work.communication_intervals,
+        )
         compute_ns, compute_or_communication_ns, busy_ns, communication_ns = (
             int(
                 (
@@ -122,13 +129,13 @@ def find_device_work(
         whole_time = Intervals(busy.start_ns[:1], busy.end_ns[-1:])
         own_steps = steps_by_process.get((process,))
         work_by_process[int(process)] = DeviceWork(
-            windows=whole_time if own_steps is None else _merge_spans(own_steps),
-            compute=_merge_spans(device_spans.filter("computes")),
-            communication=_merge_spans(device_spans.filter("communicates")),
-            compute_or_communication=_merge_spans(
+            step_windows=whole_time if own_steps is None else _merge_spans(own_steps),
+            compute_intervals=_merge_spans(device_spans.filter("computes")),
+            communication_intervals=_merge_spans(device_spans.filter("communicates")),
+            compute_or_communication_intervals=_merge_spans(
                 device_spans.filter(pl.col("communicates") | pl.col("computes"))
             ),
-            busy=busy,
+            busy_intervals=busy,
         )
     return work_by_process
 

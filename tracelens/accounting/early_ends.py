@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 class EarlyEnd:
     """Ranks whose last training step is `last_step`, or before it; others have `others_last_step`.
 
-    These began that step `gap_ns` after the last of the ranks had ended its own last one. `joins_on`:
-    the ranks went on to take part in the others' collectives, as within PyTorch's Join.
+    These began that step `gap_ns` after the last of the ranks had ended its own last one. If
+    `has_joined_later_calls`, the ranks still took part in the others' collectives, as within PyTorch's
+    Join.
     """
 
     ranks: tuple[int, ...]
     last_step: int
     others_last_step: int
     gap_ns: int
-    joins_on: bool = False
+    has_joined_later_calls: bool = False
 
     @property
-    def missing_steps(self) -> int:
+    def missing_step_count(self) -> int:
         """How many steps the ranks trained less."""
         return self.others_last_step - self.last_step
 
@@ -44,7 +45,7 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
     workers = trace.workers
     if roles.server_rank is not None or not trace.shards.is_empty():
         return None
-    trained_steps = phases.pieces.windows.filter(  # a row per step of a worker
+    trained_steps = phases.pieces.step_windows.filter(  # a row per step of a worker
         pl.Series(phases.sum_ns_by_window("backprop") > 0)
     )
     last_steps = (
@@ -74,7 +75,13 @@ def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | Non
         dict(early_ends.select("process", "end_ns").iter_rows()),
         others_last_step - last_step,
     )
-    return EarlyEnd(ranks, last_step, others_last_step, others_begin_ns - ended_ns, joins_on)
+    return EarlyEnd(
+        ranks,
+        last_step,
+        others_last_step,
+        gap_ns=others_begin_ns - ended_ns,
+        has_joined_later_calls=joins_on,
+    )
 
 
 def _joins_on(trace: Trace, end_ns_by_process: dict[int, int], missing_steps: int) -> bool:

@@ -41,13 +41,12 @@ ALONE_COLUMNS: Final[dict[str, pl.DataType]] = {
 class Waits:
     """For how long others waited for each of `ranks` alone, by step; and the waits of all, [step].
 
-    `waits_for_one` has a row per rank and step, in `ALONE_COLUMNS`; `steps` are those of `waited_ns`,
-    ascending.
+    `waits_for_one` has a row per rank and step, in `ALONE_COLUMNS`; `step_numbers` are ascending.
     """
 
     ranks: tuple[int, ...]
     waits_for_one: pl.DataFrame
-    steps: Ints
+    step_numbers: Ints
     waited_ns: Floats
 
     @property
@@ -69,7 +68,7 @@ class Waits:
         waited_ns = self._leave_out_waits(self.waits_for_one.filter(is_accused))  # [step]
         is_outlying = find_few_outlying_steps(waited_ns)
         waits_in_other_steps = innocent_waits.filter(
-            ~np.isin(innocent_waits["step"].to_numpy(), self.steps[is_outlying])
+            ~np.isin(innocent_waits["step"].to_numpy(), self.step_numbers[is_outlying])
         )
         outlying_share = float(waited_ns[is_outlying].sum()) / max(float(waited_ns.sum()), 1.0)
         share_in_other_steps = 1.0 - outlying_share
@@ -90,10 +89,14 @@ class Waits:
         return sums_ns.astype(np.float64)
 
     def _leave_out_waits(self, accused_waits: pl.DataFrame) -> Floats:
-        """Return the waits of each step, ns, less those for accused ranks: all others wait for one."""
-        in_steps = accused_waits.filter(np.isin(accused_waits["step"].to_numpy(), self.steps))
-        row = np.searchsorted(self.steps, in_steps["step"].to_numpy())
-        alone_ns = np.bincount(row, in_steps["alone_ns"].to_numpy(), minlength=len(self.steps))
+        """Return the waits, ns, [step], less those for accused ranks: all others wait for one."""
+        in_steps = accused_waits.filter(
+            np.isin(accused_waits["step"].to_numpy(), self.step_numbers)
+        )
+        row = np.searchsorted(self.step_numbers, in_steps["step"].to_numpy())
+        alone_ns = np.bincount(
+            row, in_steps["alone_ns"].to_numpy(), minlength=len(self.step_numbers)
+        )
         return np.maximum(self.waited_ns - (len(self.ranks) - 1) * alone_ns, 0.0)
 
 

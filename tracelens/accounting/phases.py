@@ -67,14 +67,14 @@ class Phases(DisplayMixin):
 
     `pieces` are the touching pieces themselves. `spent_ns` sums them up, [step window, category] in the
     order of `CATEGORIES`; `hidden_communication_ns` is what communication was in flight under own work,
-    [step window]. The windows are the rows of `pieces.windows`. `updates` tells of updates of weights,
-    `amounts_by_name` how much work each rank had, where that was recorded.
+    [step window]. The windows are the rows of `pieces.step_windows`. `amounts_by_name` tells how much
+    work each rank had, where that was recorded.
     """
 
     pieces: Segments
     spent_ns: Array
     hidden_communication_ns: Array
-    updates: WeightUpdates
+    weight_updates: WeightUpdates
     amounts_by_name: Mapping[str, Mapping[int, Amounts]]  # then by rank
     span_count_by_process: Mapping[int, int]  # of the processes that were accounted for
     findings: tuple[Finding, ...] = ()
@@ -88,7 +88,7 @@ class Phases(DisplayMixin):
     def times(self) -> pl.DataFrame:
         """What was spent, as rows (`TIME_COLUMNS`) of categories that occur; built at each access."""
         window, category_code = np.nonzero(self.spent_ns)
-        times = self.pieces.windows[window].with_columns(
+        times = self.pieces.step_windows[window].with_columns(
             category=to_category_names(category_code),
             ns=self.spent_ns[window, category_code].astype(np.int64),
         )
@@ -98,7 +98,7 @@ class Phases(DisplayMixin):
     def hidden_rows(self) -> pl.DataFrame:
         """What was hidden as rows, built at each access: one for every step window."""
         ns = self.hidden_communication_ns.astype(np.int64)
-        return self.pieces.windows.select("rank", "step").with_columns(ns=ns)
+        return self.pieces.step_windows.select("rank", "step").with_columns(ns=ns)
 
     def sum_ns_by_window(self, *categories: str) -> Ints:
         """Sum the time in some categories, ns, [step window]."""
@@ -108,7 +108,7 @@ class Phases(DisplayMixin):
         return total_ns
 
     @cached_property
-    def steps(self) -> Ints:
+    def step_numbers(self) -> Ints:
         """The numbers of all steps, ascending."""
         return np.unique(self._step_of_window).astype(np.int64)
 
@@ -119,8 +119,8 @@ class Phases(DisplayMixin):
 
     @cached_property
     def step_index_of_window(self) -> Int32s:
-        """The index in `steps` of each window's step, [step window]."""
-        return np.searchsorted(self.steps, self._step_of_window).astype(np.int32)
+        """The index in `step_numbers` of each window's step, [step window]."""
+        return np.searchsorted(self.step_numbers, self._step_of_window).astype(np.int32)
 
     @cached_property
     def window_has_time(self) -> Flags:
@@ -129,38 +129,40 @@ class Phases(DisplayMixin):
 
     @property
     def _step_of_window(self) -> Int32s:
-        return self.pieces.windows["step"].to_numpy()
+        return self.pieces.step_windows["step"].to_numpy()
 
     def sum_by_step(self, values: Array) -> Ints:
         """Sum whole numbers, [step window], up by step, [step]."""
-        sums = np.bincount(self.step_index_of_window, values, minlength=len(self.steps))
+        sums = np.bincount(self.step_index_of_window, values, minlength=len(self.step_numbers))
         return sums.astype(np.int64)
 
     def sum_by_worker(self, values: Ints) -> Ints:
         """Sum whole numbers, [step window], up by worker, [worker], in the order of `pieces`."""
-        first_windows = self.pieces.first_windows[:-1]
+        first_windows = self.pieces.first_window_of_worker[:-1]
         return np.add.reduceat(values, first_windows) if first_windows else np.zeros(0, np.int64)
 
     def find_least_ns_by_step(self, times_ns: Ints, is_counted: Flags) -> Ints:
         """Return the least of counted times, [step window], of each step, ns; `NO_TIME` without any."""
-        least_ns = np.full(len(self.steps), NO_TIME)
+        least_ns = np.full(len(self.step_numbers), NO_TIME)
         np.minimum.at(least_ns, self.step_index_of_window[is_counted], times_ns[is_counted])
         return least_ns
 
-    def find_windows(self, processes: Ints, steps: Array) -> Int32s:
+    def find_windows(self, processes: Ints, step_numbers: Array) -> Int32s:
         """Return the window of each process and step, which broadcast; -1 where it lacks the step."""
-        step_index = np.searchsorted(self.steps, steps)
-        step_index[np.append(self.steps, -1)[step_index] != steps] = -1
+        step_index = np.searchsorted(self.step_numbers, step_numbers)
+        step_index[np.append(self.step_numbers, -1)[step_index] != step_numbers] = -1
         worker_by_process = {process: index for index, process in enumerate(self.pieces.processes)}
         worker_index = [worker_by_process.get(process, -1) for process in processes.tolist()]
         return self._window_by_step_and_worker[step_index, worker_index]
 
     @cached_property
     def _window_by_step_and_worker(self) -> Int32s:
-        """The window of each step and worker; -1 in the last row (no step) and column (no worker)."""
+        """The window by [step, worker]; -1 in the last row (no step) and column (no worker)."""
         worker_count = len(self.pieces)
-        windows = np.full((len(self.steps) + 1, worker_count + 1), -1, np.int32)
-        worker_of_window = np.repeat(np.arange(worker_count), np.diff(self.pieces.first_windows))
+        windows = np.full((len(self.step_numbers) + 1, worker_count + 1), -1, np.int32)
+        worker_of_window = np.repeat(
+            np.arange(worker_count), np.diff(self.pieces.first_window_of_worker)
+        )
         windows[self.step_index_of_window, worker_of_window] = np.arange(len(worker_of_window))
         return windows
 
@@ -232,8 +234,10 @@ def _list_tasks(
             source=trace.source.limit_to(process),
             window_bounds_ns=bounds_ns,
             gap_windows=gaps,
-            waits=waits,
-            queues=Intervals(own_queues["start_ns"].to_numpy(), own_queues["end_ns"].to_numpy()),
+            wait_intervals=waits,
+            queue_intervals=Intervals(
+                own_queues["start_ns"].to_numpy(), own_queues["end_ns"].to_numpy()
+            ),
             training_thread=thread_by_process.get(process),
             flight_tracks=tuple(tracks_by_process.get(process, ())),
             span_names=span_names,
@@ -242,7 +246,7 @@ def _list_tasks(
 
 
 def _find_windows(steps: pl.DataFrame) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each process, the bounds of its windows, ns, and the indices of windows that are gaps.
+    """Yield each process, its windows' bounds, ns, [window + 1], and the indices of those that are gaps.
 
     Windows touch: each is a step, or the gap before the next step. `steps` has one row per step, by
     process and time.
@@ -281,7 +285,7 @@ def _gather(
         spent_ns[account.category_codes, own_windows] = account.spent_ns
         hidden_ns[own_windows] = account.hidden_ns
         store.append(account.pieces)
-        results.append((account.updates, account.amounts_by_name, account.span_count))
+        results.append((account.weight_updates, account.amounts_by_name, account.span_count))
         if count % WORKERS_BETWEEN_RELEASES == 0:
             free_unused_memory()
     updates, amounts, span_counts = zip(*results, strict=True) if results else ((), (), ())
@@ -290,10 +294,15 @@ def _gather(
     left_out_ns = measure_ns_after_steps(steps).to_numpy()
     spent_ns[UNINSTRUMENTED] -= np.minimum(left_out_ns, spent_ns[UNINSTRUMENTED])
     return Phases(
-        pieces=Segments(store, tuple(first_windows), windows, span_names),
+        pieces=Segments(
+            store,
+            first_window_of_worker=tuple(first_windows),
+            step_windows=windows,
+            span_names=span_names,
+        ),
         spent_ns=spent_ns.T,
         hidden_communication_ns=hidden_ns,
-        updates=WeightUpdates.from_workers(processes, ranks, updates),
+        weight_updates=WeightUpdates.from_workers(processes, ranks, updates),
         amounts_by_name=_group_by_name(ranks, amounts),
         span_count_by_process=dict(zip(processes, span_counts, strict=True)),
     )
@@ -343,11 +352,11 @@ def measure_ns_after_steps(steps: pl.DataFrame) -> pl.Series:
     return pl.Series("ns", after_ns)
 
 
-def measure_exposed_transfer_ns(phases: Phases, steps: Ints) -> Floats:
-    """Return the least exposed transfer of a rank in each step, ns: it saves no more; 0 without any."""
+def measure_exposed_transfer_ns(phases: Phases, step_numbers: Ints) -> Floats:
+    """Return the least exposed transfer of any rank, ns, [step]: it saves no more; 0 without any."""
     least_ns = phases.least_transfer_ns
     if not len(least_ns):
-        return np.zeros(len(steps))
-    step_index = np.minimum(np.searchsorted(phases.steps, steps), len(least_ns) - 1)
-    is_known = (phases.steps[step_index] == steps) & (least_ns[step_index] != NO_TIME)
+        return np.zeros(len(step_numbers))
+    step_index = np.minimum(np.searchsorted(phases.step_numbers, step_numbers), len(least_ns) - 1)
+    is_known = (phases.step_numbers[step_index] == step_numbers) & (least_ns[step_index] != NO_TIME)
     return np.where(is_known, least_ns[step_index], 0).astype(np.float64)

@@ -45,34 +45,36 @@ SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
 class PackedPieces:
     """The pieces of one worker in little memory, [piece]: lengths instead of boundaries.
 
-    `category_code` is an index of `CATEGORIES`, `name_code` one of `Segments.span_names`, or below 0.
+    `category_codes` are indices of `CATEGORIES`, `name_codes` of `Segments.span_names`, or below 0.
     `first_piece_of_window` is where the pieces of each step window begin, [window + 1].
     """
 
     first_ns: int
     lengths_ns: Array  # in the smallest type that holds them
     first_piece_of_window: Int32s
-    category_code: Int8s
-    name_code: Array
+    category_codes: Int8s
+    name_codes: Array
 
     @property
     def arrays(self) -> tuple[Array, Int32s, Int8s, Array]:
         """All arrays, in the order of the fields."""
-        return self.lengths_ns, self.first_piece_of_window, self.category_code, self.name_code
+        return self.lengths_ns, self.first_piece_of_window, self.category_codes, self.name_codes
 
     @classmethod
-    def from_pieces(cls, pieces: Pieces, name_code: Int32s) -> Self:
-        """Pack the pieces of a worker; `name_code` is each piece's index of a shared name."""
+    def from_pieces(cls, pieces: Pieces, name_codes: Int32s) -> Self:
+        """Pack the pieces of a worker; `name_codes`, [piece], are indices of shared names."""
         lengths_ns, window_count = np.diff(pieces.bounds_ns), len(pieces.hidden_ns)
         length_type = np.uint32 if lengths_ns.max(initial=0) < 1 << 32 else np.int64
-        name_type = np.int16 if name_code.max(initial=0) < 1 << 15 else np.int32
-        first_pieces = np.searchsorted(pieces.window, np.arange(window_count + 1, dtype=np.int32))
+        name_type = np.int16 if name_codes.max(initial=0) < 1 << 15 else np.int32
+        first_pieces = np.searchsorted(
+            pieces.window_indices, np.arange(window_count + 1, dtype=np.int32)
+        )
         return cls(
-            int(pieces.bounds_ns[0]),
-            lengths_ns.astype(length_type),
-            first_pieces.astype(np.int32),
-            pieces.category_code,
-            name_code.astype(name_type),
+            first_ns=int(pieces.bounds_ns[0]),
+            lengths_ns=lengths_ns.astype(length_type),
+            first_piece_of_window=first_pieces.astype(np.int32),
+            category_codes=pieces.category_codes,
+            name_codes=name_codes.astype(name_type),
         )
 
     @property
@@ -89,7 +91,7 @@ class PackedPieces:
         return np.cumsum(bounds_ns, out=bounds_ns)
 
     @cached_property
-    def window(self) -> Int32s:
+    def window_indices(self) -> Int32s:
         """The index of each piece's step window, among those of the worker."""
         piece_counts = np.diff(self.first_piece_of_window)
         return np.repeat(np.arange(len(piece_counts), dtype=np.int32), piece_counts)
@@ -99,7 +101,7 @@ class PackedPieces:
 class WorkerPieces(PackedPieces):
     """The pieces of one worker, unpacked when they are asked for; not kept longer than that.
 
-    `first_window` is the row of `Segments.windows` with the worker's first window.
+    `first_window` is the row of `Segments.step_windows` with the worker's first window.
     """
 
     process: int
@@ -114,14 +116,14 @@ class WorkerPieces(PackedPieces):
             first_ns=self.first_ns + int(self.lengths_ns[:begin_piece].sum(dtype=np.int64)),
             lengths_ns=self.lengths_ns[begin_piece:end_piece],
             first_piece_of_window=first_pieces - begin_piece,
-            category_code=self.category_code[begin_piece:end_piece],
-            name_code=self.name_code[begin_piece:end_piece],
+            category_codes=self.category_codes[begin_piece:end_piece],
+            name_codes=self.name_codes[begin_piece:end_piece],
             first_window=self.first_window + first_window,
         )
 
     def sum_ns_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment, ns."""
-        return _sum_counted_ns_before(self.bounds_ns, is_counted[self.category_code], moments_ns)
+        return _sum_counted_ns_before(self.bounds_ns, is_counted[self.category_codes], moments_ns)
 
 
 class _Stored(NamedTuple):
@@ -175,7 +177,15 @@ class PieceStore:
             self._file.write(array.tobytes())
         self._file.flush()
         types = tuple(array.dtype for array in arrays)
-        self._entries.append(_Stored(self._file, offset_bytes, sizes_bytes, types, pieces.first_ns))
+        self._entries.append(
+            _Stored(
+                file=self._file,
+                offset_bytes=offset_bytes,
+                sizes_bytes=sizes_bytes,
+                dtypes=types,
+                first_ns=pieces.first_ns,
+            )
+        )
 
     @cached_property
     def _file(self) -> IO[bytes]:
@@ -212,7 +222,7 @@ class JoinedPieces:
     first_ns: Ints
     begins_on_line_ns: Ints
     bounds_ns: Ints
-    category_code: Int8s
+    category_codes: Int8s
 
     @classmethod
     def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
@@ -225,33 +235,33 @@ class JoinedPieces:
             first_ns=np.array([worker.first_ns for worker in workers]),
             begins_on_line_ns=bounds_ns[first_pieces],
             bounds_ns=bounds_ns,
-            category_code=np.concatenate([worker.category_code for worker in workers]),
+            category_codes=np.concatenate([worker.category_codes for worker in workers]),
         )
 
-    def to_line_ns(self, moments_ns: Ints, worker: Ints) -> Ints:
+    def to_line_ns(self, moments_ns: Ints, workers: Ints) -> Ints:
         """Find where moments are on the line, those beyond a worker's time at its ends, ns.
 
-        `worker` is the index of each one's worker; both are broadcast against each other.
+        `workers` is the index of each one's worker; both are broadcast against each other.
         """
-        begin_ns, end_ns = self.begins_on_line_ns[worker], self.begins_on_line_ns[worker + 1]
-        return np.asarray(np.clip(moments_ns - self.first_ns[worker] + begin_ns, begin_ns, end_ns))
+        begin_ns, end_ns = self.begins_on_line_ns[workers], self.begins_on_line_ns[workers + 1]
+        return np.asarray(np.clip(moments_ns - self.first_ns[workers] + begin_ns, begin_ns, end_ns))
 
     def sum_ns_before(self, is_counted: Flags, moments_ns: Ints) -> Floats:
         """Measure how much of some categories (flags) had passed at each moment on the line, ns."""
-        return _sum_counted_ns_before(self.bounds_ns, is_counted[self.category_code], moments_ns)
+        return _sum_counted_ns_before(self.bounds_ns, is_counted[self.category_codes], moments_ns)
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
     """Pieces worker by worker.
 
-    `windows` has a row per step window of all workers: `process`, `rank`, `step`. Those of each worker
-    begin in the row `first_windows`, [worker + 1]. `span_names` are the names that pieces may have.
+    `step_windows` has a row per step window of all workers: `process`, `rank`, `step`. Those of a worker
+    begin in the row `first_window_of_worker`, [worker + 1]. Pieces may have the names `span_names`.
     """
 
     store: PieceStore
-    first_windows: tuple[int, ...]
-    windows: pl.DataFrame
+    first_window_of_worker: tuple[int, ...]
+    step_windows: pl.DataFrame
     span_names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -271,12 +281,16 @@ class Segments:
         return self._list_by_worker("rank")
 
     def _list_by_worker(self, column: str) -> list[int]:
-        return self.windows[column].gather(list(self.first_windows[: len(self.store)])).to_list()
+        return (
+            self.step_windows[column]
+            .gather(list(self.first_window_of_worker[: len(self.store)]))
+            .to_list()
+        )
 
     def unpack_worker(self, index: int) -> WorkerPieces:
         """Return the pieces of a worker, by its index in order."""
         packed = self.store[index]
-        process, first_window = self.processes[index], self.first_windows[index]
+        process, first_window = self.processes[index], self.first_window_of_worker[index]
         return WorkerPieces(
             packed.first_ns, *packed.arrays, process=process, first_window=first_window
         )
@@ -288,41 +302,44 @@ class Segments:
         joined: list[WorkerPieces] = []
         piece_count = 0
         for pieces in map(self.unpack_worker, workers):
-            if joined and piece_count + len(pieces.category_code) > max_pieces:
+            if joined and piece_count + len(pieces.category_codes) > max_pieces:
                 yield JoinedPieces.from_workers(joined)
                 joined, piece_count = [], 0
             joined.append(pieces)
-            piece_count += len(pieces.category_code)
+            piece_count += len(pieces.category_codes)
         if joined:
             yield JoinedPieces.from_workers(joined)
 
     def to_frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self._to_frame((worker, np.arange(len(worker.category_code))) for worker in self)
+        return self._to_frame((worker, np.arange(len(worker.category_codes))) for worker in self)
 
-    def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
+    def select(self, category: str, step_numbers: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
+        is_in_steps, code = self._flag_windows(step_numbers), CATEGORIES.index(category)
         workers = (self.unpack_worker(row) for row, rank in enumerate(self.ranks) if rank in ranks)
-        matching = ((worker, np.flatnonzero(worker.category_code == code)) for worker in workers)
+        matching = ((worker, np.flatnonzero(worker.category_codes == code)) for worker in workers)
         return self._to_frame(
-            (worker, piece_rows[is_in_steps[worker.window[piece_rows] + worker.first_window]])
+            (
+                worker,
+                piece_rows[is_in_steps[worker.window_indices[piece_rows] + worker.first_window]],
+            )
             for worker, piece_rows in matching
         )
 
-    def sum_ns_by_span_name(self, category: str, steps: Ints) -> pl.DataFrame:
+    def sum_ns_by_span_name(self, category: str, step_numbers: Ints) -> pl.DataFrame:
         """Measure how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
-        is_window_in_steps, code = self._flag_windows(steps), CATEGORIES.index(category)
+        is_window_in_steps, code = self._flag_windows(step_numbers), CATEGORIES.index(category)
         sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]  # ranks, name codes, ns
         for rank, packed, first_window in zip(
-            self.ranks, self.store, self.first_windows, strict=False
+            self.ranks, self.store, self.first_window_of_worker, strict=False
         ):
             piece_counts = np.diff(packed.first_piece_of_window)  # [window]
             is_in_steps = np.repeat(
                 is_window_in_steps[first_window : first_window + len(piece_counts)], piece_counts
             )
-            piece_rows = np.flatnonzero(is_in_steps & (packed.category_code == code))
-            name_numbers = np.maximum(packed.name_code[piece_rows], -1) + 1  # 0: no name
+            piece_rows = np.flatnonzero(is_in_steps & (packed.category_codes == code))
+            name_numbers = np.maximum(packed.name_codes[piece_rows], -1) + 1  # 0: no name
             occurring = np.flatnonzero(np.bincount(name_numbers))
             ns_by_number = np.bincount(name_numbers, packed.lengths_ns[piece_rows])
             ns = ns_by_number.astype(np.int64)[occurring]
@@ -330,19 +347,19 @@ class Segments:
         ranks, name_codes, ns = map(np.concatenate, zip(*sums, strict=True))
         return pl.DataFrame({"rank": ranks, "name": self.to_span_names(name_codes), "ns": ns})
 
-    def _flag_windows(self, steps: Ints) -> Flags:
+    def _flag_windows(self, step_numbers: Ints) -> Flags:
         """Flag the windows that are of some steps (numbers), [window]."""
-        return self.windows["step"].is_in(steps.tolist()).to_numpy()
+        return self.step_windows["step"].is_in(step_numbers.tolist()).to_numpy()
 
     def _to_frame(self, selections: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
         """Return some pieces of workers, by their indices, as rows of `SEGMENT_COLUMNS`."""
         columns_by_worker = [
             (
-                worker.window[piece_rows] + worker.first_window,
+                worker.window_indices[piece_rows] + worker.first_window,
                 worker.bounds_ns[piece_rows],
                 worker.bounds_ns[piece_rows + 1],
-                worker.category_code[piece_rows],
-                worker.name_code[piece_rows],
+                worker.category_codes[piece_rows],
+                worker.name_codes[piece_rows],
             )
             for worker, piece_rows in selections
         ]
@@ -352,7 +369,7 @@ class Segments:
             np.concatenate, zip(*columns_by_worker, strict=True)
         )
         return (
-            self.windows.select("process", "rank", "step")[window_rows]
+            self.step_windows.select("process", "rank", "step")[window_rows]
             .with_columns(
                 start_ns=start_ns,
                 end_ns=end_ns,

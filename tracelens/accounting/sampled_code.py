@@ -58,20 +58,20 @@ class Culprit:
     It begins at the outermost call that differs and ends at the innermost that holds most of the excess.
     """
 
-    path: Stack
+    call_path: Stack
     callers: Stack
     extra_ns_per_step: float
 
     @property
-    def frame(self) -> str:
+    def first_differing_call(self) -> str:
         """The outermost call that differs."""
-        return self.path[0]
+        return self.call_path[0]
 
-    def evidence(self) -> dict[str, object]:
+    def to_evidence(self) -> dict[str, object]:
         """The numbers behind it, for a finding."""
         return {
-            "stack": [*self.callers[-MAX_CALLERS_SHOWN:], *self.path],
-            "path": list(self.path),
+            "stack": [*self.callers[-MAX_CALLERS_SHOWN:], *self.call_path],
+            "path": list(self.call_path),
             "extra_ns": round(self.extra_ns_per_step),
         }
 
@@ -82,7 +82,7 @@ def describe_code(culprit: Culprit | None) -> list[str]:
         return []
     callers = culprit.callers
     called = f", called at {_file_and_line(callers[-1])}" if callers else ""
-    return [f"Stack samples show where: {path_text(culprit.path)}{called}."]
+    return [f"Stack samples show where: {path_text(culprit.call_path)}{called}."]
 
 
 def path_text(path: Sequence[str]) -> str:
@@ -100,8 +100,8 @@ def add_code(finding: Finding, culprit: Culprit | None) -> Finding:
     return replace(
         finding,
         sentence=" ".join([finding.sentence, *describe_code(culprit)]),
-        function=culprit.frame,
-        evidence={**finding.evidence, "samples": culprit.evidence()},
+        function=culprit.first_differing_call,
+        evidence={**finding.evidence, "samples": culprit.to_evidence()},
     )
 
 
@@ -117,48 +117,60 @@ def find_in_ranks(
     peers: tuple[int, ...],
     phase: str,
     *,
-    steps: Ints,
+    step_numbers: Ints,
     extra_ns: float,
 ) -> Culprit | None:
     """Find the code in which late ranks spend more time than their peers; None if samples show none.
 
-    In each of `steps` they are late by `extra_ns` in a phase, as compute time tells.
+    In each of these steps they are late by `extra_ns` in a phase, as compute time tells.
     """
-    if not _is_sampled(trace, steps):
+    if not _is_sampled(trace, step_numbers):
         return None
-    times_by_rank = _measure_times(trace, phases, [phase], steps)
+    times_by_rank = _measure_times(trace, phases, [phase], step_numbers)
     slow_times = {rank: times_by_rank[rank] for rank in ranks if any(times_by_rank.get(rank, ()))}
     peer_times = [times_by_rank[rank] for rank in peers if rank in times_by_rank]
     if not peer_times:
         return None
-    return _compare(trace, phases, slow_times, peer_times, steps=steps, extra_ns=extra_ns)
+    return _compare(
+        trace, phases, slow_times, peer_times, step_numbers=step_numbers, extra_ns=extra_ns
+    )
 
 
 def find_in_steps(
-    trace: Trace, phases: Phases, phase: str, *, steps: Ints, other_steps: Ints, extra_ns: float
+    trace: Trace,
+    phases: Phases,
+    phase: str,
+    *,
+    step_numbers: Ints,
+    other_steps: Ints,
+    extra_ns: float,
 ) -> Culprit | None:
-    """Find the code of a phase with `extra_ns` more in `steps` on all ranks; None if not known."""
-    if not _is_sampled(trace, steps) or not len(other_steps):
+    """Find the code of a phase with `extra_ns` more in some steps on all ranks; None if not known."""
+    if not _is_sampled(trace, step_numbers) or not len(other_steps):
         return None
     slow_times, usual_times = (
-        _measure_times(trace, phases, [phase], numbers) for numbers in (steps, other_steps)
+        _measure_times(trace, phases, [phase], numbers) for numbers in (step_numbers, other_steps)
     )
     slow_times = {
         rank: times for rank, times in slow_times.items() if any(times) and rank in usual_times
     }
     usual_times_of_slow = [usual_times[rank] for rank in slow_times]
-    return _compare(trace, phases, slow_times, usual_times_of_slow, steps=steps, extra_ns=extra_ns)
+    return _compare(
+        trace, phases, slow_times, usual_times_of_slow, step_numbers=step_numbers, extra_ns=extra_ns
+    )
 
 
 def find_in_phase(
-    trace: Trace, phases: Phases, phase: str, *, steps: Ints, extra_ns: float
+    trace: Trace, phases: Phases, phase: str, *, step_numbers: Ints, extra_ns: float
 ) -> Culprit | None:
     """Find the code in which a phase that is long on all ranks spends `extra_ns` per step; or None."""
-    if not _is_sampled(trace, steps):
+    if not _is_sampled(trace, step_numbers):
         return None
-    times_by_rank = _measure_times(trace, phases, [phase], steps)
+    times_by_rank = _measure_times(trace, phases, [phase], step_numbers)
     slow_times = {rank: times for rank, times in times_by_rank.items() if any(times)}
-    return _compare(trace, phases, slow_times, [], steps=steps, extra_ns=extra_ns)
+    return _compare(
+        trace, phases, slow_times, peer_times=[], step_numbers=step_numbers, extra_ns=extra_ns
+    )
 
 
 def _compare(
@@ -167,7 +179,7 @@ def _compare(
     slow_times: Mapping[int, TimeByStack],
     peer_times: Sequence[TimeByStack],
     *,
-    steps: Ints,
+    step_numbers: Ints,
     extra_ns: float,
 ) -> Culprit | None:
     """Find the calls in which slow ranks spend more; None if they hold too little of the delay.
@@ -176,7 +188,7 @@ def _compare(
     """
     if not slow_times:
         return None
-    all_times = _measure_times(trace, phases, OWN_CATEGORIES, steps)
+    all_times = _measure_times(trace, phases, OWN_CATEGORIES, step_numbers)
     all_times_of_slow = [all_times[rank] for rank in slow_times]
     culprit = find_differing_path(list(slow_times.values()), peer_times, all_times_of_slow)
     least_extra_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
@@ -246,26 +258,28 @@ def _measure_times_of_shards(
     return times_by_shard
 
 
-def _is_sampled(trace: Trace, steps: Ints) -> bool:
-    return bool(len(steps)) and not trace.samples.is_empty()
+def _is_sampled(trace: Trace, step_numbers: Ints) -> bool:
+    return bool(len(step_numbers)) and not trace.samples.is_empty()
 
 
 def _measure_times(
-    trace: Trace, phases: Phases, categories: Iterable[str], steps: Ints
+    trace: Trace, phases: Phases, categories: Iterable[str], step_numbers: Ints
 ) -> dict[int, dict[Stack, float]]:
     """Measure the time per step of each stack of training threads, ns, by rank and stack.
 
-    Only time of `steps` in `categories` counts.
+    Only time of these steps in `categories` counts.
     """
     threads = trace.workers.select("process", "rank", thread="training_thread")
     samples = trace.samples.join(threads, on=["process", "thread"]).sort("start_ns")
     ranks = set(samples["rank"])
-    pieces = pl.concat([phases.pieces.select(name, steps, ranks) for name in categories])
+    pieces = pl.concat([phases.pieces.select(name, step_numbers, ranks) for name in categories])
     pieces_by_rank = pieces.sort("start_ns").partition_by("rank", as_dict=True)
     times_by_rank = {}
     for (rank,), own in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
         ns_by_stack = divide_among_stacks(own, pieces_by_rank.get((rank,), pieces.clear()))
-        times_by_rank[int(rank)] = {stack: ns / len(steps) for stack, ns in ns_by_stack.items()}
+        times_by_rank[int(rank)] = {
+            stack: ns / len(step_numbers) for stack, ns in ns_by_stack.items()
+        }
     return times_by_rank
 
 
@@ -330,7 +344,11 @@ def find_differing_path(
             first_index,
         )
     frames = _find_lines(functions, slow, normal)
-    return Culprit(frames[first_index:], frames[:first_index], residual_ns[calls[-1]])
+    return Culprit(
+        call_path=frames[first_index:],
+        callers=frames[:first_index],
+        extra_ns_per_step=residual_ns[calls[-1]],
+    )
 
 
 def _leave_out_recorder(ns_by_stack: TimeByStack) -> dict[Stack, float]:
@@ -402,7 +420,7 @@ def _parse_frame(frame: str) -> _Frame:
     """Take apart ``function (file:line)``."""
     function, separator, location = frame.removesuffix(")").rpartition(" (")
     file, _, line = location.rpartition(":")
-    return _Frame(function, file, line) if separator else _Frame(frame, "", "")
+    return _Frame(function, file, line) if separator else _Frame(frame, file="", line="")
 
 
 def _drop_line(frame: str) -> str:

@@ -285,8 +285,8 @@ def _cut_at_edges(
 ) -> tuple[Indices, Ints, Ints]:
     """Cut rows (`start_ns` to `end_ns`) at edges of intervals; keep what is inside of these, or outside.
 
-    `edges_ns` are begins and ends in turn. Returns for each piece the index of its row, and its begin
-    and end, ns.
+    `edges_ns` are begins and ends in turn. Returns the index of each piece's row, and its begin and end,
+    ns, all [piece].
     """
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     first_edge = np.searchsorted(edges_ns, start_ns, "right")

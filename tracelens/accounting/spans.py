@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Spans:
     """A thread's spans, [span]: when each begins and ends, what it means, and an index of its name.
 
-    `meaning_code` is an index of `CATEGORIES`, or another code of `categories.py`.
+    `meaning_codes` are indices of `CATEGORIES`, or other codes of `categories.py`.
     """
 
     start_ns: Ints
     end_ns: Ints
-    meaning_code: Array
-    name_code: Array
+    meaning_codes: Array
+    name_codes: Array
 
     @classmethod
     def empty(cls) -> Self:
@@ -36,7 +36,7 @@ class Spans:
         if not len(self.start_ns):
             return self
         start_ns, end_ns = np.maximum(self.start_ns, first_ns), np.minimum(self.end_ns, last_ns)
-        clipped = Spans(start_ns, end_ns, self.meaning_code, self.name_code)
+        clipped = Spans(start_ns, end_ns, self.meaning_codes, self.name_codes)
         has_length = start_ns < end_ns
         if not has_length.all():
             clipped = clipped.take(np.flatnonzero(has_length))
@@ -47,7 +47,7 @@ class Spans:
 
     def take(self, rows: Indices) -> Spans:
         """Return some of the spans."""
-        columns = (self.start_ns, self.end_ns, self.meaning_code, self.name_code)
+        columns = (self.start_ns, self.end_ns, self.meaning_codes, self.name_codes)
         return Spans(*(column[rows] for column in columns))
 
     def resolve_blocking(self, *communication: Intervals) -> Spans:
@@ -55,7 +55,7 @@ class Spans:
 
         Codes become 16 bits, names 32, as the sweep expects them.
         """
-        codes = self.meaning_code.astype(np.int16)
+        codes = self.meaning_codes.astype(np.int16)
         blocked_spans = np.flatnonzero(codes == BLOCKED) if len(codes) else codes
         if len(blocked_spans):
             start_ns, end_ns = self.start_ns[blocked_spans], self.end_ns[blocked_spans]
@@ -64,28 +64,39 @@ class Spans:
                 np.searchsorted(part.end_ns, start_ns, "right") for part in communication
             )
             codes[blocked_spans] = np.where(begun_count == ended_count, WAIT, COMMUNICATION)
-        return Spans(self.start_ns, self.end_ns, codes, self.name_code.astype(np.int32))
+        return Spans(
+            self.start_ns,
+            self.end_ns,
+            meaning_codes=codes,
+            name_codes=self.name_codes.astype(np.int32),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
     """Concurrent activity of the rank: waits for others, queues at PS shards, communication in flight.
 
-    `stops`: when communication in flight stops the rank where no span covers its time. `device_work` is
-    the own work that was timed on a device.
+    In `stop_intervals`, communication in flight stops the rank where no span covers its time.
+    `device_work` is the own work that was timed on a device.
     """
 
-    waits: Intervals
-    queues: Intervals
-    flights: Intervals
-    stops: Intervals
-    idle_causes: Intervals
+    wait_intervals: Intervals
+    queue_intervals: Intervals
+    flight_intervals: Intervals
+    stop_intervals: Intervals
+    idle_cause_intervals: Intervals
     device_work: Spans = field(default_factory=Spans.empty)
 
     @property
     def interval_sets(self) -> tuple[Intervals, ...]:
         """All of it but the work on a device."""
-        return self.waits, self.queues, self.flights, self.stops, self.idle_causes
+        return (
+            self.wait_intervals,
+            self.queue_intervals,
+            self.flight_intervals,
+            self.stop_intervals,
+            self.idle_cause_intervals,
+        )
 
     def clip(self, first_ns: int, last_ns: int) -> Surroundings:
         """Cut to a window; begins and ends are in order, and blocking spans of the device resolved."""
@@ -93,33 +104,40 @@ class Surroundings:
             intervals.clip(first_ns, last_ns).sort_edges() for intervals in self.interval_sets
         )
         device_work = self.device_work.clip(first_ns, last_ns).resolve_blocking(flights)
-        return Surroundings(waits, queues, flights, stops, idle_causes, device_work)
+        return Surroundings(
+            wait_intervals=waits,
+            queue_intervals=queues,
+            flight_intervals=flights,
+            stop_intervals=stops,
+            idle_cause_intervals=idle_causes,
+            device_work=device_work,
+        )
 
 
 class Pieces(NamedTuple):
     """Touching pieces of time: boundaries (one more than pieces), and what each piece is, [piece]."""
 
     bounds_ns: Ints
-    window: Int32s  # index of the step window
-    category_code: Int8s
-    name_code: Int32s
+    window_indices: Int32s  # of the step windows
+    category_codes: Int8s
+    name_codes: Int32s
     spent_ns: Ints  # [step window, category]
     hidden_ns: Ints  # communication under own work, [step window]
 
     def without_gaps(self, gap_windows: Ints) -> Pieces:
-        """Give windows between steps (indices) to the ones before, as time without a record."""
+        """Give windows between steps (`gap_windows`, indices) to those before, as unrecorded time."""
         if not len(gap_windows):
             return self
         is_step = np.ones(len(self.hidden_ns), np.bool_)
         is_step[gap_windows] = False
         step_of_window = np.cumsum(is_step, dtype=np.int32) - 1  # of a gap, the step before
-        spent_ns, is_in_step = self.spent_ns[is_step], is_step[self.window]
+        spent_ns, is_in_step = self.spent_ns[is_step], is_step[self.window_indices]
         gaps_ns = self.spent_ns[gap_windows].sum(axis=1)
         spent_ns[step_of_window[gap_windows], UNINSTRUMENTED] += gaps_ns
         return self._replace(
-            window=step_of_window[self.window],
-            category_code=np.where(is_in_step, self.category_code, np.int8(UNINSTRUMENTED)),
-            name_code=np.where(is_in_step, self.name_code, np.int32(NOTHING)),
+            window_indices=step_of_window[self.window_indices],
+            category_codes=np.where(is_in_step, self.category_codes, np.int8(UNINSTRUMENTED)),
+            name_codes=np.where(is_in_step, self.name_codes, np.int32(NOTHING)),
             spent_ns=spent_ns,
             hidden_ns=self.hidden_ns[is_step],
         )

@@ -62,7 +62,7 @@ def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) ->
     useful_ns = phases.sum_by_worker(phases.sum_ns_by_window(*useful))
     if any(outline.device_span_count for outline in list_outlines(trace).values()):
         return _correct_by_devices(trace, phases, is_useful, host_ns, useful_ns)
-    return SpentTime(useful_ns, _list_losses(host_ns, is_useful))
+    return SpentTime(useful_ns, lost_ns_by_category=_list_losses(host_ns, is_useful))
 
 
 def _list_losses(host_ns: Ints, is_useful: Flags) -> dict[str, int]:
@@ -97,7 +97,7 @@ def _correct_by_devices(
         own_ns = np.array([_sum_by_category(pieces, state_ns) for state_ns in states_ns])
         useful_ns[worker] = own_ns[_COMPUTES].sum()
         device_ns += own_ns
-        launch_wait_ns = states_ns[_IS_IDLE] * lets_wait[pieces.category_code]
+        launch_wait_ns = states_ns[_IS_IDLE] * lets_wait[pieces.category_codes]
         gap_ns_by_span += _sum_gaps_by_span(pieces, work, launch_wait_ns, phases.pieces.span_names)
     unseen_exposed_ns = device_ns[_IS_EXPOSED] * ~_IS_COMMUNICATION
     host_ns = host_ns - device_ns[_COMPUTES] - device_ns[_COPIES] - unseen_exposed_ns
@@ -109,9 +109,18 @@ def _correct_by_devices(
     whole_ns = max(len(workers) * job_ns(trace), 1)
     compute, exposed, copies, _ = (device_ns.sum(axis=1) / whole_ns).tolist()
     shares = DeviceShares(
-        compute, exposed, copies, launching_ns / whole_ns, _select_longest_gaps(gap_ns_by_span)
+        compute,
+        exposed,
+        copies,
+        launching=launching_ns / whole_ns,
+        host_before=_select_longest_gaps(gap_ns_by_span),
     )
-    return SpentTime(useful_ns, lost_ns, launching_ns, shares if workers else None)
+    return SpentTime(
+        useful_ns,
+        lost_ns_by_category=lost_ns,
+        launching_ns=launching_ns,
+        device_shares=shares if workers else None,
+    )
 
 
 def _select_longest_gaps(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
@@ -132,7 +141,12 @@ def _measure_states(pieces: WorkerPieces, work: DeviceWork) -> Array:
     """
     compute_ns, either_ns, busy_ns, profiled_ns = (
         np.diff(intervals.covered_ns_before(pieces.bounds_ns))
-        for intervals in (work.compute, work.compute_or_communication, work.busy, work.windows)
+        for intervals in (
+            work.compute_intervals,
+            work.compute_or_communication_intervals,
+            work.busy_intervals,
+            work.step_windows,
+        )
     )
     state_ns = np.stack(
         [compute_ns, either_ns - compute_ns, busy_ns - either_ns, profiled_ns - busy_ns]
@@ -142,7 +156,7 @@ def _measure_states(pieces: WorkerPieces, work: DeviceWork) -> Array:
 
 def _sum_by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
     """Sum times, [piece], up by the category of their pieces, [category]."""
-    return np.bincount(pieces.category_code, ns, minlength=len(CATEGORIES)).astype(np.int64)
+    return np.bincount(pieces.category_codes, ns, minlength=len(CATEGORIES)).astype(np.int64)
 
 
 def _sum_gaps_by_span(
@@ -150,9 +164,9 @@ def _sum_gaps_by_span(
 ) -> Counter[str]:
     """Sum how long a device waited for launches, ns, by name of the host's span in which it ran dry.
 
-    `wait_ns` is the time of such waits in each piece. The name is empty without a span.
+    `wait_ns`, [piece], is the time of such waits. The name is empty without a span.
     """
-    gap_begins_ns, gap_ends_ns = work.busy.end_ns[:-1], work.busy.start_ns[1:]
+    gap_begins_ns, gap_ends_ns = work.busy_intervals.end_ns[:-1], work.busy_intervals.start_ns[1:]
     wait_before_ns = np.concatenate([[0], np.cumsum(wait_ns)])  # at each bound of pieces
     origin_ns = pieces.bounds_ns[0]  # times of today need more digits than fractions have
     waited_at_begin_ns, waited_at_end_ns = (
@@ -160,7 +174,7 @@ def _sum_gaps_by_span(
         for times_ns in (gap_begins_ns, gap_ends_ns)
     )
     piece_rows = np.searchsorted(pieces.bounds_ns, gap_begins_ns, "right") - 1
-    name_code_at_gap = pieces.name_code[np.clip(piece_rows, 0, len(wait_ns) - 1)]
+    name_code_at_gap = pieces.name_codes[np.clip(piece_rows, 0, len(wait_ns) - 1)]
     waited_ns = waited_at_end_ns - waited_at_begin_ns  # in each gap
     name_codes, code_index = np.unique(name_code_at_gap, return_inverse=True)
     sums_ns = np.bincount(code_index, waited_ns, minlength=len(name_codes))

@@ -82,7 +82,10 @@ def find_stages(trace: Trace) -> Stages | None:
             return None
         depths = [depth_by_column.get(column, 0) for column in range(len(ranks))]
         stage_of_column = np.array(depths, np.int64)
-    return Stages(_order_stages(stage_of_column, depth_by_column), chain_of_column)
+    return Stages(
+        stage_of_column=_order_stages(stage_of_column, depth_by_column),
+        chain_of_column=chain_of_column,
+    )
 
 
 def find_server_rank(trace: Trace) -> int | None:

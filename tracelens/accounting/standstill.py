@@ -102,14 +102,14 @@ def find_standstill(trace: Trace, *, is_interrupted: bool = False) -> Standstill
         for grid in trace.calls
         for call in find_open_calls(
             grid,
-            members_by_uid.get(grid.uid),
+            members_by_uid.get(grid.communicator_uid),
             expected_ranks,
             trace.ops_of_equal_bytes,
             is_interrupted=is_interrupted,
         )
     ]
     calls += _find_open_messages(trace)
-    return Standstill(tuple(calls), tuple(find_roots(calls, _count_calls(trace))))
+    return Standstill(tuple(calls), roots=tuple(find_roots(calls, _count_calls(trace))))
 
 
 def _count_calls(trace: Trace) -> Counter[int]:
@@ -122,15 +122,15 @@ def _count_calls(trace: Trace) -> Counter[int]:
 
 def find_last_seq_by_rank(grid: CallGrid) -> dict[int, int]:
     """Return the number of the last call that each rank entered."""
-    if not grid.height:
+    if not grid.call_count:
         return {}
-    last_row_by_column = grid.height - 1 - grid.is_made[::-1].argmax(axis=0)
+    last_row_by_column = grid.call_count - 1 - grid.is_made[::-1].argmax(axis=0)
     return dict(zip(grid.ranks.tolist(), grid.seq[last_row_by_column].tolist(), strict=True))
 
 
 def _list_expected_ranks(trace: Trace) -> frozenset[int] | None:
     """Return the ranks that a call can lack; None where those without a recording count as well."""
-    if trace.is_snapshot and trace.choice.ranks is None:
+    if trace.is_snapshot and trace.choice.rank_ranges is None:
         return None
     truncated_files = [note.file for note in trace.notes if note.kind == "truncated"]
     return frozenset(trace.workers.filter(~pl.col("file").is_in(truncated_files))["rank"])
@@ -156,7 +156,7 @@ def find_open_calls(
     ranks = grid.ranks.tolist()
     last_seq_by_rank = find_last_seq_by_rank(grid)
     is_open = grid.end_ns == FOREVER  # [call, rank]
-    if is_interrupted and grid.height:
+    if is_interrupted and grid.call_count:
         last_seqs = np.array([last_seq_by_rank[rank] for rank in ranks])
         is_open |= (grid.status == _FAILED) & (grid.seq[:, None] == last_seqs)
     open_indices = np.flatnonzero(is_open.any(axis=1))
@@ -182,7 +182,7 @@ def find_open_calls(
         entered_ranks = {rank for rank in ranks if last_seq_by_rank[rank] >= seq} - strayed_before
         for group in groups:
             yield OpenCall(
-                communicator=grid.uid,
+                communicator=grid.communicator_uid,
                 seq=seq,
                 op=COLLECTIVES[int(open_grid.op[index].max())],
                 step=int(open_grid.step[index].max()),
@@ -238,7 +238,13 @@ def find_roots(calls: Sequence[OpenCall], call_count_by_rank: Counter[int]) -> l
     for ranks in graph.find_ends():
         awaiting_calls = tuple(call for call in calls if not ranks.isdisjoint(call.awaited_ranks))
         victims = graph.find_waiting_ranks(ranks)
-        roots.append(Root(tuple(sorted(ranks)), awaiting_calls, tuple(sorted(victims))))
+        roots.append(
+            Root(
+                ranks=tuple(sorted(ranks)),
+                calls=awaiting_calls,
+                victim_ranks=tuple(sorted(victims)),
+            )
+        )
     return sorted(roots, key=lambda root: (-len(root.victim_ranks), root.ranks))
 
 

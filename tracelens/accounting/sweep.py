@@ -58,7 +58,7 @@ _NATIVE: Final = _load_native()
 
 
 def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pieces:
-    """Cut the time between the first and the last bound, ns, within which all else lies.
+    """Cut the time from the first to the last bound, ns, [window + 1], within which all else lies.
 
     `thread` holds the spans of the training thread, `around` the rank's other work at the same time.
     """
@@ -69,15 +69,15 @@ def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pie
     for spans in (thread, around.device_work):
         sorted_ends_ns = np.sort(spans.end_ns, kind="stable")
         span_arrays += [spans.start_ns, sorted_ends_ns, spans.end_ns]
-        span_arrays += [spans.meaning_code, spans.name_code]
+        span_arrays += [spans.meaning_codes, spans.name_codes]
     span_count = len(thread.start_ns) + len(around.device_work.start_ns)
     max_bounds = len(window_bounds_ns) + sum(map(len, edges)) + 2 * span_count
     window_count = len(window_bounds_ns) - 1
     buffers = Pieces(
         bounds_ns=np.empty(max_bounds + 1, np.int64),
-        window=np.empty(max_bounds, np.int32),
-        category_code=np.empty(max_bounds, np.int8),
-        name_code=np.empty(max_bounds, np.int32),
+        window_indices=np.empty(max_bounds, np.int32),
+        category_codes=np.empty(max_bounds, np.int8),
+        name_codes=np.empty(max_bounds, np.int32),
         spent_ns=np.zeros((window_count, len(CATEGORIES)), np.int64),
         hidden_ns=np.zeros(window_count, np.int64),
     )
@@ -85,9 +85,9 @@ def cut_time(window_bounds_ns: Ints, thread: Spans, around: Surroundings) -> Pie
     piece_count = _NATIVE.cut(tuple(arrays), tuple(buffers))
     return buffers._replace(
         bounds_ns=buffers.bounds_ns[: piece_count + 1],
-        window=buffers.window[:piece_count],
-        category_code=buffers.category_code[:piece_count].copy(),  # which is kept
-        name_code=buffers.name_code[:piece_count],
+        window_indices=buffers.window_indices[:piece_count],
+        category_codes=buffers.category_codes[:piece_count].copy(),  # which is kept
+        name_codes=buffers.name_codes[:piece_count],
     )
 
 
@@ -97,14 +97,14 @@ def partition(
     window_bounds_ns: Ints,
     sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut_time,
 ) -> Pieces:
-    """Cut a worker's time, from the first to the last of the bounds of its windows (steps), ns.
+    """Cut a worker's time from the first to the last bound of its windows (steps), ns, [window + 1].
 
     `spans` are those of the training thread, `around` is the rank's other work at the same time.
     """
     first_ns, last_ns = int(window_bounds_ns[0]), int(window_bounds_ns[-1])
     around = around.clip(first_ns, last_ns)
     thread = spans.clip(first_ns, last_ns).resolve_blocking(
-        around.waits, around.queues, around.flights
+        around.wait_intervals, around.queue_intervals, around.flight_intervals
     )
     return sweep(window_bounds_ns, thread, around)
 
@@ -156,7 +156,14 @@ def cut_in_numpy(window_bounds_ns: Ints, thread: Spans, around: Surroundings) ->
     window_and_category = window * len(CATEGORIES) + category
     spent_ns = _sum_exactly(window_and_category, np.diff(bounds_ns), window_count * len(CATEGORIES))
     spent_ns = spent_ns.reshape(window_count, len(CATEGORIES))
-    return Pieces(bounds_ns, window, category.astype(np.int8), name, spent_ns, hidden_ns)
+    return Pieces(
+        bounds_ns,
+        window_indices=window,
+        category_codes=category.astype(np.int8),
+        name_codes=name,
+        spent_ns=spent_ns,
+        hidden_ns=hidden_ns,
+    )
 
 
 def _find_boundaries(
@@ -214,7 +221,7 @@ def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16
     """
     piece_count = bound_count - 1
     begin_index, end_index = edges
-    codes = np.append(spans.meaning_code, np.int16(NOTHING))  # of no span (index -1), the last one
+    codes = np.append(spans.meaning_codes, np.int16(NOTHING))  # of no span (index -1), the last one
     is_user, has_user = codes == USER, np.zeros(piece_count, np.bool_)
     innermost_span = np.full(piece_count, -1, np.int32)  # [piece], as those that follow
     innermost_phase = innermost_span.copy() if is_user.any() else innermost_span
@@ -228,7 +235,7 @@ def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16
         if innermost_phase is not innermost_span:
             has_user |= is_user[active_span]
             np.copyto(innermost_phase, active_span, where=is_active & ~is_user[active_span])
-    name_codes = np.append(spans.name_code, np.int32(NOTHING))
+    name_codes = np.append(spans.name_codes, np.int32(NOTHING))
     return codes[innermost_phase], has_user, name_codes[innermost_span]
 
 

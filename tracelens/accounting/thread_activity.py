@@ -109,7 +109,12 @@ class ThreadActivity:
         start_ns, end_ns = (
             columns.number_column(name).take(rows) for name in ("start_ns", "end_ns")
         )
-        return Spans(start_ns, end_ns, codes, columns.word_column("name").codes.take(rows))
+        return Spans(
+            start_ns,
+            end_ns,
+            meaning_codes=codes,
+            name_codes=columns.word_column("name").codes.take(rows),
+        )
 
 
 def read_intervals(
@@ -232,12 +237,12 @@ def _find_work_on_threads(
     span_count_by_thread = np.bincount(thread[is_user & off_tracks])
     has_fewer = span_count_by_thread.max(initial=0) <= np.count_nonzero(is_user & on_training)
     if has_fewer or (is_training & on_training).any():
-        return np.zeros(columns.height, np.bool_)
+        return np.zeros(columns.row_count, np.bool_)
     return np.asarray(off_tracks & is_user & (thread == span_count_by_thread.argmax()))
 
 
 def _list_meanings(columns: Columns, rows: Indices, work_codes: Array) -> Array:
-    """List meanings of the training thread's spans (rows); `work_codes` are those of devices."""
+    """List meanings of the training thread's spans (rows), [row]; `work_codes` are those of devices."""
     codes = columns.word_column("kind").take(rows).translate(_MEANING, USER)
     codes_of_ops = columns.word_column("op").take(rows).translate(_MEANING_OF_OP, NULL)
     codes = np.where(codes_of_ops == NULL, codes, codes_of_ops)
@@ -286,7 +291,7 @@ def _find_waits_of_grid(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
     Where ranks make different operations, they wait until the call's end for what never comes.
     """
     is_known = grid.last_arrival_ns != NEVER
-    is_missing = ~is_known & ((grid.last_rank != NULL) | grid.follows_mismatch)
+    is_missing = ~is_known & ((grid.last_rank_of_call != NULL) | grid.follows_mismatch)
     for column, (start_ns, wait_ns) in enumerate(grid.waits_by_process()):
         wait_end_ns = start_ns + wait_ns
         wait_end_ns[is_missing] = grid.end_ns[is_missing, column]

@@ -77,7 +77,7 @@ class _Stretches:
         return is_wait
 
     def _are_lengthened_by_calls(self, stretches: Indices) -> bool | None:
-        """Return True if stretches are longer where calls end later; None if that is not clear."""
+        """Return True if stretches (indices) are longer where calls end later; None if unclear."""
         delay_deviation_ns, length_deviation_ns = (
             ns[stretches] - ns[stretches].mean() for ns in (self.delay_ns, self.length_ns)
         )
@@ -110,7 +110,7 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
     Begins and ends of `flights`, the calls, are each in order.
     """
     start_ns, end_ns = (np.concatenate([ns, limits_ns]) for ns in (spans.start_ns, spans.end_ns))
-    name_code = np.append(spans.name_code, np.full(len(limits_ns), -1))
+    name_code = np.append(spans.name_codes, np.full(len(limits_ns), -1))
     by_start = np.argsort(start_ns, kind="stable")
     covered_until_ns, next_span = np.maximum.accumulate(end_ns[by_start])[:-1], by_start[1:]
     is_gap = covered_until_ns < start_ns[next_span]
@@ -126,4 +126,9 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
         flights.end_ns, end_ns
     )
     rows = np.flatnonzero((call_end_ns > begin_ns) | is_in_flight)
-    return _Stretches(name_code[next_span[rows]], begin_ns[rows], call_end_ns[rows], end_ns[rows])
+    return _Stretches(
+        next_name_code=name_code[next_span[rows]],
+        begin_ns=begin_ns[rows],
+        call_end_ns=call_end_ns[rows],
+        end_ns=end_ns[rows],
+    )

@@ -33,20 +33,22 @@ class WatchedStall:
             return f"A watch saw then that the process of rank {self.rank} was stopped."
         return f"A watch saw rank {self.rank} then in {self.frame}."
 
-    def evidence(self) -> dict[str, Any]:
+    def to_evidence(self) -> dict[str, Any]:
         """Return it as plain values, for a finding."""
         return asdict(self)
 
 
-def find_watched_stall(trace: Trace, ranks: Collection[int], steps: Ints) -> WatchedStall | None:
-    """Find a stall of one of `ranks` in `steps` (numbers) that a watch recorded, or None.
+def find_watched_stall(
+    trace: Trace, ranks: Collection[int], step_numbers: Ints
+) -> WatchedStall | None:
+    """Find a stall of one of `ranks` in some steps that a watch recorded, or None.
 
     A watch records the step of the waiting ranks, which may be the step before or after.
     """
     for entry in trace.journal:
         if not isinstance(entry, Stalled) or entry.step is None:
             continue
-        if not {*entry.culprits} <= {*ranks} or np.abs(steps - entry.step).min() > 1:
+        if not {*entry.culprits} <= {*ranks} or np.abs(step_numbers - entry.step).min() > 1:
             continue
         for rank in entry.culprits:
             state = entry.states.get(str(rank), "")

@@ -51,7 +51,7 @@ USE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def find_step_interval(trace: Trace) -> int:
     """Return n where every n-th step is followed from its gradients to their use."""
-    calls = sum(int(grid.arrival_count.sum()) for grid in trace.calls)
+    calls = sum(int(grid.arrival_counts.sum()) for grid in trace.calls)
     return max(calls // MAX_CALLS_FOLLOWED, 1)
 
 
@@ -75,14 +75,14 @@ class WorkerUpdates:
         is_open = columns.number_column("end_ns")[update_rows] == FOREVER
         update_rows = update_rows[~is_open] if is_open.any() else update_rows
         return cls(
-            _read_gaps(columns, update_rows, activity.pass_rows),
-            _read_updates(columns, update_rows, step_interval, cache),
-            _read_first_uses(columns, activity.forward_rows, step_interval, cache),
+            gap_columns=_read_gaps(columns, update_rows, activity.pass_rows),
+            update_columns=_read_updates(columns, update_rows, step_interval, cache),
+            use_columns=_read_first_uses(columns, activity.forward_rows, step_interval, cache),
         )
 
 
 def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tuple[Array, ...]:
-    """Return the gaps between updates: step, begin, length in ns, and whether both are in one step.
+    """Return the gaps between updates, [gap]: step, begin and length, ns, and if both are in one step.
 
     Two updates of a step with forward or backprop (`pass_rows`) between them have no gap, but a further
     pass: of another optimizer, or of more samples.
@@ -112,7 +112,7 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
 def _read_updates(
     columns: Columns, update_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return step, bucket (`NULL`: none), begin and end, ns, of updates of every n-th step."""
+    """Return step, bucket (`NULL`: none), begin and end, ns, [update], of every n-th step's updates."""
     steps, buckets = columns.number_column("step"), columns.number_column("bucket")
     step, bucket, rows, group_begins = cache.get_or_make(
         "order of updates",
@@ -132,16 +132,16 @@ def _read_updates(
 
 
 def _sort_by_bucket(
-    rows: Indices, steps: Array, buckets: Array, step_interval: int
+    rows: Indices, step_numbers: Array, buckets: Array, step_interval: int
 ) -> tuple[Array, ...]:
     """Sort updates (rows) by step and bucket, those of every n-th step.
 
-    `steps` and `buckets` are those of all events. Returns the step and the bucket of each group, all
-    rows in that order, and where each group begins among these.
+    `step_numbers` and `buckets` are those of all events. Returns the step and the bucket of each group,
+    all rows in that order, and where each group begins among these.
     """
-    rows = rows[steps[rows] % step_interval == 0]
-    rows = rows[np.lexsort((buckets[rows], steps[rows]))]
-    step_of_row, bucket_of_row = steps[rows], buckets[rows]
+    rows = rows[step_numbers[rows] % step_interval == 0]
+    rows = rows[np.lexsort((buckets[rows], step_numbers[rows]))]
+    step_of_row, bucket_of_row = step_numbers[rows], buckets[rows]
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = (step_of_row[1:] != step_of_row[:-1]) | (bucket_of_row[1:] != bucket_of_row[:-1])
     group_begins = np.flatnonzero(is_first)
@@ -151,7 +151,7 @@ def _sort_by_bucket(
 def _read_first_uses(
     columns: Columns, forward_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return steps, and when the weights that each leaves are first used: the next forward pass, ns.
+    """Return steps, and when weights are first used after each: the next forward pass, ns, both [step].
 
     Forward passes are in order of time; only every n-th step counts (`step_interval`).
     """
@@ -181,7 +181,7 @@ class WeightUpdates:
     used: pl.DataFrame  # the first uses of the updated weights
 
     @property
-    def gaps(self) -> pl.DataFrame:
+    def gap_table(self) -> pl.DataFrame:
         """All gaps, in `GAP_COLUMNS`, built at each access."""
         return pl.concat(self.build_gap_tables())
 

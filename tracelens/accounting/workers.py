@@ -44,7 +44,7 @@ class Account:
     category_codes: Indices
     spent_ns: Array
     hidden_ns: Array
-    updates: WorkerUpdates
+    weight_updates: WorkerUpdates
     amounts_by_name: dict[str, Amounts]
     span_count: int
 
@@ -54,16 +54,16 @@ class Task:
     """What accounts for one worker's time: its events, and what is known of the other ranks'.
 
     `window_bounds_ns` are the bounds of its steps; in `gap_windows` (indices) steps were left out as
-    asked. `waits` are for ranks, `queues` those of its requests at shards. Updates are followed in every
-    n-th step (`step_interval`).
+    asked. `wait_intervals` are for ranks, `queue_intervals` those of its requests at shards. Updates are
+    followed in every n-th step (`step_interval`).
     """
 
     process: int
     source: Source
     window_bounds_ns: Ints
     gap_windows: Ints
-    waits: Intervals
-    queues: Intervals
+    wait_intervals: Intervals
+    queue_intervals: Intervals
     training_thread: int | None
     flight_tracks: tuple[int, ...]
     span_names: tuple[str, ...]
@@ -84,13 +84,13 @@ def _account(task: Task, cache: BoundedCache) -> Account:
     spent_ns = pieces.spent_ns.T[category_codes]
     most_ns = max(spent_ns.max(initial=0), pieces.hidden_ns.max(initial=0))
     number_type = np.int32 if most_ns <= np.iinfo(np.int32).max else np.int64
-    name_code = _renumber_names(columns, task.span_names)[pieces.name_code]
+    name_code = _renumber_names(columns, task.span_names)[pieces.name_codes]
     return Account(
         pieces=PackedPieces.from_pieces(pieces, name_code),
         category_codes=category_codes,
         spent_ns=spent_ns.astype(number_type),
         hidden_ns=pieces.hidden_ns.astype(number_type),
-        updates=WorkerUpdates.from_activity(
+        weight_updates=WorkerUpdates.from_activity(
             columns, activity, step_interval=task.step_interval, cache=cache
         ),
         amounts_by_name=_read_amounts(columns, cache),
@@ -106,14 +106,14 @@ def _partition(task: Task, columns: Columns, activity: ThreadActivity) -> Pieces
     thread_rows, device_rows = activity.flight_rows
     no_rows = thread_rows[:0]
     around = Surroundings(
-        waits=task.waits,
-        queues=task.queues,
-        flights=read_intervals(columns, thread_rows, device_rows),
-        stops=Intervals.concatenate(
+        wait_intervals=task.wait_intervals,
+        queue_intervals=task.queue_intervals,
+        flight_intervals=read_intervals(columns, thread_rows, device_rows),
+        stop_intervals=Intervals.concatenate(
             read_intervals(columns, no_rows, device_rows),
             find_unshown_waits(spans, unshown_flights, first_ns, last_ns),
         ),
-        idle_causes=read_intervals(columns, *activity.idle_cause_rows),
+        idle_cause_intervals=read_intervals(columns, *activity.idle_cause_rows),
         device_work=activity.read_device_work(columns),
     )
     return partition(spans, around, task.window_bounds_ns).without_gaps(task.gap_windows)

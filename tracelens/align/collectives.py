@@ -74,7 +74,7 @@ def _split_by_communicator(call_rows: CallRows) -> Iterator[tuple[str, _Call]]:
 
 
 def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:
-    """Turn codes, indices of a file's `words` (-1 = none), into indices of a vocabulary.
+    """Turn codes, [row], indices of a file's `words` (-1 = none), into indices of a vocabulary.
 
     Codes that would not change are returned themselves, so that processes go on sharing them.
     """
@@ -99,20 +99,20 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
         cells[name] = np.asfortranarray(cells[name])
     processes, ranks = map(np.array, zip(*calls_by_member, strict=True))
     return CallGrid(
-        uid=uid,
+        communicator_uid=uid,
         processes=processes,
         ranks=ranks,
         seq=seq,
         is_whole=is_whole,
         last_arrival_ns=np.broadcast_to(np.int64(NEVER), len(seq)),
-        last_rank=np.broadcast_to(np.int32(NULL), len(seq)),
-        expected_count=np.broadcast_to(np.int32(0), len(seq)),
+        last_rank_of_call=np.broadcast_to(np.int32(NULL), len(seq)),
+        expected_rank_count=np.broadcast_to(np.int32(0), len(seq)),
         **cells,
     )
 
 
 def _expand_calls(calls: _Call, seq: Ints) -> _Call:
-    """Return the facts of a process's calls for all numbers `seq`; `_ABSENT` where it lacks the call."""
+    """Return the facts of a process's calls for all numbers `seq`, [call]; else `_ABSENT`."""
     indices = np.searchsorted(seq, calls["seq"])
     columns = {}
     for name, absent in _ABSENT.items():
@@ -128,7 +128,8 @@ def match_calls(trace: Trace) -> Trace:
     communicators = trace.communicators.unique("communicator", keep="first", maintain_order=True)
     members = dict(communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows())
     pairs = [
-        _match_grid(grid, members.get(grid.uid), recorded_ranks, trace) for grid in trace.calls
+        _match_grid(grid, members.get(grid.communicator_uid), recorded_ranks, trace)
+        for grid in trace.calls
     ]
     desyncs = sorted((desync for _, desync in pairs if desync), key=itemgetter(0))
     notes = [note for _, note in desyncs]
@@ -151,15 +152,15 @@ def _match_grid(
     Return the grid with who came last and when, and, if its ranks lost step with each other, the number
     of the call and a note. `recorded_ranks` are the ranks whose recordings are complete.
     """
-    latest_column = np.zeros(grid.height, np.intp)
+    latest_column = np.zeros(grid.call_count, np.intp)
     for call_range, block in grid.split_into_blocks():
         latest_column[call_range] = block.start_ns.argmax(axis=1)
-    last_ns = grid.start_ns[np.arange(grid.height), latest_column]
+    last_ns = grid.start_ns[np.arange(grid.call_count), latest_column]
     unfinished = np.flatnonzero(~grid.is_completed.any(axis=1))
     absent_rank = _find_absent(grid, unfinished, members, recorded_ranks)
-    expected, has_other_ranks = grid.arrival_count, np.zeros(grid.height, np.bool_)
+    expected, has_other_ranks = grid.arrival_counts, np.zeros(grid.call_count, np.bool_)
     if members is not None:
-        expected = np.full(grid.height, len(members), np.int32)
+        expected = np.full(grid.call_count, len(members), np.int32)
         has_other_ranks = np.asarray((grid.is_made & ~np.isin(grid.ranks, members)).any(axis=1))
     differs_in_bytes = _vary_in_bytes(grid, trace.ops_of_equal_bytes)
     differs_in_kind = _vary_in_kind(grid) | has_other_ranks
@@ -167,15 +168,17 @@ def _match_grid(
     is_lost = grid.seq >= grid.seq[differs_in_kind].min(initial=FOREVER)
     is_known = ~is_lost & ~differs_in_bytes
     # Who came last is not known where ranks were left out, or clocks are not tied to each other.
-    is_timed = grid.uid not in trace.partial_communicators and _share_clock(grid, trace)
+    is_timed = grid.communicator_uid not in trace.partial_communicators and _share_clock(
+        grid, trace
+    )
     latest_rank = grid.ranks[latest_column] if is_timed else NULL
     last_rank = np.where(absent_rank != NULL, absent_rank, latest_rank)
     is_complete = is_known & (absent_rank == NULL) & is_timed
     matched_grid = replace(
         grid,
         last_arrival_ns=np.where(is_complete, last_ns, NEVER),
-        last_rank=np.where(is_known, last_rank, NULL).astype(np.int32),
-        expected_count=expected.astype(np.int32),
+        last_rank_of_call=np.where(is_known, last_rank, NULL).astype(np.int32),
+        expected_rank_count=expected.astype(np.int32),
     )
     if desync_seq == FOREVER:
         return matched_grid, None
@@ -193,7 +196,7 @@ def _vary_in_kind(grid: CallGrid) -> Flags:
 
 def _vary_in_bytes(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
     if repeats_one_column(grid.nbytes):
-        return np.zeros(grid.height, np.bool_)
+        return np.zeros(grid.call_count, np.bool_)
     is_equal = np.isin(grid.op, [COLLECTIVES.index(op) for op in equal_bytes])
     return replace(grid, nbytes=np.where(is_equal, grid.nbytes, -1)).find_varying(
         "nbytes", missing=-1
@@ -207,7 +210,7 @@ def _find_absent(
 
     `unfinished` are the indices of calls that no rank finished.
     """
-    absent_rank = np.full(grid.height, NULL, np.int32)
+    absent_rank = np.full(grid.call_count, NULL, np.int32)
     if members is None:
         return absent_rank
     expected = sorted(recorded_ranks & set(members))
@@ -255,7 +258,7 @@ def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
         for text, ranks in variants
     ]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
-    name = f"communicator '{names.get(grid.uid, grid.uid)}'"
+    name = f"communicator '{names.get(grid.communicator_uid, grid.communicator_uid)}'"
     status_codes = np.broadcast_to(grid.status, grid.is_made.shape)[call]
     is_concluded = bool((status_codes[grid.is_made[call]] == _ESTIMATED).all())
     subject = (
@@ -296,7 +299,9 @@ def _measure_early_exits(grid: CallGrid) -> Ints:
 
     `NEVER` where no rank has left yet.
     """
-    full_calls = grid.take_calls(np.flatnonzero(grid.is_full & (grid.last_arrival_ns != NEVER)))
+    full_calls = grid.take_calls(
+        np.flatnonzero(grid.is_synchronised & (grid.last_arrival_ns != NEVER))
+    )
     ends_ns = full_calls.end_ns
     if not grid.is_whole:
         ends_ns = np.where(ends_ns == NEVER, FOREVER, ends_ns)

@@ -38,8 +38,10 @@ def place_on_host(trace: Trace) -> Trace:
         return trace
     streams = trace.threads.drop_nulls("device").select("process", "thread", "device").rows()
     placement = DevicePlacement(
-        {(process, thread): maps.get((process, device)) for process, thread, device in streams},
-        in_flight_tracks(trace),
+        map_by_stream={
+            (process, thread): maps.get((process, device)) for process, thread, device in streams
+        },
+        tracks_by_process=in_flight_tracks(trace),
     )
     return trace.with_change(placement, device_clocks=clocks).with_(outlines=None)
 
@@ -72,7 +74,7 @@ def _map_devices(readings: pl.DataFrame) -> tuple[dict[tuple[Any, ...], ClockMap
             {
                 "process": process,
                 "device": device,
-                "offset_ns": -int(clock_map.lead_ns_at(device_ns[:1])[0]),
+                "offset_ns": -int(clock_map.measure_lead_ns(device_ns[:1])[0]),
                 "drift_ppm": clock_map.measure_drift_ppm(int(device_ns[0]), int(device_ns[-1])),
                 "uncertainty_ns": clock_map.uncertainty_ns,
                 "readings": rows.height,
@@ -105,7 +107,9 @@ class DevicePlacement:
             for (owner, stream), clock_map in self.map_by_stream.items()
             if owner == process
         }
-        return DevicePlacement(maps, {process: self.tracks_by_process.get(process, [])})
+        return DevicePlacement(
+            map_by_stream=maps, tracks_by_process={process: self.tracks_by_process.get(process, [])}
+        )
 
     def _move_device_times(self, process: int, columns: Columns) -> Columns:
         """Return the columns with the times of devices on the host's clock."""
@@ -116,8 +120,8 @@ class DevicePlacement:
             clock_map = self.map_by_stream.get((process, stream_id))
             if clock_map is not None:
                 rows = np.flatnonzero(is_timed & (stream == stream_id))
-                begin_ns = clock_map.to_common(start_ns[rows])
-                end_ns = clock_map.to_common(start_ns[rows] + duration_ns[rows])
+                begin_ns = clock_map.to_common_ns(start_ns[rows])
+                end_ns = clock_map.to_common_ns(start_ns[rows] + duration_ns[rows])
                 start_ns[rows], duration_ns[rows] = begin_ns, end_ns - begin_ns
         return columns.with_numbers(device_start_ns=start_ns, device_duration_ns=duration_ns)
 
@@ -127,7 +131,7 @@ class DevicePlacement:
         is_over = columns.is_span & (columns.number_column("end_ns") != FOREVER)
         is_flight = is_over & np.isin(thread, self.tracks_by_process.get(process, []))
         is_timed = columns.number_column("device_duration_ns") >= 0
-        is_mostly_timed = np.zeros(columns.height, np.bool_)
+        is_mostly_timed = np.zeros(columns.row_count, np.bool_)
         for track in np.unique(thread[is_flight]).tolist():
             is_of_track = is_flight & (thread == track)
             is_mostly_timed[is_of_track] = is_timed[is_of_track].mean() > MIN_SHARE_TIMED_ON_DEVICE

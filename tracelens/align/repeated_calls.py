@@ -53,23 +53,27 @@ def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop
     common_grids = [grid for grid in calls if set(processes) <= set(grid.processes.tolist())]
     if not common_grids:
         return None
-    longest = max(common_grids, key=lambda grid: grid.height)
+    longest = max(common_grids, key=lambda grid: grid.call_count)
     is_whole = (longest.is_made & (longest.end_ns < FOREVER)).all(axis=1)  # made and left by all
     grid = longest.take_calls(np.flatnonzero(is_whole))
     first_calls = _find_first_calls(grid)
     if first_calls is None:
         return None
     calls_per_step = int(np.median(np.diff(first_calls)))
-    last_call = min(int(first_calls[-1]) + calls_per_step, grid.height) - 1
+    last_call = min(int(first_calls[-1]) + calls_per_step, grid.call_count) - 1
     begins_ns: dict[int, Ints] = {}
     last_ends_ns: dict[int, int] = {}
-    for process, _, end_ns in grid.by_process():
+    for process, _, end_ns in grid.times_by_process():
         if process in processes:
             latest_end_ns = np.maximum.accumulate(end_ns)
             begins_ns[process] = latest_end_ns[first_calls[1:] - 1]
             last_ends_ns[process] = int(latest_end_ns[last_call])
     name = _name_call(grid, int(first_calls[0]))
-    return Loop(begins_ns, last_ends_ns, f"the collectives that they repeat ({name})")
+    return Loop(
+        begins_ns_by_process=begins_ns,
+        last_end_ns_by_process=last_ends_ns,
+        description=f"the collectives that they repeat ({name})",
+    )
 
 
 def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> pl.DataFrame:
@@ -85,7 +89,9 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     group_count_by_process = Counter[int]()
     for index in np.argsort(first_begin_ns, kind="stable").tolist():
         grid = calls[index]
-        op_codes, nbytes = (grid.first_values(name).astype(np.int64) for name in ("op", "nbytes"))
+        op_codes, nbytes = (
+            grid.first_value_of_calls(name).astype(np.int64) for name in ("op", "nbytes")
+        )
         for column, process in enumerate(grid.processes.tolist()):
             call_rows = np.flatnonzero(grid.is_made[:, column])
             if process in processes and len(call_rows):
@@ -106,10 +112,12 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
 
 def _find_first_calls(grid: CallGrid) -> Indices | None:
     """Return the indices of the first call of each step; None if there is no loop."""
-    if grid.height < MIN_REPEATS:
+    if grid.call_count < MIN_REPEATS:
         return None
     start_ns, end_ns = grid.start_ns[:, :MAX_RANKS_COMPARED], grid.end_ns[:, :MAX_RANKS_COMPARED]
-    facts = np.stack([grid.first_values("op").astype(np.int64), grid.first_values("nbytes")])
+    facts = np.stack(
+        [grid.first_value_of_calls("op").astype(np.int64), grid.first_value_of_calls("nbytes")]
+    )
     # Numbers of equal calls, and of calls that are equal and follow equal ones, [call].
     kinds = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
     kinds_with_previous = kinds * (int(kinds.max()) + 1) + np.roll(kinds, 1)
@@ -151,21 +159,23 @@ def follows_long_gap(gaps_ns: Floats) -> Flags:
     return np.append(True, log_gaps > ordered_logs[int(contrast.argmax())])
 
 
-def _is_regular(calls: Indices, call_count: int) -> bool:
+def _is_regular(call_indices: Indices, call_count: int) -> bool:
     """Return True if calls (indices) nearly always come back with equally many others between.
 
     Of all `call_count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call
     comes after a long time, and is no loop of its own.
     """
-    if len(calls) < MIN_REPEATS:
+    if len(call_indices) < MIN_REPEATS:
         return False
-    distances, counts = np.unique(np.diff(calls), return_counts=True)
+    distances, counts = np.unique(np.diff(call_indices), return_counts=True)
     round_size = int(distances[counts.argmax()])
-    covers_run = len(calls) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * call_count
-    return bool(covers_run and counts.max() >= MIN_SHARE_OF_EQUAL_DISTANCES * (len(calls) - 1))
+    covers_run = len(call_indices) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * call_count
+    return bool(
+        covers_run and counts.max() >= MIN_SHARE_OF_EQUAL_DISTANCES * (len(call_indices) - 1)
+    )
 
 
 def _name_call(grid: CallGrid, call: int) -> str:
-    nbytes = int(grid.first_values("nbytes")[call])
-    op = COLLECTIVES[int(grid.first_values("op")[call])]
+    nbytes = int(grid.first_value_of_calls("nbytes")[call])
+    op = COLLECTIVES[int(grid.first_value_of_calls("op")[call])]
     return f"{op} of {fmt.size(nbytes)}" if nbytes >= 0 else op

@@ -37,14 +37,14 @@ _FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 
 @dataclass(frozen=True, eq=False)
 class _Messages:
-    """The messages of a process in order of their begins, [message]; equal ones have equal `kinds`.
+    """The messages of a process in order of begin, [message]; equal ones have equal `kind_codes`.
 
     `plain_kinds` ignore the time before them; `peer_count` is the number of ranks that they are with.
     """
 
     start_ns: Ints
     end_ns: Ints
-    kinds: Ints
+    kind_codes: Ints
     plain_kinds: Ints
     peer_count: int
 
@@ -103,7 +103,13 @@ def _read_messages(rows: pl.DataFrame, facts: tuple[str, ...]) -> _Messages:
     if "long" in facts:
         gaps_ns = start_ns[1:] - np.maximum.accumulate(end_ns)[:-1]
         kinds = _number_rows([*columns, follows_long_gap(gaps_ns)])
-    return _Messages(start_ns, end_ns, kinds, plain_kinds, rows["peer"].n_unique())
+    return _Messages(
+        start_ns,
+        end_ns,
+        kind_codes=kinds,
+        plain_kinds=plain_kinds,
+        peer_count=rows["peer"].n_unique(),
+    )
 
 
 def _number_rows(columns: list[Array]) -> Ints:
@@ -136,7 +142,7 @@ def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indice
         if process in irregular:
             step_count = max(step_counts) if is_unequal else min(step_counts)
             first_messages[process] = _find_repeated_message(
-                all_messages[process].kinds, step_count
+                all_messages[process].kind_codes, step_count
             )
         elif not is_unequal:
             first_messages[process] = indices[: min(step_counts)]
@@ -154,10 +160,14 @@ def _find_periods(messages: _Messages) -> Indices:
 
     If the period is the same without times, these do not count: at first all takes longer.
     """
-    period = _find_period(messages.kinds)
+    period = _find_period(messages.kind_codes)
     if not period:
         return np.zeros(0, np.intp)
-    kinds = messages.plain_kinds if _find_period(messages.plain_kinds) == period else messages.kinds
+    kinds = (
+        messages.plain_kinds
+        if _find_period(messages.plain_kinds) == period
+        else messages.kind_codes
+    )
     compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
     is_equal = compared_kinds[period:] == compared_kinds[:-period]
     is_equal[0] = True  # what was before the first message is not known
@@ -170,9 +180,9 @@ def _find_periods(messages: _Messages) -> Indices:
     return np.concatenate([[first_message], first_of_periods[second_index::equal_count]])
 
 
-def _find_period(kinds: Ints) -> int:
-    """Return the shortest period, in messages, with which they repeat; 0 without one."""
-    compared_kinds = kinds[:MAX_MESSAGES_COMPARED]
+def _find_period(kind_codes: Ints) -> int:
+    """Return the shortest period, in messages, with which kinds, [message], repeat; 0 without one."""
+    compared_kinds = kind_codes[:MAX_MESSAGES_COMPARED]
     for period in range(1, min(len(compared_kinds) // MIN_REPEATS, MAX_MESSAGES_OF_STEP) + 1):
         is_equal = compared_kinds[period:] == compared_kinds[:-period]
         if np.count_nonzero(is_equal) >= MIN_SHARE_OF_EQUAL_DISTANCES * len(is_equal):
@@ -183,20 +193,22 @@ def _find_period(kinds: Ints) -> int:
 def _find_first_run(different: Indices, count: int, period: int) -> int:
     """Return the index of the message from which on a whole period is repeated.
 
-    `different` are the messages (of `count`) that differ from the one a period later.
+    `different` are the indices of messages (of `count`) that differ from the one a period later.
     """
     bounds = np.concatenate([[-1], different, [count]])
     long_runs = np.flatnonzero(np.diff(bounds) > period)
     return int(bounds[long_runs[0]] + 1) if len(long_runs) else 0
 
 
-def _find_repeated_message(kinds: Ints, wanted_count: int) -> Indices:
-    """Return the indices of the first kind of message that occurs `wanted_count` times; else empty."""
-    distinct, first_indices, counts = np.unique(kinds, return_index=True, return_counts=True)
+def _find_repeated_message(kind_codes: Ints, wanted_count: int) -> Indices:
+    """Return the indices of the first of `kind_codes`, [message], that occurs so many times; or none."""
+    distinct, first_indices, counts = np.unique(kind_codes, return_index=True, return_counts=True)
     fitting_kinds = np.flatnonzero(counts == wanted_count)
     if not len(fitting_kinds):
         return np.zeros(0, np.intp)
-    return np.flatnonzero(kinds == distinct[fitting_kinds[np.argmin(first_indices[fitting_kinds])]])
+    return np.flatnonzero(
+        kind_codes == distinct[fitting_kinds[np.argmin(first_indices[fitting_kinds])]]
+    )
 
 
 def _to_loop(
@@ -214,4 +226,6 @@ def _to_loop(
         begins_ns[process] = np.minimum(latest_end_ns[later - 1], messages.start_ns[later])
         last_message = min(int(firsts[-1] + np.median(np.diff(firsts))), len(latest_end_ns)) - 1
         last_ends_ns[process] = max(int(latest_end_ns[last_message]), int(begins_ns[process][-1]))
-    return Loop(begins_ns, last_ends_ns, description)
+    return Loop(
+        begins_ns_by_process=begins_ns, last_end_ns_by_process=last_ends_ns, description=description
+    )

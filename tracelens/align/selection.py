@@ -42,7 +42,9 @@ def check_ranks(choice: Choice, present: Collection[int]) -> None:
     Raises:
         InvalidArgument: one of the ranges holds none of the ranks that are `present`.
     """
-    empty_range = None if choice.ranks is None else find_empty_range(choice.ranks, present)
+    empty_range = (
+        None if choice.rank_ranges is None else find_empty_range(choice.rank_ranges, present)
+    )
     if empty_range is not None:
         actual = f"it has ranks {format_ranges(to_ranges(present))}" if present else "it has none"
         raise InvalidArgument(
@@ -61,21 +63,21 @@ def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ())
     Raises:
         InvalidArgument: ranks are wanted that the run does not have.
     """
-    if choice.ranks is None:
+    if choice.rank_ranges is None:
         return trace.with_(choice=choice)
     workers = trace.processes.filter(pl.col("role") == "worker")
     present_ranks = {*file_ranks, *workers["rank"]}
     check_ranks(choice, present_ranks)
     expected_ranks = {*present_ranks, *range(trace.expected_ranks - trace.shards.height)}
     if all(map(choice.has_rank, expected_ranks)):
-        return trace.with_(choice=replace(choice, ranks=None))
+        return trace.with_(choice=replace(choice, rank_ranges=None))
     other_ranks = {rank for rank in workers["rank"].unique() if not choice.has_rank(rank)}
     left_out_processes = workers.filter(pl.col("rank").is_in(other_ranks))["process"]
     selected_trace = _leave_out(trace, left_out_processes) if len(left_out_processes) else trace
     limits = " What limits the parameter servers is not judged." if trace.shards.height else ""
     sentence = (
-        f"As asked, only ranks {format_ranges(choice.ranks)} of {len(expected_ranks)} were read: who "
-        "of the others came late to a collective is not known, so waits for them count as exposed "
+        f"As asked, only ranks {format_ranges(choice.rank_ranges)} of {len(expected_ranks)} were read: "
+        "who of the others came late to a collective is not known, so waits for them count as exposed "
         "communication, and savings are upper bounds: ranks that were left out may be as "
         f"late.{limits}"
     )
@@ -128,7 +130,7 @@ def select_steps(trace: Trace) -> Trace:
         InvalidArgument: the run has nothing of it.
     """
     choice, steps = trace.choice, trace.steps
-    if choice.steps is None and choice.time_ns is None:
+    if choice.step_ranges is None and choice.time_range_ns is None:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
     is_wanted = pl.Series(choice.flag_chosen_steps(steps["step"].to_numpy()), dtype=pl.Boolean)
@@ -136,13 +138,16 @@ def select_steps(trace: Trace) -> Trace:
     step_numbers = steps.filter(is_wanted).filter(is_inside)["step"].unique().to_list()
     step_count = steps["step"].n_unique()
     if steps.height and not step_numbers:
+        selection = replace(choice, rank_ranges=None).description
         raise InvalidArgument(
-            f"Nothing is selected: {replace(choice, ranks=None).description} hold no step of this run, "
+            f"Nothing is selected: {selection} hold no step of this run, "
             f"whose steps take {_measure_length_s(steps):.6g} s."
         )
     if steps.height and len(step_numbers) == step_count:
-        return trace.with_(choice=replace(choice, steps=None, time_ns=None))
-    resolved_choice = replace(choice, steps=to_ranges(step_numbers)) if step_numbers else choice
+        return trace.with_(choice=replace(choice, step_ranges=None, time_range_ns=None))
+    resolved_choice = (
+        replace(choice, step_ranges=to_ranges(step_numbers)) if step_numbers else choice
+    )
     selected_steps = steps.filter(pl.col("step").is_in(step_numbers))
     windows = {
         process: _merge_windows(process_steps)
@@ -151,7 +156,9 @@ def select_steps(trace: Trace) -> Trace:
     other_windows = (
         _merge_windows(selected_steps) if selected_steps.height else np.array([(begin_ns, end_ns)])
     )
-    change = WindowSelection(windows, other_windows, resolved_choice)
+    change = WindowSelection(
+        windows_by_process=windows, other_windows=other_windows, choice=resolved_choice
+    )
     sentence = _describe_selection(choice, resolved_choice, step_count)
     note = Note(file="", sentence=sentence, kind="chosen")
     last_step = steps["step"].max() if steps.height else None
@@ -173,16 +180,15 @@ def _measure_length_s(steps: pl.DataFrame) -> float:
 
 def _describe_selection(request: Choice, resolved_choice: Choice, step_count: int) -> str:
     """Return the sentence of the note on selected steps; the run has `step_count`."""
-    if not resolved_choice.steps:
-        return (
-            f"As asked, only {replace(request, ranks=None).description} of the run were analyzed."
-        )
+    if not resolved_choice.step_ranges:
+        selection = replace(request, rank_ranges=None).description
+        return f"As asked, only {selection} of the run were analyzed."
     reaching = (
         f", those that reach into {request.text_by_option['time']} s of the run"
-        if request.time_ns
+        if request.time_range_ns
         else ""
     )
-    steps_text = format_ranges(resolved_choice.steps)
+    steps_text = format_ranges(resolved_choice.step_ranges)
     return (
         f"As asked, only steps {steps_text} of {step_count} were analyzed{reaching}: "
         "job time and shares are of these steps."
@@ -197,10 +203,10 @@ def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
     Raises:
         InvalidArgument: the run has none of the steps.
     """
-    if choice.steps is None and choice.time_ns is None:
+    if choice.step_ranges is None and choice.time_range_ns is None:
         return trace
     begin_ns, end_ns = resolve_window(trace, choice)
-    if choice.steps is not None:
+    if choice.step_ranges is not None:
         chosen_steps = trace.steps.filter(
             pl.Series(choice.flag_chosen_steps(trace.steps["step"].to_numpy()))
         )
@@ -208,7 +214,12 @@ def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
             pl.col("start_ns").min(), pl.col("end_ns").max()
         ).row(0)
         begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
-    change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, is_strict=True)
+    change = WindowSelection(
+        windows_by_process={},
+        other_windows=np.array([(begin_ns, end_ns)]),
+        choice=choice,
+        is_strict=True,
+    )
     return _read_less(trace, change).with_change(
         change, samples=change.select_samples(trace.samples)
     )
@@ -228,16 +239,18 @@ def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
         InvalidArgument: the run has none of some steps that are wanted.
     """
     present = trace.steps["step"].unique().sort().to_list()
-    empty_range = None if choice.steps is None else find_empty_range(choice.steps, present)
+    empty_range = (
+        None if choice.step_ranges is None else find_empty_range(choice.step_ranges, present)
+    )
     if empty_range is not None:
         first, dash, last = empty_range.partition("-")
         asked_text = f"{first} on" if dash and not last else f"{first} to {last or first}"
         present_text = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
         raise InvalidArgument(f"--steps: this run has no step from {asked_text}; {present_text}.")
-    if choice.time_ns is None:
+    if choice.time_range_ns is None:
         return _ALL_TIME_NS
     begin_ns = find_begin(trace)
-    first_ns, last_ns = choice.time_ns
+    first_ns, last_ns = choice.time_range_ns
     return begin_ns + first_ns, begin_ns + last_ns
 
 
@@ -299,7 +312,7 @@ class WindowSelection:
 
     def select_calls(self, grid: CallGrid) -> CallGrid:
         """Return the calls that any of their ranks made in its windows."""
-        is_inside = np.zeros(grid.height, np.bool_)
+        is_inside = np.zeros(grid.call_count, np.bool_)
         for column, process in enumerate(grid.processes.tolist()):
             start_ns, end_ns = grid.start_ns[:, column], grid.end_ns[:, column]
             is_inside |= (start_ns != NEVER) & self.touches(process, start_ns, end_ns)
@@ -310,8 +323,10 @@ class WindowSelection:
             return replace(selected, step=np.broadcast_to(uniform_step, step.shape))
         return replace(selected, step=self._renumber_steps(step))
 
-    def _renumber_steps(self, step: Array) -> Array:
-        return np.where(self.choice.flag_chosen_steps(step), step, np.int32(_NO_STEP))
+    def _renumber_steps(self, step_numbers: Array) -> Array:
+        return np.where(
+            self.choice.flag_chosen_steps(step_numbers), step_numbers, np.int32(_NO_STEP)
+        )
 
     def select_samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return the samples of stacks that touch the windows."""
@@ -367,6 +382,6 @@ def _bound_lead(clock_map: ClockMap | None, first_ns: int, last_ns: int) -> tupl
     if clock_map is None:
         return 0, 0
     times_ns = np.linspace(first_ns, last_ns, SAMPLED_TIMES).astype(np.int64)
-    lead_ns = clock_map.to_common(times_ns) - times_ns
+    lead_ns = clock_map.to_common_ns(times_ns) - times_ns
     low_ns, high_ns = int(lead_ns.min()), int(lead_ns.max())
     return low_ns - (high_ns - low_ns), high_ns + (high_ns - low_ns)

@@ -52,7 +52,7 @@ class _StepMarks:
     (else `FOREVER`). The last one ends at `last_end_ns`.
     """
 
-    step: Int32s
+    step_numbers: Int32s
     begin_ns: Ints
     latest_end_ns: Ints
     last_end_ns: int
@@ -62,15 +62,15 @@ class _StepMarks:
     @property
     def is_disordered(self) -> Flags:
         """Which numbers are negative, or not above the one before, [step]."""
-        is_wrong = np.asarray(self.step < 0)
-        is_wrong[1:] |= self.step[1:] <= self.step[:-1]
+        is_wrong = np.asarray(self.step_numbers < 0)
+        is_wrong[1:] |= self.step_numbers[1:] <= self.step_numbers[:-1]
         return is_wrong
 
     def counted_from_0(self, begin_ns: Ints, last_end_ns: int) -> _StepMarks:
-        """Return steps with other begins and another end, counted from 0."""
+        """Return steps with other begins, ns, [step], and another end, counted from 0."""
         return replace(
             self,
-            step=np.arange(len(begin_ns), dtype=np.int32),
+            step_numbers=np.arange(len(begin_ns), dtype=np.int32),
             begin_ns=begin_ns,
             latest_end_ns=np.full(len(begin_ns), FOREVER),
             last_end_ns=last_end_ns,
@@ -122,8 +122,12 @@ def divide_into_steps(trace: Trace) -> Trace:
     all_marks, order_notes = _restore_order(all_marks)
     tracks = in_flight_tracks(trace)
     numbering = StepNumbering(
-        {process: (marks.begin_ns, marks.step) for process, marks in all_marks.items()},
-        {process: (threads[process], *tracks.get(process, ())) for process in all_marks},
+        windows_by_process={
+            process: (marks.begin_ns, marks.step_numbers) for process, marks in all_marks.items()
+        },
+        threads_by_process={
+            process: (threads[process], *tracks.get(process, ())) for process in all_marks
+        },
         renumbers_all=bool(order_notes),
     )
     samples = {
@@ -184,9 +188,9 @@ def _read_marks(outline: Outline, clock_map: ClockMap | None, *, has_gaps: bool)
         & (starts_ns == (begin_ns[-1] if len(begin_ns) else NEVER))
     )
     return _StepMarks(
-        step,
-        begin_ns,
-        latest_end_ns,
+        step_numbers=step,
+        begin_ns=begin_ns,
+        latest_end_ns=latest_end_ns,
         last_end_ns=int(ends_ns[is_last].max() if is_last.any() else times_ns[-1]),
         is_recorded=bool(len(outer_rows)),
         overlap_count=int(np.count_nonzero(starts_ns[outer_rows][1:] < ends_ns[outer_rows][:-1])),
@@ -216,7 +220,7 @@ def _note_overlaps(all_marks: Mapping[int, _StepMarks]) -> list[Note]:
     if not overlapping:
         return []
     overlaps = sum(marks.overlap_count for marks in overlapping)
-    spans = fmt.count(sum(len(marks.step) for marks in overlapping), "step span")
+    spans = fmt.count(sum(len(marks.step_numbers) for marks in overlapping), "step span")
     subject = f"{spans} of {fmt.count(len(overlapping), 'process', 'processes')}"
     verb, each = ("overlaps", "it is") if overlaps == 1 else ("overlap", "each is")
     action = f"{each} taken to end where the next begins"
@@ -233,7 +237,7 @@ def _complete(
     """
     if trace.is_snapshot:
         return {}, []
-    step_counts = [len(marks.step) for marks in all_marks.values() if not marks.is_recorded]
+    step_counts = [len(marks.step_numbers) for marks in all_marks.values() if not marks.is_recorded]
     if not step_counts:
         return all_marks, []
     source = (
@@ -278,7 +282,7 @@ def _find_loop(trace: Trace, all_marks: Mapping[int, _StepMarks]) -> Loop | None
 def _restore_order(all_marks: dict[int, _StepMarks]) -> tuple[dict[int, _StepMarks], list[Note]]:
     """Keep step numbers if they rise in every process, else count steps from 0 in all."""
     wrong_steps = {
-        process: marks.step[marks.is_disordered][0]
+        process: marks.step_numbers[marks.is_disordered][0]
         for process, marks in all_marks.items()
         if marks.is_disordered.any()
     }
@@ -321,25 +325,29 @@ class StepNumbering:
         """Return the windows of one process."""
         windows = select_process(self.windows_by_process, process)
         threads = select_process(self.threads_by_process, process)
-        return StepNumbering(windows, threads, self.renumbers_all)
+        return StepNumbering(
+            windows_by_process=windows, threads_by_process=threads, renumbers_all=self.renumbers_all
+        )
 
-    def number_events(self, process: int, start_ns: Ints, thread: Array, step: Array) -> Array:
+    def number_events(
+        self, process: int, start_ns: Ints, thread: Array, step_numbers: Array
+    ) -> Array:
         """Return the step of each event of a process, [event]: that of the window in which it begins.
 
-        `thread` and `step` (as recorded; below 0 = none) are those of the events.
+        `thread` and `step_numbers` (as recorded; below 0 = none) are those of the events.
         """
         begins_ns, step_of_window = self.windows_by_process[process]
         if self.renumbers_all:
-            unnumbered_rows = np.arange(len(step))
+            unnumbered_rows = np.arange(len(step_numbers))
         else:
-            unnumbered_rows = np.flatnonzero(step < 0)
+            unnumbered_rows = np.flatnonzero(step_numbers < 0)
             if len(unnumbered_rows):
                 is_known = np.isin(thread[unnumbered_rows], self.threads_by_process[process])
                 unnumbered_rows = unnumbered_rows[is_known]
         if not len(unnumbered_rows):
-            return step
+            return step_numbers
         window = np.searchsorted(begins_ns, start_ns[unnumbered_rows], side="right") - 1
-        numbered_steps = step.astype(np.int32)
+        numbered_steps = step_numbers.astype(np.int32)
         numbered_steps[unnumbered_rows] = np.where(window < 0, -1, step_of_window[window])
         return numbered_steps
 
@@ -359,16 +367,16 @@ def _number_calls(grid: CallGrid, numbering: StepNumbering) -> CallGrid:
 def _sum_samples(
     outline: Outline, numbering: StepNumbering, process: int, clock_map: ClockMap | None
 ) -> tuple[Array, Array]:
-    """Return the steps of a process, ascending, and how many samples each worked through."""
+    """Return the steps of a process, ascending, and how many samples each had, both [step]."""
     counters = outline.counters
     is_sample_counter = np.array([*(name == SAMPLE_COUNTER for name in counters.names), False])
     rows = np.flatnonzero(is_sample_counter[counters.name_codes])
-    times_ns = _to_common(counters.at_ns[rows], clock_map)
+    times_ns = _to_common(counters.times_ns[rows], clock_map)
     steps = numbering.number_events(process, times_ns, counters.thread[rows], counters.step[rows])
     if (steps[1:] > steps[:-1]).all():
-        return steps, counters.value[rows]
+        return steps, counters.values[rows]
     distinct_steps, index = np.unique(steps, return_inverse=True)
-    return distinct_steps, np.bincount(index, counters.value[rows], minlength=len(distinct_steps))
+    return distinct_steps, np.bincount(index, counters.values[rows], minlength=len(distinct_steps))
 
 
 def _to_table(
@@ -384,16 +392,16 @@ def _to_table(
         return pl.DataFrame(schema=STEP_COLUMNS)
     columns_of_processes = []
     for process, marks in all_marks.items():
-        count = len(marks.step)
+        count = len(marks.step_numbers)
         counted_steps, sample_sums = samples[process]
-        index = np.searchsorted(counted_steps, marks.step)
+        index = np.searchsorted(counted_steps, marks.step_numbers)
         is_counted = index < len(counted_steps)
-        is_counted[is_counted] = counted_steps[index[is_counted]] == marks.step[is_counted]
+        is_counted[is_counted] = counted_steps[index[is_counted]] == marks.step_numbers[is_counted]
         samples_of_step = np.full(count, np.nan)
         samples_of_step[is_counted] = sample_sums[index[is_counted]]
         owner = np.full((2, count), [[process], [ranks[process]]], np.int32)
         columns_of_processes.append(
-            (*owner, marks.step, marks.begin_ns, marks.end_ns, samples_of_step)
+            (*owner, marks.step_numbers, marks.begin_ns, marks.end_ns, samples_of_step)
         )
     arrays = map(np.concatenate, zip(*columns_of_processes, strict=True))
     columns = zip(STEP_COLUMNS, arrays, strict=True)
@@ -404,9 +412,9 @@ def _to_table(
 def _windows_of_table(
     step_table: pl.DataFrame, all_marks: Mapping[int, _StepMarks]
 ) -> dict[int, tuple[Ints, Int32s]]:
-    """Return begins and numbers of the steps of each process, in the memory of the table."""
+    """Return begins, ns, and numbers of each process's steps, [step], in the memory of the table."""
     begin_ns, step = (step_table[name].to_numpy() for name in ("start_ns", "step"))
-    row_bounds = np.cumsum([0, *(len(marks.step) for marks in all_marks.values())]).tolist()
+    row_bounds = np.cumsum([0, *(len(marks.step_numbers) for marks in all_marks.values())]).tolist()
     row_ranges = map(slice, row_bounds, row_bounds[1:])
     return {
         process: (begin_ns[rows], step[rows])

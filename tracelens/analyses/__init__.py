@@ -39,18 +39,18 @@ __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result"]
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """An entry of `ANALYSES`. `needs` are large facts, kept until the last analysis that needs them."""
+    """An entry of `ANALYSES`. Large `needed_facts` are kept until the last analysis that needs them."""
 
     name: str
     question: str
     run: Callable[[Facts], Result]
-    needs: frozenset[str] = frozenset()
+    needed_facts: frozenset[str] = frozenset()
 
 
 _COMPUTE_TIME: Final = frozenset({"compute_time"})
 _REPLAY: Final = frozenset({"replay"})
 _BOTH: Final = _COMPUTE_TIME | _REPLAY
-_CALLS: Final = _REPLAY | {"calls", "call_costs", "messages"}
+_CALLS: Final = _REPLAY | {"call_table", "call_costs", "message_table"}
 _AWAITED: Final = frozenset({"awaited_messages"})
 
 ANALYSES: Final = (

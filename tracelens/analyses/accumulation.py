@@ -45,7 +45,7 @@ class Accumulation(DisplayMixin):
 
 def run(facts: Facts) -> Accumulation:
     """Count the calls of each pass of backprop, and the passes for each update."""
-    calls = facts.calls.filter(pl.col("op").is_in(_REDUCTIONS), pl.col("step") >= 0)
+    calls = facts.call_table.filter(pl.col("op").is_in(_REDUCTIONS), pl.col("step") >= 0)
     pass_begins_ns, update_count = _find_passes_and_updates(facts.trace)
     if calls.is_empty() or update_count < MIN_UPDATES_TO_JUDGE:
         return Accumulation()
@@ -62,7 +62,7 @@ def run(facts: Facts) -> Accumulation:
 
 
 def _find_passes_and_updates(trace: Trace) -> tuple[Ints, int]:
-    """Return when the first worker began each pass of backprop, ns, and how many updates it made."""
+    """Return when the first worker began backprop, ns, [pass], and how many updates it made."""
     workers = trace.workers.sort("rank")
     if workers.is_empty() or workers["training_thread"][0] is None:
         return np.zeros(0, np.int64), 0
@@ -72,7 +72,7 @@ def _find_passes_and_updates(trace: Trace) -> tuple[Ints, int]:
     rows = np.flatnonzero(span_columns.is_span & is_training & kind.is_in(_TRAINING))
     rows = rows[span_columns.number_column("step")[rows] >= 0]
     codes, start_ns = (
-        kind.take(rows).translate(_CODES, -1),
+        kind.take(rows).translate(_CODES, otherwise=-1),
         span_columns.number_column("start_ns")[rows],
     )
     spans = pl.DataFrame({"kind": codes, "start_ns": start_ns}).sort("start_ns")
@@ -90,10 +90,13 @@ def _report(
     steps = by_step["step"].to_numpy().astype(np.int64)
     time_ratio = 1 / passes_per_update
     communicators = calls["communicator"].cast(pl.String).unique().to_list()
-    fix = TransferFix(steps, dict.fromkeys(communicators, np.full(len(steps), time_ratio)))
+    fix = TransferFix(
+        step_numbers=steps,
+        ratios_by_carrier=dict.fromkeys(communicators, np.full(len(steps), time_ratio)),
+    )
     lost_ns = by_step["wire_ns"].to_numpy() * (1 - time_ratio)
     price = price_faster_calls(facts.replay, fix, lost_ns)
-    saving = float(price.saved_ns.sum()) / run_ns
+    saving = float(price.saved_ns_by_step.sum()) / run_ns
     if saving < MIN_SAVING_OF_FEWER_REDUCTIONS:
         return ()
     return (

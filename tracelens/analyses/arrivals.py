@@ -153,7 +153,7 @@ def _measure_calls(
     clocks cannot show, are transfer.
     """
     has_left_any = grid.is_made & (grid.end_ns != FOREVER)  # [call, process]
-    is_complete = (grid.arrival_count == grid.expected_count) & (grid.expected_count > 1)
+    is_complete = (grid.arrival_counts == grid.expected_rank_count) & (grid.expected_rank_count > 1)
     rows = np.flatnonzero(is_complete & (grid.last_arrival_ns != NEVER) & has_left_any.any(axis=1))
     for block_rows, block in grid.take_calls(rows).split_into_blocks():
         has_left = has_left_any[rows[block_rows]]
@@ -172,9 +172,9 @@ def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
     arrived_ns = np.where(has_left, grid.start_ns, NEVER)
     last_ns = arrived_ns.max(axis=1)
     first_ns = np.where(has_left, grid.start_ns, FOREVER).min(axis=1)
-    one_rank_each = np.arange(grid.height), has_left.argmax(axis=1)
+    one_rank_each = np.arange(grid.call_count), has_left.argmax(axis=1)
     columns = {
-        "communicator": pl.Series([grid.uid]).new_from_index(0, grid.height),
+        "communicator": pl.Series([grid.communicator_uid]).new_from_index(0, grid.call_count),
         "seq": grid.seq,
         "op": pl.Series(COLLECTIVES).gather(grid.op[one_rank_each]),
         "step": grid.step[one_rank_each],
@@ -202,18 +202,20 @@ def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -
     return by_step.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _sum_by_step(step: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+def _sum_by_step(
+    step_numbers: Int32s, has_left: Flags, wait_ns: Ints, transfer_ns: Ints
+) -> pl.DataFrame:
     """Sum up waits and transfers, [call, process], by the step that each rank was in."""
-    if repeats_one_column(step):
-        columns = (step[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
+    if repeats_one_column(step_numbers):
+        columns = (step_numbers[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
     else:
-        columns = (step[has_left], wait_ns[has_left], transfer_ns[has_left])
+        columns = (step_numbers[has_left], wait_ns[has_left], transfer_ns[has_left])
     return pl.DataFrame(dict(zip(_SUM_COLUMNS, columns, strict=True)), schema=_SUM_COLUMNS)
 
 
 def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum waits, transfers and calls, [call, process], by rank, and how often it is last by chance."""
-    fair_share = 1 / grid.expected_count
+    fair_share = 1 / grid.expected_rank_count
     if repeats_one_column(grid.step) and has_left.all():
         steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)
     else:

@@ -99,7 +99,7 @@ def run(facts: Facts) -> Communication:
     costs = facts.call_costs
     size_classes = _summarise_size_classes(_add_bandwidths(costs.sized_calls))
     return Communication(
-        calls=facts.calls,
+        calls=facts.call_table,
         bandwidths=size_classes.select(
             pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items()
         ),
@@ -155,7 +155,7 @@ def _list_lines(lines: Costs, latency_shares: Mapping[CallKind, float]) -> pl.Da
             for ns_per_byte in (line.ns_per_byte, high_ns_per_byte, low_ns_per_byte)
         ]
         half_bytes = line.half_bandwidth_bytes if np.isfinite(line.half_bandwidth_bytes) else None
-        latencies_ns = (line.latency_ns, *line.latency_interval)
+        latencies_ns = (line.latency_ns, *line.latency_interval_ns)
         line_numbers = half_bytes, latency_shares[op, ranks, algorithm], line.relative_error
         rows.append((op, ranks, algorithm, *latencies_ns, *bandwidths, *line_numbers))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
@@ -173,7 +173,7 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
     ):
         communicator, op = calls["communicator"][0], str(calls["op"][0])
         cost_line = costs.cost_by_kind.get((op, calls["ranks"][0], calls["algorithm"][0]))
-        if cost_line is None or cost_line.latency_interval[0] <= 0 or calls["step"].min() == -1:
+        if cost_line is None or cost_line.latency_interval_ns[0] <= 0 or calls["step"].min() == -1:
             continue
         # Joined, all calls of a step but one cost less by a latency.
         if cost_line.latency_ns * (calls.height - calls["step"].n_unique()) < min_saving_ns:
@@ -186,7 +186,7 @@ def _find_small_messages(facts: Facts) -> list[Finding]:
             op,
             _adjust_to_usual_call(cost_line, calls),
             min_saving_ns=min_saving_ns,
-            steps=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
+            step_numbers=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
         )
         if joined_calls:
             findings.append(_report(facts, calls, cost_line, joined_calls))
@@ -214,12 +214,12 @@ def _measure_interval(
 
     It joins the doubt about single steps with that about the latency of the cost `line`.
     """
-    bounds = bootstrap_interval(joined.saved_ns, run_ns)
+    bounds = bootstrap_interval(joined.saved_ns_by_step, run_ns)
     lower_error, upper_error = (
         np.hypot(bound - saving, (latency_ns / line.latency_ns - 1) * saving)
-        for bound, latency_ns in zip(bounds, line.latency_interval, strict=True)
+        for bound, latency_ns in zip(bounds, line.latency_interval_ns, strict=True)
     )
-    low, high = joined.replay.identity.widen(
+    low, high = joined.replay.identity.widen_interval(
         (saving - float(lower_error), saving + float(upper_error))
     )
     return max(low, 0.0), min(high, 1.0)
@@ -227,8 +227,8 @@ def _measure_interval(
 
 def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCalls) -> Finding:
     """Report that some calls of one kind, a row each, are worth joining; `line` is what they cost."""
-    run_ns, pickled_calls = job_ns(facts.trace), find_pickled_calls(facts.calls)
-    op, saving = str(calls["op"][0]), float(joined.saved_ns.sum()) / run_ns
+    run_ns, pickled_calls = job_ns(facts.trace), find_pickled_calls(facts.call_table)
+    op, saving = str(calls["op"][0]), float(joined.saved_ns_by_step.sum()) / run_ns
     latency_share = facts.call_costs.latency_share_by_kind[
         op, calls["ranks"][0], calls["algorithm"][0]
     ]

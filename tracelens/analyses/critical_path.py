@@ -117,25 +117,30 @@ def _cut_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     clipped_columns: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
     for worker, worker_process in enumerate(pieces.processes):
         rows = slice(*np.searchsorted(process, (worker_process, worker_process + 1)).tolist())
-        if rows.start < rows.stop and len((own_pieces := pieces.unpack_worker(worker)).window):
+        if rows.start < rows.stop and len(
+            (own_pieces := pieces.unpack_worker(worker)).window_indices
+        ):
             clipped_columns.append(_clip_pieces(own_pieces, begins_ns[rows], ends_ns[rows]))
     step_row, *columns = map(np.concatenate, zip(*clipped_columns, strict=True))
     clipped = pl.DataFrame(columns, schema=("category", "name", "start_ns", "end_ns"))
-    return clipped.hstack(pieces.windows.select("process", "rank", "step")[step_row])
+    return clipped.hstack(pieces.step_windows.select("process", "rank", "step")[step_row])
 
 
 def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, ...]:
     """Return the pieces of a process within the path's intervals on it, clipped to these.
 
-    As columns: the row of the step in `Segments.windows`, codes of category and name, begin and end, ns.
+    As columns, [piece]: the row of the step in `Segments.step_windows`, codes of category and name,
+    begin and end, ns.
     """
     piece, interval = _find_overlaps(pieces.bounds_ns, begins_ns, ends_ns)
     start_ns = np.maximum(pieces.bounds_ns[piece], begins_ns[interval])
     end_ns = np.minimum(pieces.bounds_ns[piece + 1], ends_ns[interval])
     has_length = end_ns > start_ns
     piece = piece[has_length]
-    codes = (column[piece].astype(np.int64) for column in (pieces.category_code, pieces.name_code))
-    step_row = pieces.window[piece].astype(np.int64) + pieces.first_window
+    codes = (
+        column[piece].astype(np.int64) for column in (pieces.category_codes, pieces.name_codes)
+    )
+    step_row = pieces.window_indices[piece].astype(np.int64) + pieces.first_window
     return step_row, *codes, start_ns[has_length], end_ns[has_length]
 
 

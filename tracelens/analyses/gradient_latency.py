@@ -110,12 +110,12 @@ def run(facts: Facts) -> GradientLatency:
 
 def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row per rank, step and bucket or shard (`of`, `number`): `ready_at_ns` and `STAGES`."""
-    buckets = _follow_buckets(trace, phases.updates.updates, find_step_interval(trace))
+    buckets = _follow_buckets(trace, phases.weight_updates.updates, find_step_interval(trace))
     is_used = pl.col("used_ns").is_not_null()
     first_use_ns = pl.when(is_used).then(pl.max_horizontal("used_ns", "returned_ns"))
     return (
         pl.concat((buckets, _follow_pushes(trace)), how="vertical_relaxed")
-        .join(phases.updates.used.rename({"used": "used_ns"}), on=_STEP, how="left")
+        .join(phases.weight_updates.used.rename({"used": "used_ns"}), on=_STEP, how="left")
         .with_columns(until_use_ns=first_use_ns - pl.col("updated_ns"))
         .with_columns(pl.when(pl.col(name) >= 0).then(name) for name in STAGES)
         .drop("used_ns", "updated_ns", "returned_ns")

@@ -75,11 +75,11 @@ def run(facts: Facts) -> Imbalance:
     total_ns = times.total_compute_ns
     # Steps that all ranks took, with any compute time at all.
     is_compared = np.asarray(
-        times.is_settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
+        times.is_settled_row & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
     )
     total_ns = total_ns[is_compared]
     if total_ns.size == 0:
-        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
+        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), lasting=0.0, per_step=0.0, findings=())
     mean_ns = total_ns.mean(axis=0)
     slowest_share = np.bincount(total_ns.argmax(axis=1), minlength=len(mean_ns)) / len(total_ns)
     over_mean = mean_ns / mean_ns.mean() - 1
@@ -89,7 +89,7 @@ def run(facts: Facts) -> Imbalance:
     per_step = float((total_ns.max(axis=1) / total_ns.mean(axis=1) - 1).mean())
     is_varying = lasting < per_step / 2
     findings = _report_varying_work(facts, is_compared, slowest_share) if is_varying else []
-    return Imbalance(table, lasting, per_step, tuple(findings))
+    return Imbalance(ranks=table, lasting=lasting, per_step=per_step, findings=tuple(findings))
 
 
 def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> list[Finding]:
@@ -115,7 +115,9 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
         return []
     less_ns = np.zeros(times.total_compute_ns.shape)
     less_ns[rows] = total_ns - balance_work(times, rows)
-    fix = WorkFix(times.steps, ((_find_varying_phases(times), less_ns),))
+    fix = WorkFix(
+        times.step_numbers, phases_and_effects_ns=((_find_varying_phases(times), less_ns),)
+    )
     price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total_compute_ns)
     if price.saving_share < MIN_SAVING_OF_BALANCE:
         return []
@@ -133,19 +135,19 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
                 "last_rank_entropy": entropy,
                 "width": relative_width,
                 "explained_by": workload_reason.amount_name if workload_reason else None,
-                "explained": workload_reason.share if workload_reason else None,
+                "explained": workload_reason.variance_share if workload_reason else None,
             },
         )
     ]
 
 
 def _describe_reason(reason: Explanation | None) -> str:
-    if reason is not None and reason.share >= EXPLAINS_MOST:
+    if reason is not None and reason.variance_share >= EXPLAINS_MOST:
         return (
             f"the number of {reason.amount_name} per rank varies, which explains "
-            f"{fmt.percent(reason.share)} of it"
+            f"{fmt.percent(reason.variance_share)} of it"
         )
-    if reason is not None and reason.share <= EXPLAINS_HARDLY:
+    if reason is not None and reason.variance_share <= EXPLAINS_HARDLY:
         return (
             f"the work per rank varies, though not with its {reason.amount_name} (a noisy machine?)"
         )
@@ -154,7 +156,7 @@ def _describe_reason(reason: Explanation | None) -> str:
 
 def _find_varying_phases(times: ComputeTime) -> tuple[str, ...]:
     """Return the phases whose work is balanced: forward and backprop, or all where one is missing."""
-    return _WORK if {*_WORK} <= {*times.phases} else times.phases
+    return _WORK if {*_WORK} <= {*times.phase_names} else times.phase_names
 
 
 def balance_work(times: ComputeTime, rows: Flags) -> Floats:
@@ -166,8 +168,10 @@ def balance_work(times: ComputeTime, rows: Flags) -> Floats:
     """
     total_ns = times.total_compute_ns[rows]
     even_ns = np.broadcast_to(np.median(total_ns, axis=1, keepdims=True), total_ns.shape)
-    phases_ns = {phase: ns[rows] for phase, ns in zip(times.phases, times.compute_ns, strict=True)}
-    if _find_varying_phases(times) == times.phases:
+    phases_ns = {
+        phase: ns[rows] for phase, ns in zip(times.phase_names, times.compute_ns, strict=True)
+    }
+    if _find_varying_phases(times) == times.phase_names:
         return even_ns
     forward_deviation, backprop_deviation = (_clip_deviation(phases_ns[name]) for name in _WORK)
     covariance = float(np.mean(forward_deviation * backprop_deviation))

@@ -85,13 +85,13 @@ class Interleaving(DisplayMixin):
     @property
     def gaps(self) -> pl.DataFrame:
         """What lies between updates, a row a gap, built at each access."""
-        return self.updates.gaps
+        return self.updates.gap_table
 
 
 def run(facts: Facts) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
     trace, phases = facts.trace, facts.phases
-    overlap, updates = _measure_overlap(phases), phases.updates
+    overlap, updates = _measure_overlap(phases), phases.weight_updates
     gap_kind = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
     gaps = (table.with_columns(of=gap_kind) for table in updates.build_gap_tables())
     result = Interleaving(
@@ -120,17 +120,19 @@ def _communication_ns(phases: Phases) -> dict[str, Ints]:
 
 def _average_by_step(phases: Phases) -> pl.DataFrame:
     """Return a row per step, with the mean rank's communication, ns."""
-    has_time = (phases.steps >= 0) & (phases.sum_by_step(phases.window_has_time) > 0)  # [step]
+    has_time = (phases.step_numbers >= 0) & (
+        phases.sum_by_step(phases.window_has_time) > 0
+    )  # [step]
     rank_counts = phases.sum_by_step(np.ones(len(phases.window_has_time)))[has_time]
     sums_ns = _communication_ns(phases)
     means_ns = {key: phases.sum_by_step(ns)[has_time] / rank_counts for key, ns in sums_ns.items()}
-    steps = pl.Series(phases.steps[has_time], dtype=pl.Int32)
+    steps = pl.Series(phases.step_numbers[has_time], dtype=pl.Int32)
     return pl.DataFrame({"step": steps, **means_ns})
 
 
 def _measure_overlap(phases: Phases) -> pl.DataFrame:
     """Return the communication and overlap of each rank, in `OVERLAP_COLUMNS`."""
-    ranks, row = np.unique(phases.pieces.windows["rank"].to_numpy(), return_inverse=True)
+    ranks, row = np.unique(phases.pieces.step_windows["rank"].to_numpy(), return_inverse=True)
     has_time = np.bincount(row, phases.window_has_time, minlength=len(ranks)) > 0  # [rank]
     step_ns = _communication_ns(phases) | {"backprop_ns": phases.sum_ns_by_window("backprop")}
     sums_ns = {
@@ -151,7 +153,7 @@ def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -
     price = price_edits(facts.replay, "overlap=on")
     if price.saving_share is None or price.saving_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return _report_too_slow(facts, exposed_share, run_ns)
-    pickled_calls = find_pickled_calls(facts.calls)
+    pickled_calls = find_pickled_calls(facts.call_table)
     mean_overlap = overlap_of_ranks["overlap"].mean()
     hidden_share = mean_overlap if isinstance(mean_overlap, float) else 0.0
     return [
@@ -184,7 +186,10 @@ def _report_too_slow(facts: Facts, exposed_share: float, run_ns: int) -> list[Fi
     unknown_link = (
         " If one link is slow, collectives alone do not tell which; messages between ranks would."
     )
-    latency_share, pickled_calls = facts.call_costs.latency_share, find_pickled_calls(facts.calls)
+    latency_share, pickled_calls = (
+        facts.call_costs.latency_share,
+        find_pickled_calls(facts.call_table),
+    )
     server_remedy = "fewer and larger messages, fewer bytes or faster links"
     return [
         Finding.of(
@@ -226,14 +231,16 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     Waits and transfers between updates are reported as exposed communication.
     """
     phases = facts.phases
-    steps = phases.steps[phases.steps >= 0]
-    if len(steps) < 2:
+    step_numbers = phases.step_numbers[phases.step_numbers >= 0]
+    if len(step_numbers) < 2:
         return []
-    gaps = pl.concat(table.filter("within") for table in phases.updates.build_gap_tables())
-    host_ns = _measure_host_time(facts.trace, phases, gaps, steps)
+    gaps = pl.concat(table.filter("within") for table in phases.weight_updates.build_gap_tables())
+    host_ns = _measure_host_time(facts.trace, phases, gaps, step_numbers)
     if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * run_ns:
         return []
-    fix = WorkFix(steps, ((("uninstrumented",), host_ns),))
+    fix = WorkFix(
+        step_numbers=step_numbers, phases_and_effects_ns=((("uninstrumented",), host_ns),)
+    )
     price = price_less_work(facts.replay, fix, run_ns)
     median_gap_ns = gaps["gap_ns"].median()
     long_gap_ns = gaps["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
@@ -257,17 +264,19 @@ def _report_gaps(facts: Facts, run_ns: int) -> list[Finding]:
     ]
 
 
-def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
-    """Measure unrecorded code in gaps (rows) between updates, ns, [step, worker], for `steps`."""
+def _measure_host_time(
+    trace: Trace, phases: Phases, gaps: pl.DataFrame, step_numbers: Ints
+) -> Floats:
+    """Measure unrecorded code in gaps (rows) between updates, ns, [step, worker]."""
     ranks = trace.workers["rank"].to_numpy()
     step, rank, gap_ns = (gaps[name].to_numpy() for name in ("step", "rank", "gap_ns"))
-    step_row = np.searchsorted(steps, step)
+    step_row = np.searchsorted(step_numbers, step)
     by_rank = np.argsort(ranks)
     worker = by_rank[np.searchsorted(ranks[by_rank], rank)]  # of each gap
-    gaps_ns = np.zeros((len(steps), len(ranks)))
-    is_known = np.append(steps, -1)[step_row] == step
+    gaps_ns = np.zeros((len(step_numbers), len(ranks)))
+    is_known = np.append(step_numbers, -1)[step_row] == step
     np.add.at(gaps_ns, (step_row[is_known], worker[is_known]), gap_ns[is_known])
-    window = phases.find_windows(trace.workers["process"].to_numpy(), steps[:, None])
+    window = phases.find_windows(trace.workers["process"].to_numpy(), step_numbers[:, None])
     host_ns = np.where(window >= 0, phases.sum_ns_by_window("uninstrumented")[window], 0)
     return np.minimum(gaps_ns, host_ns)
 

@@ -59,12 +59,12 @@ def sum_shares(life: LifeLedger) -> LifeShares:
     )
     return LifeShares(
         life.wall_ns,
-        life.attempts.height,
-        life.goodput,
-        dict(sums.iter_rows()),
-        life.is_kept_known,
-        next(reversed(life.attempts["failure"].drop_nulls().to_list()), None),
-        tuple(life.attempts["world"]),
+        attempts=life.attempts.height,
+        goodput=life.goodput,
+        uses=dict(sums.iter_rows()),
+        is_kept_known=life.is_kept_known,
+        failure=next(reversed(life.attempts["failure"].drop_nulls().to_list()), None),
+        worlds=tuple(life.attempts["world"]),
     )
 
 

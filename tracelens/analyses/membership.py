@@ -64,11 +64,15 @@ def run(facts: Facts) -> Membership:
     if has_change and not presence.is_empty():
         return Membership(epochs, (_report_change(presence, epochs, worlds),))
     early_end = facts.early_end
-    if early_end and early_end.gap_ns > 0 and early_end.missing_steps >= MIN_FEWER_STEPS_IF_UNEVEN:
+    if (
+        early_end
+        and early_end.gap_ns > 0
+        and early_end.missing_step_count >= MIN_FEWER_STEPS_IF_UNEVEN
+    ):
         return Membership(epochs, (_report_uneven(early_end),))
     if epochs.height > 1:
         return Membership(epochs, (_report_change(presence, epochs, worlds),))
-    return Membership(epochs, ())
+    return Membership(epochs, findings=())
 
 
 def _has_regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
@@ -163,13 +167,13 @@ def _report_uneven(early: EarlyEnd) -> Finding:
             "join": (
                 f" {'It' if len(early.ranks) == 1 else 'They'} took part in the others' collectives "
                 "until then (Join)."
-                if early.joins_on
+                if early.has_joined_later_calls
                 else ""
             ),
         },
         ranks=early.ranks,
         steps=(early.last_step + 1, early.others_last_step),
-        evidence={"ended_early": list(early.ranks), "joins_on": early.joins_on},
+        evidence={"ended_early": list(early.ranks), "joins_on": early.has_joined_later_calls},
     )
 
 

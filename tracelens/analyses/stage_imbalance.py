@@ -66,7 +66,7 @@ def run(facts: Facts) -> StageImbalance:
     """Compare the stages."""
     trace, times = facts.trace, facts.compute_time
     stages = times.stages
-    if stages is None or not times.is_settled.any():
+    if stages is None or not times.is_settled_row.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
     replay = facts.replay.build_whole() if trace.matched_messages.height else None
     if replay is not None:
@@ -87,19 +87,22 @@ def run(facts: Facts) -> StageImbalance:
         return StageImbalance(table)
     finding = _report(facts, replay, times, stages, stage_total_ns)
     uniform_variant = apply_fix(
-        replay, WorkFix(times.steps, _even_out(times, stages, uniform=True))
+        replay,
+        WorkFix(times.step_numbers, phases_and_effects_ns=_even_out(times, stages, uniform=True)),
     )
     bubble_ns = replay.measure_waits_ns(uniform_variant.lag_ns)
-    return StageImbalance(table, bubble_ns, () if finding is None else (finding,))
+    return StageImbalance(
+        stages=table, bubble_ns=bubble_ns, findings=() if finding is None else (finding,)
+    )
 
 
 def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTime:
     """Return compute times without the waits in collectives that no span shows."""
-    rows = np.searchsorted(replay.steps, times.steps)
+    rows = np.searchsorted(replay.step_numbers, times.step_numbers)
     worked = np.stack(
         [
             replay.sum_by_step_and_worker(replay.measure_work_ns((name,)))[rows]
-            for name in times.phases
+            for name in times.phase_names
         ]
     )
     return replace(times, compute_ns=np.where(np.isnan(times.compute_ns), np.nan, worked))
@@ -124,9 +127,11 @@ def _report(
     is_short = len(residual) < MIN_STEPS_FOR_STAGE_TEST
     if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
-    fix = WorkFix(times.steps, _even_out(times, stages, uniform=False))
+    fix = WorkFix(times.step_numbers, phases_and_effects_ns=_even_out(times, stages, uniform=False))
     variant_replay = facts.replay.replay(apply_fix(replay, fix))
-    lost_ns = np.maximum(variant_replay.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
+    lost_ns = np.maximum(
+        variant_replay.saved_ns_by_step[np.searchsorted(replay.step_numbers, fix.step_numbers)], 0.0
+    )
     run_ns = max(job_ns(facts.trace), 1)
     saving = float(lost_ns.sum()) / run_ns
     if saving < MIN_SAVING_OF_EVEN_STAGES or not variant_replay.identity.is_reliable:
@@ -147,7 +152,7 @@ def _report(
         pattern="persistent",
         slowdown=float(stage_ns[slowest] / max(mean_ns, 1.0)),
         saving=saving,
-        interval=variant_replay.identity.widen(bootstrap_interval(lost_ns, run_ns)),
+        interval=variant_replay.identity.widen_interval(bootstrap_interval(lost_ns, run_ns)),
         fix=fix,
         evidence={"stage": slowest, "stage_ns": [round(ns) for ns in stage_ns.tolist()]},
     )
@@ -161,7 +166,7 @@ def _even_out(
     If `uniform`, each rank and step of all stages takes the same.
     """
     changes = []
-    for phase, phase_ns in zip(times.phases, times.compute_ns, strict=True):
+    for phase, phase_ns in zip(times.phase_names, times.compute_ns, strict=True):
         stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)  # [stage]
         # What one stage alone does (data loading, say) is nothing that could be spread.
         is_in_all_stages = stage_ns.all()
@@ -180,4 +185,4 @@ def _even_out(
 def _find_longest_phase(times: ComputeTime, stages: Stages, stage: int) -> str:
     """Return the phase in which a stage takes most beyond the mean of all."""
     by_phase = [np.median(_condense_stages(times, stages, ns), axis=0) for ns in times.compute_ns]
-    return times.phases[int(np.argmax([ns[stage] - ns.mean() for ns in by_phase]))]
+    return times.phase_names[int(np.argmax([ns[stage] - ns.mean() for ns in by_phase]))]

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     sources, memory = runs.match_paths(arguments.trace), runs.parse_memory(arguments)
     report = _find_report(arguments, sources) if arguments.keep else None
     # What findings name is that of the whole run.
-    read_choice = Choice() if arguments.keep else Choice(ranks=choice.ranks)
+    read_choice = Choice() if arguments.keep else Choice(rank_ranges=choice.rank_ranges)
     # Each process is read once more to be written, which what is kept between passes does not help.
     is_explaining = arguments.keep and report is None
     trace = runs.open_joined(

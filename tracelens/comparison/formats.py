@@ -151,14 +151,18 @@ def _run_object(run: RunMetrics) -> dict[str, Any]:
 def _metric_object(metric: Metric) -> dict[str, Any]:
     """Return a metric as JSON; changes are shares of the baselines' mean, null where that is 0."""
     change = metric.change
-    interval = [change.as_share(bound) for bound in (change.low, change.high) if bound is not None]
+    interval = [
+        change.to_share(bound)
+        for bound in (change.low_difference, change.high_difference)
+        if bound is not None
+    ]
     return {
         "name": metric.name,
         "statistic": metric.statistic,
         "unit": "share" if metric.name == EFFICIENCY else "ns",
-        "baseline": change.before,
-        "new": change.after,
-        "change": change.as_share(change.difference),
+        "baseline": change.value_before,
+        "new": change.value_after,
+        "change": change.to_share(change.difference),
         "interval": interval or None,
         "between_baselines": change.deviation_of_baselines,
         "probability": metric.probability,

@@ -158,7 +158,7 @@ def _judge_metric(gate: Gate, change: Change | None, probability: float | None) 
     if change is None:
         return Outcome(gate, "passed", "in no run for a thousandth of a step")
     limit = gate.limit or 0.0
-    difference = change.as_share(change.difference) if gate.is_relative else change.difference
+    difference = change.to_share(change.difference) if gate.is_relative else change.difference
     if difference is None:  # nothing before: any share is exceeded
         difference = float("inf") if change.difference > 0 else 0.0
     is_exceeded = difference < limit if gate.is_decrease else difference > limit
@@ -191,7 +191,7 @@ def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
 
 def write_signed_change(change: Change, *, relative: bool = True) -> str:
     """Write a change with its sign: `+4.6 %`, or `+2.30 ms`."""
-    share = change.as_share(change.difference)
+    share = change.to_share(change.difference)
     if relative and share is not None:
         return f"{'+' if share >= 0 else '-'}{fmt.percent(abs(share), digits=1)}"
     return f"{'+' if change.difference >= 0 else '-'}{fmt.duration(abs(change.difference))}"

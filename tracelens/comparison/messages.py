@@ -74,7 +74,10 @@ def _describe_step(comparison: Comparison) -> str:
             run.name for run in (*comparison.baselines, comparison.new) if not run.step_count
         )
         return f"{clean(name)} has no steps, so only findings are compared."
-    baseline_time, new_time = fmt.duration(step.change.before), fmt.duration(step.change.after)
+    baseline_time, new_time = (
+        fmt.duration(step.change.value_before),
+        fmt.duration(step.change.value_after),
+    )
     interval = _write_interval(step)
     ci = f" (95 % CI {interval})" if interval else ""
     change_text = f"{write_signed_change(step.change)}{ci}"
@@ -94,7 +97,7 @@ def list_cautions(comparison: Comparison) -> list[str]:
     if len(comparison.baselines) == 1:
         sentences.append(ONE_BASELINE)
     step = comparison.metric(STEP_TIME)
-    if step and step.change.low is None:
+    if step and step.change.low_difference is None:
         sentences.append("Too few steps to judge with one baseline: 30 are needed in each run.")
     return sentences
 
@@ -104,9 +107,9 @@ def describe_runs(comparison: Comparison) -> tuple[str, str]:
     # The standard deviation of several baselines is written as a share of their mean.
     baseline_text = fmt.join_words([clean(run.name) for run in comparison.baselines])
     step = comparison.metric(STEP_TIME)
-    if step and step.change.deviation_of_baselines is not None and step.change.before:
+    if step and step.change.deviation_of_baselines is not None and step.change.value_before:
         deviation_text = fmt.percent(
-            step.change.deviation_of_baselines / step.change.before, digits=1
+            step.change.deviation_of_baselines / step.change.value_before, digits=1
         )
         baseline_text = (
             f"{len(comparison.baselines)} runs whose steps differ by {deviation_text} (standard "
@@ -128,8 +131,8 @@ def write_row(metric: Metric) -> MetricRow:
         name += ", mean"
     return MetricRow(
         name,
-        write_value(change.before),
-        write_value(change.after),
+        write_value(change.value_before),
+        write_value(change.value_after),
         write_signed_change(change),
         _write_interval(metric),
         write_probability(metric.probability),
@@ -166,12 +169,12 @@ def describe_finding(change: FindingChange, baseline_count: int) -> str:
 def _write_interval(metric: Metric) -> str:
     """Write the interval of a change, in percent, or as times if nothing was there before."""
     # The ends of the interval are differences in the metric's unit; empty without an interval.
-    change = metric.change
-    if change.low is None or change.high is None:
+    low, high = metric.change.low_difference, metric.change.high_difference
+    if low is None or high is None:
         return ""
-    low_share, high_share = change.as_share(change.low), change.as_share(change.high)
+    low_share, high_share = metric.change.to_share(low), metric.change.to_share(high)
     if low_share is None or high_share is None:
-        return f"{_write_signed_duration(change.low)} to {_write_signed_duration(change.high)}"
+        return f"{_write_signed_duration(low)} to {_write_signed_duration(high)}"
     digits = 0 if max(abs(low_share), abs(high_share)) >= 0.995 else 1
     return f"{100 * low_share:+.{digits}f} to {100 * high_share:+.{digits}f} %"
 

@@ -79,7 +79,7 @@ def make_outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache
         last_ns = np.maximum(start_ns, np.where(end_ns == FOREVER, start_ns, end_ns))
     call_begins_ns, call_ends_ns = find_work_times_ns(columns, timeless.calls)
     return Outline(
-        event_count=columns.height,
+        event_count=columns.row_count,
         first_ns=int(start_ns[0]) if len(start_ns) else None,
         last_ns=int(last_ns.max()) if len(start_ns) else None,
         training_last_ns=int(last_ns.take(timeless.on_training).max(initial=NULL)),
@@ -122,7 +122,7 @@ def _find_timeless(
         "outline",
         tuple(arrays.values()),
         lambda: _outline_without_times(columns, in_flight),
-        *(columns.height, in_flight, columns.communicator_uids, texts, tuple(arrays)),
+        *(columns.row_count, in_flight, columns.communicator_uids, texts, tuple(arrays)),
     )
 
 
@@ -287,6 +287,6 @@ def _read_counters(columns: Columns, rows: Indices) -> Counters:
         name_codes=names.codes[rows],
         step=columns.number_column("step")[rows].astype(np.int32),
         thread=columns.number_column("thread")[rows].astype(np.int32),
-        at_ns=columns.number_column("start_ns")[rows],
-        value=values[rows],
+        times_ns=columns.number_column("start_ns")[rows],
+        values=values[rows],
     )

@@ -196,7 +196,7 @@ def _find_readings(content: Content, owner: Mapping[str, Any]) -> tuple[ClockRea
 def _to_common_ns(content: Content, process: int, at_ns: int) -> int:
     """Return a time of a process on the common clock."""
     clock_map = content.trace.clock_maps.get(process)
-    return int(clock_map.to_common(np.array([at_ns]))[0]) if clock_map else at_ns
+    return int(clock_map.to_common_ns(np.array([at_ns]))[0]) if clock_map else at_ns
 
 
 def _save_samples(

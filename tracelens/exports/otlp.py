@@ -81,7 +81,7 @@ def unix_offset_ns(trace: Trace) -> int | None:
     ).rows():
         clock_map = trace.clock_maps.get(process)
         common_ns = (
-            int(clock_map.to_common(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
+            int(clock_map.to_common_ns(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
         )
         offsets_ns.append(wall_ns - common_ns)
     return sorted(offsets_ns)[len(offsets_ns) // 2] if offsets_ns else None

@@ -161,7 +161,7 @@ def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
     common_ns = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)
     recorded_ns = common_ns
     for _ in range(_ROUNDS):
-        recorded_ns = common_ns - (clock_map.to_common(recorded_ns) - recorded_ns)
+        recorded_ns = common_ns - (clock_map.to_common_ns(recorded_ns) - recorded_ns)
     begin_shift_ns, end_shift_ns = (int(shift) for shift in common_ns - recorded_ns)
     return (begin_shift_ns + end_shift_ns) // 2, abs(end_shift_ns - begin_shift_ns) // 2
 

@@ -123,7 +123,7 @@ def make_worker_lanes(
     lane, so that its absence is seen. `ends_ns`, [step window], ns, are given where some steps were
     selected: time after the end of its window belongs to no step.
     """
-    step_of_window = segments.windows["step"].to_numpy()
+    step_of_window = segments.step_windows["step"].to_numpy()
     index_by_process = {process: index for index, process in enumerate(segments.processes)}
     all_words = ("", *segments.span_names)
     for process, rank in workers:
@@ -132,18 +132,18 @@ def make_worker_lanes(
             yield empty_lanes(owner, all_words)
             continue
         pieces = segments.unpack_worker(index_by_process[process])
-        windows = pieces.window + pieces.first_window
-        codes = pieces.category_code.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
+        windows = pieces.window_indices + pieces.first_window
+        codes = pieces.category_codes.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
         if ends_ns is not None:
             codes[pieces.bounds_ns[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
         yield Lanes(
             lanes=owner,
-            item_offsets=np.array([0, len(pieces.category_code)]),
+            item_offsets=np.array([0, len(pieces.category_codes)]),
             starts_ns=pieces.bounds_ns[:-1],
             ends_ns=pieces.bounds_ns[1:],
             codes=codes,
             steps=step_of_window[windows],
-            word_indices=(pieces.name_code + 1).astype(np.int32),
+            word_indices=(pieces.name_codes + 1).astype(np.int32),
             words=all_words,
         )
 

@@ -39,7 +39,7 @@ def select_steps(trace: Trace, choice: Choice) -> Trace:
     Raises:
         InvalidArgument: the run has none of them.
     """
-    return selection.select_steps(trace.with_(choice=replace(choice, ranks=None)))
+    return selection.select_steps(trace.with_(choice=replace(choice, rank_ranges=None)))
 
 
 def select_ranks(run: Run, choice: Choice) -> Run:

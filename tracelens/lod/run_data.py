@@ -132,7 +132,7 @@ def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lane
     """Make a run whose lanes have no items yet, and an iterator over these lanes, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
     times = Times.from_partition(
-        phases.spent_ns, phases.pieces.windows, trace.workers["rank"].to_list()
+        phases.spent_ns, phases.pieces.step_windows, trace.workers["rank"].to_list()
     )
     stages = find_stages(trace)
     stage = stages.stage_of_column if stages else np.zeros(trace.workers.height, np.int64)
@@ -171,7 +171,7 @@ def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lane
 def make_worker_lanes(trace: Trace, phases: Phases) -> Iterator[Lanes]:
     """Make the lane of each worker when it is asked for; what no chosen step holds is not selected."""
     workers = trace.workers.select("process", "rank").rows()
-    has_all_steps = trace.choice.steps is None and trace.choice.time_ns is None
+    has_all_steps = trace.choice.step_ranges is None and trace.choice.time_range_ns is None
     ends_ns = (
         None if has_all_steps else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
     )

@@ -98,7 +98,7 @@ def list_calls(trace: Trace) -> pl.LazyFrame:
 
     They are made when they are asked for, some at a time: as rows they take much more memory.
     """
-    grids = sorted(trace.calls, key=lambda grid: grid.uid)
+    grids = sorted(trace.calls, key=lambda grid: grid.communicator_uid)
     return make_lazy_frame(
         lambda: (block.to_time_table() for grid in grids for _, block in grid.split_into_blocks()),
         TIME_COLUMNS,

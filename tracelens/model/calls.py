@@ -53,7 +53,7 @@ TIME_COLUMNS: Final = {
     for name in ("communicator", "seq", "rank", "op", "start_ns", "end_ns")
 }
 _CELL_FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
-_CALL_FACTS: Final = ("last_arrival_ns", "last_rank", "expected_count")
+_CALL_FACTS: Final = ("last_arrival_ns", "last_rank_of_call", "expected_rank_count")
 # cells of calls and processes: no more are in memory at once [policy]
 MAX_CELLS_AT_ONCE: Final = 1 << 18
 
@@ -84,20 +84,20 @@ class CallGrid(CallFacts):
     `FOREVER` where it was still open), and the facts of a cell, most of them broadcast: `op` (place in
     `COLLECTIVES`), `step`, `bucket`, `nbytes`, `thread`, `peer` (negative = none), `status` (place in
     `STATUSES`).
-    [call], once matched: `last_arrival_ns` (`NEVER` where it is not known), `last_rank` (that arrived
-    last, or never arrived; `NULL` where not known), `expected_count` (ranks of the communicator).
+    [call], once matched: `last_arrival_ns` (`NEVER` where it is not known), `last_rank_of_call` (the one
+    that arrived last, or never; `NULL` where not known), `expected_rank_count` (of the communicator).
     """
 
-    uid: str
+    communicator_uid: str
     processes: Ints
     ranks: Ints
     is_whole: bool  # every process made every call
     last_arrival_ns: Ints
-    last_rank: Int32s
-    expected_count: Int32s
+    last_rank_of_call: Int32s
+    expected_rank_count: Int32s
 
     @property
-    def height(self) -> int:
+    def call_count(self) -> int:
         """How many calls there are."""
         return len(self.seq)
 
@@ -108,7 +108,7 @@ class CallGrid(CallFacts):
         """
         cells: Array = getattr(self, name)
         if repeats_one_column(cells):
-            return np.zeros(self.height, np.bool_)
+            return np.zeros(self.call_count, np.bool_)
         is_given = self.is_made & (cells != missing)
         high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
         highest = np.where(is_given, cells, low).max(axis=1)
@@ -137,14 +137,14 @@ class CallGrid(CallFacts):
         return np.asarray(self.is_made & (self.end_ns != FOREVER) & is_over)
 
     @cached_property
-    def arrival_count(self) -> Int32s:
+    def arrival_counts(self) -> Int32s:
         """Return the number of ranks that made each call, [call]."""
         return np.asarray(self.is_made.sum(axis=1, dtype=np.int32))
 
     @cached_property
     def last_gap_ns(self) -> Ints:
         """Return the time between the last two arrivals, ns, [call]; 0 for a single rank."""
-        gaps_ns = np.zeros(self.height, np.int64)
+        gaps_ns = np.zeros(self.call_count, np.int64)
         for rows, some_calls in self.split_into_blocks():
             gaps_ns[rows] = measure_last_gap_ns(some_calls.start_ns)
         return gaps_ns
@@ -152,22 +152,22 @@ class CallGrid(CallFacts):
     @cached_property
     def is_closed(self) -> bool:
         """Whether no call of any process was still open when its recording ended."""
-        return not self.height or int(self.end_ns.max()) < FOREVER
+        return not self.call_count or int(self.end_ns.max()) < FOREVER
 
     @cached_property
-    def is_full(self) -> Flags:
+    def is_synchronised(self) -> Flags:
         """Return True for each call that no rank leaves before the last arrival, [call]."""
-        return np.asarray(np.isin(self.first_values("op"), FULL))
+        return np.asarray(np.isin(self.first_value_of_calls("op"), FULL))
 
-    def first_values(self, name: str) -> Array:
+    def first_value_of_calls(self, name: str) -> Array:
         """Return a fact of each call as the first process that made it tells it, [call]."""
         cells: Array = getattr(self, name)
         if self.is_whole or repeats_one_column(cells):
             return np.asarray(cells[:, 0])
-        return np.asarray(cells[np.arange(self.height), self.is_made.argmax(axis=1)])
+        return np.asarray(cells[np.arange(self.call_count), self.is_made.argmax(axis=1)])
 
     def take_calls(self, call_indices: Indices | slice) -> CallGrid:
-        """Return some calls, by their indices; no copy of those that follow each other."""
+        """Return some calls, by their rows in the grid; no copy of those that follow each other."""
         rows = call_indices if isinstance(call_indices, slice) else to_slice(call_indices)
         shape = (len(self.seq[rows]), len(self.processes))
         call_facts: dict[str, Any] = {
@@ -185,16 +185,16 @@ class CallGrid(CallFacts):
     def split_into_blocks(self) -> Iterator[tuple[slice, CallGrid]]:
         """Yield all calls, some at a time, each with their range: what is made of them stays small."""
         size = max(MAX_CELLS_AT_ONCE // max(len(self.processes), 1), 1)
-        for first_row in range(0, self.height, size):
+        for first_row in range(0, self.call_count, size):
             yield (rows := slice(first_row, first_row + size)), self.take_calls(rows)
 
-    def by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
+    def times_by_process(self) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield each process, its begins and its ends."""
         yield from zip(self.processes.tolist(), self.start_ns.T, self.end_ns.T, strict=True)
 
     def select_same_members(self) -> CallGrid:
         """Return the calls that the same processes made as the first one, and only their columns."""
-        if self.is_whole or not self.height:
+        if self.is_whole or not self.call_count:
             return self
         columns = np.flatnonzero(self.is_made[0])
         call_rows = np.flatnonzero((self.is_made == self.is_made[0]).all(axis=1))
@@ -299,7 +299,7 @@ class CallGrid(CallFacts):
         is_closed = flatten(self.end_ns != FOREVER)
         wait_ns = flatten(self.wait_ns())
         start_ns, end_ns = flatten(self.start_ns), flatten(self.end_ns)
-        last_rank = flatten_calls(self.last_rank)
+        last_rank = flatten_calls(self.last_rank_of_call)
         bucket = flatten(self.bucket)
         nbytes = flatten(self.nbytes)
         columns = {
@@ -316,8 +316,8 @@ class CallGrid(CallFacts):
             "end_ns": _null_unless(is_closed, end_ns),
             "last_arrival_ns": _null_unless(is_matched, flatten_calls(self.last_arrival_ns)),
             "last_rank": _null_unless(last_rank != NULL, last_rank),
-            "arrived": flatten_calls(self.arrival_count),
-            "expected": flatten_calls(self.expected_count),
+            "arrived": flatten_calls(self.arrival_counts),
+            "expected": flatten_calls(self.expected_rank_count),
             "wait_ns": _null_unless(is_matched, wait_ns),
             "transfer_ns": _null_unless(is_matched & is_closed, end_ns - start_ns - wait_ns),
         }
@@ -335,7 +335,7 @@ class CallGrid(CallFacts):
         return lambda values: np.broadcast_to(values, shape)[:, order].reshape(-1)[made]
 
     def _make_uid_column(self, height: int) -> pl.Series:
-        return pl.Series([self.uid], dtype=pl.Categorical).new_from_index(0, height)
+        return pl.Series([self.communicator_uid], dtype=pl.Categorical).new_from_index(0, height)
 
 
 def _table(columns: dict[str, Any], schema: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -432,7 +432,7 @@ def _make_grid(arrivals: pl.DataFrame) -> CallGrid:
     op_codes[call, process] = ops.to_numpy()
     first_arrivals = arrivals.unique("seq", keep="first", maintain_order=True).sort("seq")
     return CallGrid(
-        uid=str(arrivals["communicator"][0]),
+        communicator_uid=str(arrivals["communicator"][0]),
         processes=members["process"].to_numpy().astype(np.int64),
         ranks=members["rank"].to_numpy().astype(np.int64),
         seq=numbers.to_numpy().astype(np.int64),
@@ -447,8 +447,8 @@ def _make_grid(arrivals: pl.DataFrame) -> CallGrid:
         status=np.broadcast_to(np.int8(STATUSES.index("closed")), shape),
         is_whole=arrivals.height == shape[0] * shape[1],
         last_arrival_ns=first_arrivals["last_arrival_ns"].fill_null(NEVER).to_numpy(),
-        last_rank=first_arrivals["last_rank"].fill_null(NULL).to_numpy(),
-        expected_count=first_arrivals["expected"].to_numpy(),
+        last_rank_of_call=first_arrivals["last_rank"].fill_null(NULL).to_numpy(),
+        expected_rank_count=first_arrivals["expected"].to_numpy(),
     )
 
 

@@ -33,9 +33,9 @@ _TIME: Final = re.compile(rf"{LENGTH_OF_TIME} ?- ?(?:{LENGTH_OF_TIME})?")
 class Choice:
     """Ranks of workers, steps, and a time in ns from the run's begin; null for all of them."""
 
-    ranks: Ranges | None = None
-    steps: Ranges | None = None
-    time_ns: tuple[int, int] | None = None
+    rank_ranges: Ranges | None = None
+    step_ranges: Ranges | None = None
+    time_range_ns: tuple[int, int] | None = None
 
     @classmethod
     def parse(
@@ -47,9 +47,9 @@ class Choice:
             InvalidArgument: it is not written like this, or goes backwards.
         """
         return cls(
-            ranks=None if ranks is None else _parse_ranges(ranks, "--ranks", MOST_RANKS),
-            steps=None if steps is None else _parse_ranges(steps, "--steps", _OPEN),
-            time_ns=None if time is None else _parse_time(time),
+            rank_ranges=None if ranks is None else _parse_ranges(ranks, "--ranks", MOST_RANKS),
+            step_ranges=None if steps is None else _parse_ranges(steps, "--steps", _OPEN),
+            time_range_ns=None if time is None else _parse_time(time),
         )
 
     @property
@@ -61,9 +61,9 @@ class Choice:
     def text_by_option(self) -> dict[str, str | None]:
         """What is chosen, as `parse` reads it; null for all."""
         return {
-            "ranks": None if self.ranks is None else format_ranges(self.ranks),
-            "steps": None if self.steps is None else format_ranges(self.steps),
-            "time": None if self.time_ns is None else _format_seconds(*self.time_ns),
+            "ranks": None if self.rank_ranges is None else format_ranges(self.rank_ranges),
+            "steps": None if self.step_ranges is None else format_ranges(self.step_ranges),
+            "time": None if self.time_range_ns is None else _format_seconds(*self.time_range_ns),
         }
 
     @property
@@ -73,15 +73,17 @@ class Choice:
 
     def has_rank(self, rank: int) -> bool:
         """Return True if a worker's rank is chosen."""
-        return self.ranks is None or any(first <= rank <= last for first, last in self.ranks)
+        return self.rank_ranges is None or any(
+            first <= rank <= last for first, last in self.rank_ranges
+        )
 
-    def flag_chosen_steps(self, steps: Array) -> Flags:
-        """Return True for each chosen step."""
-        if self.steps is None:
-            return np.asarray(steps >= 0)
-        is_chosen = np.zeros(steps.shape, np.bool_)
-        for first, last in self.steps:
-            is_chosen |= (steps >= first) & (steps <= last)
+    def flag_chosen_steps(self, step_numbers: Array) -> Flags:
+        """Return True for each chosen step, [step]."""
+        if self.step_ranges is None:
+            return np.asarray(step_numbers >= 0)
+        is_chosen = np.zeros(step_numbers.shape, np.bool_)
+        for first, last in self.step_ranges:
+            is_chosen |= (step_numbers >= first) & (step_numbers <= last)
         return is_chosen
 
 

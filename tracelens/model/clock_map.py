@@ -28,7 +28,7 @@ class ClockMap:
     correction: Correction | None = None
     uncertainty_ns: int = 0
 
-    def to_common(self, times_ns: Ints) -> Ints:
+    def to_common_ns(self, times_ns: Ints) -> Ints:
         """Return common times, in the shape of `times_ns`."""
         if self.correction is None:
             return np.asarray(times_ns - self.base_ns + self.target_ns)
@@ -36,7 +36,7 @@ class ClockMap:
         row_count = max(_TIMES_AT_ONCE // max(times_ns[:1].size, 1), 1)
         for first_row in range(0, len(times_ns), row_count):
             chunk_ns = times_ns[first_row : first_row + row_count] - self.base_ns
-            correction_ns = self.correction.evaluate(chunk_ns.astype(np.float64))
+            correction_ns = self.correction.evaluate_ns(chunk_ns.astype(np.float64))
             chunk_ns += self.target_ns
             chunk_ns -= np.rint(correction_ns, out=correction_ns).astype(np.int64)
             common_ns[first_row : first_row + row_count] = chunk_ns
@@ -44,7 +44,7 @@ class ClockMap:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What `to_common` needs, in plain values: two times in ns, and the knots of the correction."""
+        """What `to_common_ns` needs, as plain values: two times, ns, and the knots of the correction."""
         knots = None
         if self.correction:
             times_ns, values_ns = self.correction.knot_times_ns, self.correction.knot_values_ns
@@ -55,20 +55,24 @@ class ClockMap:
     def from_row(cls, row: dict[str, Any]) -> Self:
         """Rebuild a map from its `row`, without its uncertainty."""
         knots = row["knots"]
-        correction = Correction(np.array(knots[0]), np.array(knots[1])) if knots else None
-        return cls(row["base"], row["target"], correction)
+        correction = (
+            Correction(knot_times_ns=np.array(knots[0]), knot_values_ns=np.array(knots[1]))
+            if knots
+            else None
+        )
+        return cls(base_ns=row["base"], target_ns=row["target"], correction=correction)
 
-    def lead_ns_at(self, times_ns: Ints) -> Ints:
+    def measure_lead_ns(self, times_ns: Ints) -> Ints:
         """Return by how much this clock is ahead of the common one at its own times, ns."""
-        return np.asarray(times_ns - self.to_common(times_ns))
+        return np.asarray(times_ns - self.to_common_ns(times_ns))
 
     def measure_drift_ppm(self, first_ns: int, last_ns: int) -> float:
         """Measure how much faster this clock runs than the common one between two of its own times.
 
         Jumps do not count.
         """
-        offsets_ns = self.lead_ns_at(np.array([first_ns, max(last_ns, first_ns + 1)]))
-        jumps = self.correction.jumps if self.correction else ()
+        offsets_ns = self.measure_lead_ns(np.array([first_ns, max(last_ns, first_ns + 1)]))
+        jumps = self.correction.jump_times_and_heights_ns if self.correction else ()
         jumped_ns = sum(height_ns for _, height_ns in jumps)
         drifted_ns = float(offsets_ns[1] - offsets_ns[0] - jumped_ns)
         return drifted_ns / max(last_ns - first_ns, 1) * 1e6
@@ -76,9 +80,9 @@ class ClockMap:
     @property
     def jump_times_ns(self) -> tuple[int, ...]:
         """The common times at which this clock jumped, ns."""
-        jumps = self.correction.jumps if self.correction else ()
+        jumps = self.correction.jump_times_and_heights_ns if self.correction else ()
         return tuple(
-            int(self.to_common(np.array([round(time) + self.base_ns]))[0]) for time, _ in jumps
+            int(self.to_common_ns(np.array([round(time) + self.base_ns]))[0]) for time, _ in jumps
         )
 
 
@@ -87,15 +91,15 @@ class Correction:
     """By how much a clock is ahead at its own times, beyond a constant: a line through knots, ns.
 
     Two knots a nanosecond apart are a jump. `sigma_ns` is the uncertainty of the line, `scatter_ns` how
-    far single exits are from it, and `jumps` are pairs of time and height.
+    far single exits are from it, and `jump_times_and_heights_ns` are pairs of time and height.
     """
 
     knot_times_ns: Floats
     knot_values_ns: Floats
     sigma_ns: float = 0.0
     scatter_ns: float = 0.0
-    jumps: tuple[tuple[float, float], ...] = ()
+    jump_times_and_heights_ns: tuple[tuple[float, float], ...] = ()
 
-    def evaluate(self, times_ns: Floats) -> Floats:
+    def evaluate_ns(self, times_ns: Floats) -> Floats:
         """Return the correction at times of this clock."""
         return np.interp(times_ns, self.knot_times_ns, self.knot_values_ns)

@@ -84,7 +84,7 @@ class Columns:
     fractions (`value_columns`), by name. One in which no row has a value is in none of them.
     """
 
-    height: int
+    row_count: int
     number_columns: Mapping[str, Array]
     word_columns: Mapping[str, Words]
     value_columns: Mapping[str, Floats]
@@ -100,14 +100,18 @@ class Columns:
         column = self.number_columns.get(name)
         if column is not None:
             return column
-        return _missing_column(missing=MISSING.get(name, NULL), dtype=np.int64, height=self.height)
+        return _missing_column(
+            missing=MISSING.get(name, NULL), dtype=np.int64, height=self.row_count
+        )
 
     def word_column(self, name: str) -> Words:
         """Return a column of words."""
         column = self.word_columns.get(name)
         if column is not None:
             return column
-        return Words(_missing_column(missing=-1, dtype=np.int8, height=self.height), ())
+        return Words(
+            _missing_column(missing=-1, dtype=np.int8, height=self.row_count), vocabulary=()
+        )
 
     @property
     def is_span(self) -> Array:
@@ -118,11 +122,11 @@ class Columns:
         """Return some rows, by a slice, flags or indices."""
         numbers = {name: column[rows] for name, column in self.number_columns.items()}
         return Columns(
-            len(next(iter(numbers.values()))) if numbers else 0,
-            numbers,
-            {name: column.take(rows) for name, column in self.word_columns.items()},
-            {name: column[rows] for name, column in self.value_columns.items()},
-            self.communicator_uids,
+            row_count=len(next(iter(numbers.values()))) if numbers else 0,
+            number_columns=numbers,
+            word_columns={name: column.take(rows) for name, column in self.word_columns.items()},
+            value_columns={name: column[rows] for name, column in self.value_columns.items()},
+            communicator_uids=self.communicator_uids,
         )
 
     def with_numbers(self, **numbers: Array) -> Columns:
@@ -168,7 +172,13 @@ class Columns:
                 values_by_name[name] = _to_array(column, np.nan)
             elif column.null_count < len(column):
                 numbers_by_name[name] = _to_array(column, MISSING.get(name, NULL))
-        return cls(table.num_rows, numbers_by_name, words_by_name, values_by_name, uids)
+        return cls(
+            row_count=table.num_rows,
+            number_columns=numbers_by_name,
+            word_columns=words_by_name,
+            value_columns=values_by_name,
+            communicator_uids=uids,
+        )
 
     @classmethod
     def from_frame(cls, frame: pl.DataFrame) -> Columns:
@@ -191,11 +201,17 @@ class Columns:
             else:
                 signed_column = column.cast(_SIGNED.get(str(column.dtype), column.dtype))
                 numbers_by_name[name] = signed_column.fill_null(MISSING.get(name, NULL)).to_numpy()
-        return cls(frame.height, numbers_by_name, words_by_name, values_by_name, uids)
+        return cls(
+            row_count=frame.height,
+            number_columns=numbers_by_name,
+            word_columns=words_by_name,
+            value_columns=values_by_name,
+            communicator_uids=uids,
+        )
 
 
 def fill_invalid(values: Array, valid: Flags | None, missing: float) -> Array:
-    """Return a copy of some numbers with `missing` where they are not valid; None = all are.
+    """Return a copy of numbers, [row], with `missing` where they are not valid; None = all are.
 
     Unsigned numbers become signed if `missing` is negative.
     """
@@ -254,7 +270,7 @@ def _find_ends_ns(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -
 def _to_words(column: pa.ChunkedArray[Any]) -> Words:
     """Take a dictionary column in chunks; each chunk's dictionary extends the one before."""
     if not column.num_chunks:
-        return Words(np.zeros(0, np.int8), ())
+        return Words(np.zeros(0, np.int8), vocabulary=())
     chunks: list[Any] = column.chunks
     codes = _join_chunks([chunk.indices for chunk in chunks], column.type.index_type, missing=-1)
     return Words(codes, tuple(chunks[-1].dictionary.to_pylist()))

@@ -110,7 +110,7 @@ class Source:
         if not self.changes or frame.is_empty():
             return frame
         columns = self.part_by_process[process].read_columns(self._list_needed(), BoundedCache())
-        rows = np.arange(columns.height)  # their column shows which are left, in which order
+        rows = np.arange(columns.row_count)  # their column shows which are left, in which order
         changed_columns = columns.with_numbers(**{_ROW: rows})
         for change in self.changes:
             changed_columns = change(process, changed_columns)

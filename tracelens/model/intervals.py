@@ -47,7 +47,7 @@ class Intervals:
 
     @classmethod
     def merge(cls, start_ns: Ints, end_ns: Ints) -> Self:
-        """Return the union of some intervals, in order; those that touch are one."""
+        """Return the union of some intervals, ns, [interval], in order; those that touch are one."""
         order = np.argsort(start_ns, kind="stable")
         start_ns, covered_until_ns = start_ns[order], np.maximum.accumulate(end_ns[order])
         if not len(start_ns):

@@ -124,8 +124,12 @@ def find_waits(messages: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         waits: One row per wait for requests: `process`, begin (`wait_begin_ns`) and end (`wait_end_ns`).
     """
     pairs = messages.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    receives = with_waits(_select_own_side(pairs, "_there", "", "sender"), waits)
-    sends = with_waits(_select_own_side(pairs, "", "_there", "receiver"), waits)
+    receives = with_waits(
+        _select_own_side(pairs, suffix="_there", other_suffix="", rank_column="sender"), waits
+    )
+    sends = with_waits(
+        _select_own_side(pairs, suffix="", other_suffix="_there", rank_column="receiver"), waits
+    )
     # A wait in which messages came as well may have been for these.
     sends_without_receives = sends.join(
         receives, on=("process", "wait_begin_ns"), how="anti"

@@ -61,8 +61,8 @@ class Counters:
     name_codes: Array
     step: Int32s
     thread: Int32s
-    at_ns: Ints
-    value: Floats
+    times_ns: Ints
+    values: Floats
 
 
 NO_STEPS: Final = StepSpans(*(_NONE for _ in fields(StepSpans)))

@@ -36,7 +36,7 @@ class PackedColumns:
     """
 
     names: frozenset[str]
-    height: int
+    row_count: int
     first_ns: int
     array_by_name: Mapping[str, Array]
     packing_by_name: Mapping[str, tuple[int, np.dtype[np.generic]]]
@@ -68,15 +68,15 @@ class PackedColumns:
             for name in columns.word_columns.keys() & names
         }
         arrays |= {name: columns.word_columns[name].codes for name in words_by_name}
-        first_ns = int(start_ns[0]) if columns.height else 0
+        first_ns = int(start_ns[0]) if columns.row_count else 0
         return cls(
-            frozenset(names),
-            columns.height,
-            first_ns,
-            arrays,
-            numbers,
-            words_by_name,
-            values_by_name,
+            names=frozenset(names),
+            row_count=columns.row_count,
+            first_ns=first_ns,
+            array_by_name=arrays,
+            packing_by_name=numbers,
+            vocabulary_by_name=words_by_name,
+            fractions_by_name=values_by_name,
         )
 
     def restore(self, cache: BoundedCache) -> Columns:
@@ -96,14 +96,19 @@ class PackedColumns:
         values_by_name = {
             name: restore_once(
                 (rows, fractions),
-                partial(_join_fractions, rows, fractions, self.height),
-                self.height,
+                partial(_join_fractions, rows, fractions, self.row_count),
+                self.row_count,
             )
             for name, fractions in self.fractions_by_name.items()
             for rows in [self.array_by_name[name]]
         }
         numbers |= {"start_ns": start_ns, "end_ns": end_ns}
-        return Columns(self.height, numbers, words_by_name, values_by_name)
+        return Columns(
+            self.row_count,
+            number_columns=numbers,
+            word_columns=words_by_name,
+            value_columns=values_by_name,
+        )
 
     def share_arrays_of(self, neighbour: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process where they are equal, so that one is kept."""
@@ -156,7 +161,7 @@ def _join_fractions(rows: Array, fractions: Floats, height: int) -> Floats:
 
 
 def _shrink(values: Array) -> tuple[int, Array]:
-    """Return whole numbers less the lowest of them, in the smallest type that holds them."""
+    """Return the lowest of whole numbers, and all less it, in the smallest type that holds them."""
     if not len(values):
         return 0, values
     lowest = int(values.min())

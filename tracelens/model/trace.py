@@ -405,15 +405,15 @@ class Trace:
     @cached_property
     def partial_communicators(self) -> frozenset[str]:
         """The communicators of calls from which the user's choice left out ranks, or may have."""
-        if self.choice.ranks is None:
+        if self.choice.rank_ranges is None:
             return frozenset()
         rows = self.communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
         ranks_by_communicator = dict(reversed(rows))
         return frozenset(
-            grid.uid
+            grid.communicator_uid
             for grid in self.calls
-            if grid.uid not in ranks_by_communicator
-            or not all(map(self.choice.has_rank, ranks_by_communicator[grid.uid]))
+            if grid.communicator_uid not in ranks_by_communicator
+            or not all(map(self.choice.has_rank, ranks_by_communicator[grid.communicator_uid]))
         )
 
     @property

@@ -52,7 +52,7 @@ class Calls:
     end_ns: Ints
     is_blocking: Flags
     thread: Ints
-    step: Ints
+    step_numbers: Ints
     nbytes: Ints
     bucket: Ints
     root_column: Ints
@@ -62,7 +62,7 @@ class Calls:
     first_event: int = 0
 
     @property
-    def count(self) -> int:
+    def call_count(self) -> int:
         """The number of calls."""
         return len(self.departure_ns)
 
@@ -84,7 +84,7 @@ class Calls:
     @property
     def departure_events(self) -> Ints:
         """The event at which each call departs, [call]; it is complete at the next one."""
-        return self.first_event + 2 * np.arange(self.count)
+        return self.first_event + 2 * np.arange(self.call_count)
 
     @property
     def is_rooted(self) -> bool:
@@ -115,7 +115,7 @@ class Calls:
         completion_ns = np.maximum(first_end_ns, self.departure_ns)
         if not self.is_rooted:
             over_ns = np.repeat(completion_ns, len(self.workers))
-            is_late = ~sides.is_blocking & timeline.has_looked_late(sides.worker, over_ns, end_ns)
+            is_late = ~sides.is_blocking & timeline.has_looked_late(sides.workers, over_ns, end_ns)
             end_ns = np.where(is_late, over_ns, end_ns)
         end_ns = end_ns.reshape(self.end_ns.shape)
         return replace(self, end_ns=end_ns, completion_ns=completion_ns)
@@ -132,7 +132,7 @@ class Calls:
         sides, shape = self.sides, self.begin_ns.shape
         begin_event, end_event = threads.find_side_events(sides)  # [call * rank]
         # The end of a call in flight is no event of a rank that needs it only later.
-        next_need = threads.find_next_need_events(sides.worker, sides.end_ns)
+        next_need = threads.find_next_need_events(sides.workers, sides.end_ns)
         end_event = np.where(end_event < 0, next_need, end_event)
         if self.is_rooted:
             self._add_rooted(edges, begin_event.reshape(shape), end_event.reshape(shape))
@@ -147,10 +147,10 @@ class Calls:
         # The last rank of an implicit call may have been there for no time at all.
         edges.add(departure_of_rank + 1, end_event, leaving_ns, begin_event != end_event)
 
-    def _add_rooted(self, edges: EdgeList, begin_event: Ints, end_event: Ints) -> None:
+    def _add_rooted(self, edges: EdgeList, begin_events: Ints, end_events: Ints) -> None:
         """Add edges from begins to ends of calls in which ranks wait for a root, or a root for them.
 
-        `begin_event` and `end_event` are those of each rank, [call, rank].
+        `begin_events` and `end_events` are those of each rank, [call, rank].
         """
         root = np.maximum(self.root_column, 0)[:, None]
         is_to_root = self.op_code in TO_ROOT
@@ -162,14 +162,14 @@ class Calls:
         waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & is_root_known
         wait_end_ns = np.where(waits, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
         lag_ns = self.end_ns - wait_end_ns
-        self._add_cost_edges(edges, begin_event, end_event, lag_ns, np.ones_like(waits))
+        self._add_cost_edges(edges, begin_events, end_events, lag_ns, np.ones_like(waits))
         if is_to_root:
-            end_event, lag_ns, waits = (
-                np.take_along_axis(matrix, root, axis=1) for matrix in (end_event, lag_ns, waits)
+            end_events, lag_ns, waits = (
+                np.take_along_axis(matrix, root, axis=1) for matrix in (end_events, lag_ns, waits)
             )
         else:
-            begin_event = np.take_along_axis(begin_event, root, axis=1)
-        self._add_cost_edges(edges, begin_event, end_event, lag_ns, waits)
+            begin_events = np.take_along_axis(begin_events, root, axis=1)
+        self._add_cost_edges(edges, begin_events, end_events, lag_ns, waits)
 
     def _add_cost_edges(
         self, edges: EdgeList, source: Ints, target: Ints, lag_ns: Ints, is_present: Flags
@@ -178,12 +178,12 @@ class Calls:
         columns = [
             column.ravel() for column in np.broadcast_arrays(source, target, lag_ns, is_present)
         ]
-        edges_per_call = len(columns[0]) // self.count
+        edges_per_call = len(columns[0]) // self.call_count
         edges.add(
             *columns,
             cost_line=self.cost_line,
             nbytes=np.repeat(self.nbytes, edges_per_call),
-            step=np.repeat(self.step, edges_per_call),
+            step=np.repeat(self.step_numbers, edges_per_call),
             communicator=self.communicator,
         )
 
@@ -195,11 +195,13 @@ class Calls:
             np.full(self.begin_ns.shape, -1, np.int64) for _ in range(2)
         )
         for is_completion, edge_rows, rank_event, call_event in (
-            (False, to_departure, edges.source, edges.target),
-            (True, from_completion, edges.target, edges.source),
+            (False, to_departure, edges.source_events, edges.target_events),
+            (True, from_completion, edges.target_events, edges.source_events),
         ):
             number = call_event - self.first_event  # two events a call: departure, completion
-            is_of_calls = (number >= 0) & (number < 2 * self.count) & (number % 2 == is_completion)
+            is_of_calls = (
+                (number >= 0) & (number < 2 * self.call_count) & (number % 2 == is_completion)
+            )
             rows = np.flatnonzero((rank_event < threads.event_count) & is_of_calls)
             column = column_of_worker[threads.find_workers(rank_event[rows])]
             edge_rows[number[rows] // 2, column] = rows
@@ -224,7 +226,7 @@ def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Itera
         begin_ns, end_ns = take_rows(grid.start_ns, rows), take_rows(grid.end_ns, rows)
         is_inside = (begin_ns >= begins_ns[workers]) & (end_ns <= ends_ns[workers])
         rows = rows[is_inside.all(axis=1)]
-        ops = grid.first_values("op")[rows]
+        ops = grid.first_value_of_calls("op")[rows]
         for op in np.unique(ops).tolist():
             yield _select_calls(grid, rows[ops == op], workers, training_thread)
 
@@ -239,18 +241,18 @@ def _select_calls(grid: CallGrid, rows: Indices, workers: Ints, training_thread:
     is_queued = ~is_blocking.any(axis=1) & (previous_completion_ns <= completion_ns)
     is_queued[:1] = False  # no call is before it
     departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_completion_ns), arrival_ns)
-    is_root = grid.first_values("peer")[rows][:, None] == grid.ranks
+    is_root = grid.first_value_of_calls("peer")[rows][:, None] == grid.ranks
     return Calls(
-        communicator=grid.uid,
-        op_code=int(grid.first_values("op")[rows[0]]),
+        communicator=grid.communicator_uid,
+        op_code=int(grid.first_value_of_calls("op")[rows[0]]),
         workers=workers,
         begin_ns=begin_ns,
         end_ns=end_ns,
         is_blocking=is_blocking,
         thread=np.asarray(grid.thread[rows]),
-        step=grid.first_values("step")[rows].astype(np.int64),
-        nbytes=grid.first_values("nbytes")[rows],
-        bucket=grid.first_values("bucket")[rows],
+        step_numbers=grid.first_value_of_calls("step")[rows].astype(np.int64),
+        nbytes=grid.first_value_of_calls("nbytes")[rows],
+        bucket=grid.first_value_of_calls("bucket")[rows],
         root_column=np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1),
         departure_ns=departure_ns,
         completion_ns=np.maximum(completion_ns, departure_ns),
@@ -276,9 +278,9 @@ def end_by_waits(
     counts = [call.begin_ns.size for call in calls]
     is_rooted = np.repeat([call.is_rooted for call in calls], counts)
     # Positions on the timeline are a worker and a time.
-    departure = timeline.to_positions(sides.worker, np.concatenate(departures_ns))
-    noted_end = timeline.to_positions(sides.worker, sides.end_ns)
-    message_ends = [timeline.to_positions(side.worker, side.end_ns) for side in messages]
+    departure = timeline.to_positions(sides.workers, np.concatenate(departures_ns))
+    noted_end = timeline.to_positions(sides.workers, sides.end_ns)
+    message_ends = [timeline.to_positions(side.workers, side.end_ns) for side in messages]
     known_ends = np.sort(np.concatenate([noted_end, *message_ends]))
     wait_begins, wait_ends = timeline.wait_stretches
     ends_before, ends_until = (

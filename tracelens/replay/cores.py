@@ -36,7 +36,7 @@ class CoreShortage:
 
     @classmethod
     def from_replay(cls, variant: Variant, times_ns: Floats) -> Self | None:
-        """Return the longest shortage of a host, by event times of the replay; None if unknown."""
+        """Return the longest shortage of a host, by replayed times, ns, [event]; None if unknown."""
         graph, shortages = variant.graph, []
         hosts = find_shared_cores(graph.trace)
         core_share = _measure_core_share(graph) if hosts else np.ones(0)  # [worker]
@@ -45,7 +45,11 @@ class CoreShortage:
             recorded_ns = measure(graph.baseline_times_ns, graph.explained_lag_ns)
             edited_ns = measure(times_ns, variant.explained_lag_ns)
             shortages.append(
-                cls(host.rank_count, host.core_count, (edited_ns - recorded_ns) / host.core_count)
+                cls(
+                    host.rank_count,
+                    host.core_count,
+                    delay_ns=(edited_ns - recorded_ns) / host.core_count,
+                )
             )
         longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None
@@ -61,7 +65,7 @@ def _measure_core_share(graph: EventGraph) -> Floats:
     """Return the share of a core that each worker takes while it works, [worker]; 1 if not read."""
     threads = graph.threads
     length_ns = threads.sum_intervals_by_worker(threads.interval_lengths_ns.astype(np.float64))
-    interval_lag_ns = graph.explained_lag_ns[: len(threads.interval_begins)]
+    interval_lag_ns = graph.explained_lag_ns[: len(threads.interval_begin_events)]
     work_ns = threads.sum_intervals_by_worker(interval_lag_ns)
     ready_share_of_rank = measure_ready_shares(graph.trace)
     ready_ns = np.array([ready_share_of_rank.get(rank, 1.0) for rank in graph.ranks]) * length_ns
@@ -78,10 +82,10 @@ def _measure_unserved_work(
     server is at work while it serves, on one core.
     """
     threads = graph.threads
-    intervals = np.flatnonzero(np.isin(threads.interval_workers, host.worker_rows))
-    work_begin_ns = times_ns[threads.interval_begins[intervals]]
+    intervals = np.flatnonzero(np.isin(threads.worker_of_interval, host.worker_rows))
+    work_begin_ns = times_ns[threads.interval_begin_events[intervals]]
     begins_ns, ends_ns = [work_begin_ns], [work_begin_ns + lag_ns[intervals]]
-    core_counts = [core_share[threads.interval_workers[intervals]]]  # of each stretch of work
+    core_counts = [core_share[threads.worker_of_interval[intervals]]]  # of each stretch of work
     shards = graph.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
     for shard in shards[host.shard_rows]:
         services = np.flatnonzero((graph.requests.services["server"] == shard).to_numpy())

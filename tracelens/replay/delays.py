@@ -77,13 +77,13 @@ def price_delay(
         total: What ranks take to meet in each step, ns, [step, rank]; None = their compute time.
         relative_error: Standard error of the delay, as a share of it.
     """
-    ((_, effect_ns),) = fix.changes
+    ((_, effect_ns),) = fix.phases_and_effects_ns
     total_ns = np.nan_to_num(compute_time.total_compute_ns if total is None else total, nan=0.0)
     replayed = None if replay is None else replay.measure_savings(fix)
     if replayed is None or not replayed.identity.is_reliable:
         replayed = replay = None
     side_by_side_ns = measure_side_by_side(total_ns, effect_ns)
-    lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns
+    lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns_by_step
     limits_ns = _measure_limits(total_ns, fix, relative_error, replay)
     waited_ns = np.minimum(_measure_waits(compute_time.wait_ns, effect_ns), max(lost_ns.sum(), 0.0))
     waiting = int(np.count_nonzero(waited_ns > MIN_SHARE_OF_DELAY_IN_WAITS * lost_ns.sum()))
@@ -137,7 +137,7 @@ def _find_interval(
     least_ns, most_ns = limits_ns
     limits = least_ns / job_ns, most_ns / job_ns
     interval = join_intervals(float(lost_ns.sum()) / job_ns, (low, high), limits)
-    return interval if replayed is None else replayed.widen(interval, job_ns)
+    return interval if replayed is None else replayed.widen_interval(interval, job_ns)
 
 
 def _measure_limits(
@@ -145,11 +145,11 @@ def _measure_limits(
 ) -> list[float]:
     """Return the least and the largest saving, ns, if the delay is at an end of its 95 % interval."""
     limits_ns = []
-    ((_, effect_ns),) = fix.changes
+    ((_, effect_ns),) = fix.phases_and_effects_ns
     for factor in dict.fromkeys((1 - TWO_SIDED * relative_error, 1 + TWO_SIDED * relative_error)):
         savings = None if replay is None else replay.measure_savings(fix, factor)
         side_by_side_ns = measure_side_by_side(total_ns, effect_ns * factor)
-        limits_ns.append(float((savings.saved_ns if savings else side_by_side_ns).sum()))
+        limits_ns.append(float((savings.saved_ns_by_step if savings else side_by_side_ns).sum()))
     return [limits_ns[0], limits_ns[-1]]
 
 

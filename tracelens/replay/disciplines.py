@@ -140,7 +140,13 @@ def _explain(kinds: Sequence[TaskTimes]) -> list[_Explanation]:
         deviations, paces = zip(*(fit for _, fit in combination), strict=True)
         log_pace_ratio = float(np.log(max(paces) / min(paces)))
         deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * log_pace_ratio
-        explanations.append(_Explanation(round(10 * log_pace_ratio), indices, deviation))
+        explanations.append(
+            _Explanation(
+                pace_difference_tenths=round(10 * log_pace_ratio),
+                discipline_indices=indices,
+                deviation_share=deviation,
+            )
+        )
     least_deviation = min((one.deviation_share for one in explanations), default=0.0)
     max_deviation = least_deviation / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
     return sorted(one for one in explanations if one.deviation_share <= max_deviation)
@@ -196,7 +202,7 @@ def measure_work(discipline: Discipline, tasks: TaskTimes) -> Floats:
 
 
 def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
-    """Return when each task had its resource, ns, if tasks of a `group` (number) end one by one."""
+    """Return when tasks had their resource, ns, [task], if those of a `group` end one by one."""
     order = np.lexsort((begin_ns, end_ns, group))
     # When the task before is over; the first one of a group waits for none.
     free_ns = np.append(-np.inf, end_ns[order][:-1])
@@ -209,7 +215,7 @@ def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
 def _deviate_from_line(work_ns: Floats, tasks: TaskTimes) -> float:
     """Return the share of work that differs from a line by bytes times a factor of each server.
 
-    `work_ns` is the work of each task; the line is fixed_ns + pace x bytes, with pace in ns per byte.
+    `work_ns` is [task]; the line is fixed_ns + pace x bytes, with pace in ns per byte.
     """
     nbytes, server = tasks.nbytes, tasks.server
     server_factor, per_byte = np.ones(len(work_ns)), 1 / nbytes  # [task], as all arrays here

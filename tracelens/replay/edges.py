@@ -54,23 +54,23 @@ UNEXPLAINED: Final = CostLine("kept as recorded", is_network=False)  # no edit c
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """Edges as columns, [edge]: event `target` occurs no earlier than `lag_ns` after event `source`.
+    """Edges as columns, [edge]: the target event occurs no earlier than `lag_ns` after the source event.
 
-    `cost_line_index` refers to `cost_lines`, `communicator_index` to `communicators`, `reason` is an
-    `EdgeReason`. `nbytes` are those that the lag is for. `step` is a step number, `shard` a server's,
-    `pair_number` is sender * workers + receiver of a message. -1 where an edge has none.
+    `cost_line_indices` refer to `cost_lines`, `communicator_indices` to `communicators`, `reasons` are
+    values of `EdgeReason`. `nbytes` are those that the lag is for. `shard_numbers` are those of servers,
+    `pair_numbers` are sender * workers + receiver of a message. -1 where an edge has none.
     """
 
-    source: Ints
-    target: Ints
+    source_events: Ints
+    target_events: Ints
     lag_ns: Floats
-    cost_line_index: Ints
+    cost_line_indices: Ints
     nbytes: Floats
-    step: Ints
-    shard: Ints
-    reason: Ints
-    communicator_index: Ints
-    pair_number: Ints
+    step_numbers: Ints
+    shard_numbers: Ints
+    reasons: Ints
+    communicator_indices: Ints
+    pair_numbers: Ints
     cost_lines: tuple[CostLine, ...]
     communicators: tuple[str, ...]
 
@@ -134,7 +134,7 @@ class EdgeList:
         )
 
     def shift_to_recorded_times(self, first_part: int, event_times_ns: Floats) -> None:
-        """Shift lags of edges since call `first_part` of `add`, so that targets occur as recorded."""
+        """Shift lags of edges since call `first_part` of `add`: targets occur as recorded, [event]."""
         if first_part == self.part_count:
             return
         sources, targets, lags_ns, *_ = zip(*self._columns[first_part:], strict=True)
@@ -174,8 +174,8 @@ class LayeredGraph:
     """
 
     recorded_times_ns: Floats
-    source: Indices
-    target: Indices
+    source_events: Indices
+    target_events: Indices
     lag_ns: Floats
     edge_order: Indices
     layer_begins: Ints
@@ -184,11 +184,18 @@ class LayeredGraph:
     def from_edges(
         cls, recorded_times_ns: Floats, source: Indices, target: Indices, lag_ns: Floats
     ) -> Self:
-        """Sort edges into layers; raise `ValueError` if events follow each other in a circle."""
+        """Sort edges into layers: `source`, `target`, lag, [edge]; raise `ValueError` if in a circle."""
         layer = _find_layers(len(recorded_times_ns), source, target)[target]  # [edge], from 1 on
         order = np.lexsort((target, layer))
         layer_begins = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
-        return cls(recorded_times_ns, source, target, lag_ns, order, layer_begins)
+        return cls(
+            recorded_times_ns,
+            source_events=source,
+            target_events=target,
+            lag_ns=lag_ns,
+            edge_order=order,
+            layer_begins=layer_begins,
+        )
 
     def keep(self, is_kept: Flags) -> Self:
         """Return the graph with some of its edges (flags), in the same order."""
@@ -200,7 +207,7 @@ class LayeredGraph:
     def replay(self, lag_ns: Floats) -> Floats:
         """Return when events occur, ns, [event], with other lags, [edge]; without edges, as recorded."""
         times_ns = self.recorded_times_ns.copy()
-        source, lag_ns = self.source[self.edge_order], lag_ns[self.edge_order]
+        source, lag_ns = self.source_events[self.edge_order], lag_ns[self.edge_order]
         first_edges, target_events, layer_bounds = self._target_groups
         layers = zip(pairwise(self.layer_begins.tolist()), pairwise(layer_bounds), strict=True)
         # Of a layer the edges (positions in `edge_order`), and the targets (rows of `target_events`).
@@ -214,7 +221,7 @@ class LayeredGraph:
     @cached_property
     def _target_groups(self) -> tuple[Indices, Indices, list[int]]:
         """The first position in `edge_order` of each target, that target, and each layer's first row."""
-        target = self.target[self.edge_order]
+        target = self.target_events[self.edge_order]
         first_edges = np.flatnonzero(np.diff(target, prepend=-1) != 0)
         layer_rows = np.searchsorted(first_edges, self.layer_begins).tolist()
         return first_edges, target[first_edges], layer_rows
@@ -222,7 +229,7 @@ class LayeredGraph:
     def replay_backwards(self, latest_ns: Floats, lag_ns: Floats) -> Floats:
         """Return the latest times of events, ns, [event], at which all keep to `latest_ns`."""
         times_ns = latest_ns.copy()
-        source, target = self.source[self.edge_order], self.target[self.edge_order]
+        source, target = self.source_events[self.edge_order], self.target_events[self.edge_order]
         lag_ns = lag_ns[self.edge_order]
         for begin, end in reversed([*pairwise(self.layer_begins.tolist())]):
             required_ns = times_ns[target[begin:end]] - lag_ns[begin:end]

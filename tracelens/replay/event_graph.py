@@ -58,14 +58,14 @@ MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
 class EventGraph:
     """A run that can be replayed.
 
-    `steps` are the numbers of its steps, ascending; the first began at `begin_ns`. `messages` are the
+    `step_numbers` are those of its steps, ascending; the first began at `begin_ns`. `messages` are the
     senders' and the receivers' sides. `queued_entries` are those of `find_queued_entries`, `resumptions`
     of `Requests.find_resumptions`. `rebuild` makes another graph of the same steps. Worker i is row i of
     `trace.workers`.
     """
 
     trace: Trace
-    steps: Ints
+    step_numbers: Ints
     begin_ns: int
     threads: Threads
     messages: tuple[Sides, Sides]
@@ -86,7 +86,7 @@ class EventGraph:
         """
         build_graph = partial(cls._build, trace, phases, steps)
         graph = build_graph()
-        if graph is None or not len(graph.tasks.edge):  # no server has an order
+        if graph is None or not len(graph.tasks.edge_rows):  # no server has an order
             return graph
         if graph.largest_error_share <= MAX_ERROR_OF_ARRIVAL_ORDER:
             return graph
@@ -143,10 +143,12 @@ class EventGraph:
         exchanged_sides += [requests.sides_until_needed, requests.need_sides]
         exchanged_sides += [resumptions, update_sides]
         threads = Threads.from_sides(timeline, worker_steps, exchanged_sides)
-        first_events = accumulate((2 * call.count for call in calls), initial=threads.event_count)
+        first_events = accumulate(
+            (2 * call.call_count for call in calls), initial=threads.event_count
+        )
         return cls(
             trace=trace,
-            steps=np.unique(pl.concat(worker_steps)["step"].to_numpy()).astype(np.int64),
+            step_numbers=np.unique(pl.concat(worker_steps)["step"].to_numpy()).astype(np.int64),
             begin_ns=int(begins_ns.min()),
             threads=threads,
             messages=messages,
@@ -167,24 +169,24 @@ class EventGraph:
 
     @cached_property
     def interval_step_rows(self) -> Ints:
-        """The row in `steps` of each interval of threads, [interval]; -1 outside of steps."""
-        return self.threads.find_interval_step_rows(self.steps)
+        """The row in `step_numbers` of each interval of threads, [interval]; -1 outside of steps."""
+        return self.threads.find_interval_step_rows(self.step_numbers)
 
     @cached_property
     def interval_cells(self) -> Ints:
         """Each interval's index in a flat table [worker, step], [interval]; -1 outside of steps."""
-        cells = self.threads.interval_workers * len(self.steps) + self.interval_step_rows
+        cells = self.threads.worker_of_interval * len(self.step_numbers) + self.interval_step_rows
         return np.where(self.interval_step_rows < 0, -1, cells)
 
     @cached_property
     def step_end_events(self) -> Ints:
         """The events at which steps end, [step, worker]; -1 where a worker lacks one."""
-        return self.threads.find_step_end_events(self.steps)
+        return self.threads.find_step_end_events(self.step_numbers)
 
     @cached_property
     def first_service_event(self) -> int:
         """The first event of servers: two for each service, its begin and its end, follow."""
-        return self.threads.event_count + 2 * sum(call.count for call in self.calls)
+        return self.threads.event_count + 2 * sum(call.call_count for call in self.calls)
 
     @cached_property
     def _event_times_ns(self) -> Ints:
@@ -222,7 +224,9 @@ class EventGraph:
         names_by_communicator = dict(by_communicator.iter_rows())
         names_by_rank_count: dict[int, frozenset[str]] = {}
         for grid in self.trace.calls:
-            recorded_names = frozenset(names_by_communicator.get(grid.uid, ())) - {PICKLE}
+            recorded_names = frozenset(names_by_communicator.get(grid.communicator_uid, ())) - {
+                PICKLE
+            }
             names = frozenset(name.replace("-", "_") for name in recorded_names)
             rank_count = len(grid.ranks)
             names |= names_by_rank_count.get(rank_count, frozenset())
@@ -232,7 +236,7 @@ class EventGraph:
     @cached_property
     def alternatives(self) -> tuple[tuple[str, EventGraph], ...]:
         """Other graphs that explain the recording as well, each with the fact that it lacks."""
-        if not len(self.tasks.edge):  # only orders of servers have alternatives
+        if not len(self.tasks.edge_rows):  # only orders of servers have alternatives
             return ()
         graphs = [
             (missing_fact, self.rebuild(alternative_index=index))
@@ -264,14 +268,18 @@ class EventGraph:
     def layered_graph(self) -> LayeredGraph:
         """The events and edges as recorded, without resources."""
         edges, times_ns = self.edges, self.recorded_times_ns
-        return LayeredGraph.from_edges(times_ns, edges.source, edges.target, edges.lag_ns)
+        return LayeredGraph.from_edges(
+            times_ns, edges.source_events, edges.target_events, edges.lag_ns
+        )
 
     @cached_property
     def duration_edge_of_event(self) -> Ints:
         """The edge from each departure, or service's begin, to the event after it, [event]; else -1."""
         edges, edge_of_event = self.edges, np.full(len(self.recorded_times_ns), -1, np.int64)
-        rows = np.flatnonzero((edges.target == edges.source + 1) & (edges.cost_line_index >= 0))
-        edge_of_event[edges.source[rows]] = rows
+        rows = np.flatnonzero(
+            (edges.target_events == edges.source_events + 1) & (edges.cost_line_indices >= 0)
+        )
+        edge_of_event[edges.source_events[rows]] = rows
         return edge_of_event
 
     @property
@@ -312,7 +320,7 @@ class EventGraph:
             rank_count: The number of ranks that servers serve; None = the recorded ones.
         """
         tasks = self.tasks if tasks is None else tasks
-        has_tasks = len(tasks.edge) > 0
+        has_tasks = len(tasks.edge_rows) > 0
         if not has_tasks and not added_edges:
             layered = self.layered_graph
             layered = layered if is_kept is None or is_kept.all() else layered.keep(is_kept)
@@ -320,22 +328,27 @@ class EventGraph:
         edges = self.edges
         is_used = np.ones(len(lag_ns), np.bool_) if is_kept is None else is_kept.copy()
         if has_tasks:
-            is_used[tasks.edge] = False  # tasks take their place, and queue by themselves
-            is_no_queue = is_used & (edges.reason != EdgeReason.QUEUE)
+            is_used[tasks.edge_rows] = False  # tasks take their place, and queue by themselves
+            is_no_queue = is_used & (edges.reasons != EdgeReason.QUEUE)
             has_source = np.zeros(len(self.recorded_times_ns), np.bool_)  # [event]
-            has_source[edges.target[is_no_queue]] = True
+            has_source[edges.target_events[is_no_queue]] = True
             # What a server began by itself has nothing but its turn to follow.
-            is_used = is_no_queue | (is_used & ~has_source[edges.target])
-        used_edges = edges.source[is_used], edges.target[is_used], lag_ns[is_used]
+            is_used = is_no_queue | (is_used & ~has_source[edges.target_events])
+        used_edges = edges.source_events[is_used], edges.target_events[is_used], lag_ns[is_used]
         columns = zip(used_edges, *added_edges, strict=True)
         source, target, lags_ns = map(np.concatenate, columns)
         if not has_tasks:
             layered = LayeredGraph.from_edges(self.recorded_times_ns, source, target, lags_ns)
             return layered.replay(lags_ns)
-        work_ns = np.maximum(lag_ns[tasks.edge] * tasks.work_share, 0.0)
+        work_ns = np.maximum(lag_ns[tasks.edge_rows] * tasks.work_share, 0.0)
         return self._replay_services(
             (source, target, np.maximum(lags_ns, 0.0)),
-            (edges.source[tasks.edge], edges.target[tasks.edge], tasks, work_ns),
+            (
+                edges.source_events[tasks.edge_rows],
+                edges.target_events[tasks.edge_rows],
+                tasks,
+                work_ns,
+            ),
             rank_count or len(self.ranks),
         )
 
@@ -409,11 +422,17 @@ class EventGraph:
         follows an event elsewhere, too. A collective is waited for until it departs.
         """
         times_ns = self.replay(lag_ns)
-        interval_begins, first_call_event = self.threads.interval_begins, self.threads.event_count
+        interval_begins, first_call_event = (
+            self.threads.interval_begin_events,
+            self.threads.event_count,
+        )
         interval_count = len(interval_begins)
         # [event]; those of calls and services, behind all threads, are of no worker.
         worker = self.threads.find_workers(np.arange(len(times_ns)))
-        source, target = self.edges.source[interval_count:], self.edges.target[interval_count:]
+        source, target = (
+            self.edges.source_events[interval_count:],
+            self.edges.target_events[interval_count:],
+        )
         is_from_others = (worker[source] != worker[target]) & (target < first_call_event)
         source, target = source[is_from_others], target[is_from_others]
         is_of_call = (source >= first_call_event) & (source < self.first_service_event)
@@ -445,7 +464,7 @@ class EventGraph:
     def _is_unexplained(self) -> Flags:
         """Which edges are requests without a known reason for their end, [edge]."""
         lines = [*self.edges.cost_lines, UNEXPLAINED]
-        return np.asarray(self.edges.cost_line_index == lines.index(UNEXPLAINED))
+        return np.asarray(self.edges.cost_line_indices == lines.index(UNEXPLAINED))
 
     @cached_property
     def explained_lag_ns(self) -> Floats:
@@ -460,19 +479,19 @@ class EventGraph:
         """The share of workers' time in which they are blocked for an unknown reason, 0 to 1."""
         threads = self.threads
         ends_unexplained = np.zeros(len(self.recorded_times_ns), np.bool_)  # [event]
-        ends_unexplained[self.edges.target[self._is_unexplained]] = True
+        ends_unexplained[self.edges.target_events[self._is_unexplained]] = True
         blocked_ns = threads.measure_categories_ns(IS_BLOCKED)  # [interval], as all that follow
         beyond_work_ns = self.edges.lag_ns[: len(blocked_ns)] - threads.measure_work_ns()
         unexplained_ns = np.minimum(np.maximum(beyond_work_ns, 0.0), blocked_ns)
         unexplained_ns = np.where(threads.is_communicating, 0.0, unexplained_ns)
-        is_unexplained = ends_unexplained[threads.interval_begins + 1]
+        is_unexplained = ends_unexplained[threads.interval_begin_events + 1]
         unexplained_ns = np.where(is_unexplained, blocked_ns, unexplained_ns)
         return float(unexplained_ns.sum()) / max(float(threads.interval_lengths_ns.sum()), 1.0)
 
     def sum_by_step_and_worker(self, work_ns: Floats) -> Floats:
         """Sum the work of intervals of threads, ns, [interval], by [step, worker]."""
         cells, worker_count = self.interval_cells, self.threads.worker_count
-        is_in_step, cell_count = cells >= 0, worker_count * len(self.steps)
+        is_in_step, cell_count = cells >= 0, worker_count * len(self.step_numbers)
         sums_ns = np.bincount(cells[is_in_step], work_ns[is_in_step], minlength=cell_count)
         return sums_ns.astype(np.float64).reshape(worker_count, -1).T
 
@@ -487,7 +506,7 @@ class EventGraph:
         cell_effect_ns = effect_ns.T.ravel()  # a cell is a step of a worker
         rows = np.flatnonzero((self.interval_cells >= 0) & (work_ns > 0))
         cell, interval_ns = self.interval_cells[rows], work_ns[rows]
-        worker, step = np.divmod(cell, len(self.steps))
+        worker, step = np.divmod(cell, len(self.step_numbers))
         columns = {"cell": cell, "worker": worker, "step": step, "work": interval_ns}
         intervals = pl.DataFrame(columns | {"is_peer": cell_effect_ns[cell] == 0}).with_columns(
             position=pl.int_range(pl.len()).over("cell"), count=pl.len().over("cell")
@@ -516,31 +535,37 @@ class EventGraph:
         Ranks leave a slow collective one after the other, as its last messages come.
         """
         edges = self.edges
-        is_of_call = (edges.communicator_index >= 0) & (edges.source >= self.threads.event_count)
+        is_of_call = (edges.communicator_indices >= 0) & (
+            edges.source_events >= self.threads.event_count
+        )
         call_edges = np.flatnonzero(is_of_call)
         factor_of_event = np.ones(len(self.recorded_times_ns))
-        factor_of_event[edges.target[call_edges]] = factors[call_edges]
-        return factors * factor_of_event[edges.source]
+        factor_of_event[edges.target_events[call_edges]] = factors[call_edges]
+        return factors * factor_of_event[edges.source_events]
 
     def measure_transfer_factors(
-        self, time_ratios: Mapping[Carrier, Floats], steps: Ints
+        self, time_ratios: Mapping[Carrier, Floats], step_numbers: Ints
     ) -> Floats:
         """Return factors of lags if transfers take other times, [edge].
 
         `time_ratios` are how many times as long each transfer takes, by its carrier (a communicator, or
-        sender and receiver), [step]; `steps` are the numbers of these steps, ascending.
+        sender and receiver), [step]; `step_numbers` are those of these steps, ascending.
         """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
-        step_index = np.minimum(np.searchsorted(steps, edges.step), len(steps) - 1)
+        step_index = np.minimum(
+            np.searchsorted(step_numbers, edges.step_numbers), len(step_numbers) - 1
+        )
         for carrier, carrier_ratios in time_ratios.items():
             if isinstance(carrier, str):
                 communicators = [*edges.communicators, carrier]
-                is_carried = edges.communicator_index == communicators.index(carrier)
-                is_carried &= edges.cost_line_index >= 0
+                is_carried = edges.communicator_indices == communicators.index(carrier)
+                is_carried &= edges.cost_line_indices >= 0
             else:
                 sender, receiver = map(self.ranks.index, carrier)
-                is_carried = edges.pair_number == sender * self.threads.worker_count + receiver
-            changed_edges = np.flatnonzero(is_carried & (steps[step_index] == edges.step))
+                is_carried = edges.pair_numbers == sender * self.threads.worker_count + receiver
+            changed_edges = np.flatnonzero(
+                is_carried & (step_numbers[step_index] == edges.step_numbers)
+            )
             factors[changed_edges] = carrier_ratios[step_index[changed_edges]]
         return self.extend_to_departures(factors)
 

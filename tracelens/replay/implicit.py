@@ -98,11 +98,11 @@ def _collect_stretches(
     """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step."""
     piece_begin = timeline.bound_positions  # as all begins and ends
     piece_end = np.append(timeline.bound_positions[1:], 0)
-    name_number = timeline.name_number.astype(np.int64)
+    name_number = timeline.name_numbers.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.
-    step = np.append(np.concatenate(step_numbers), -1)[timeline.step_index]
+    step = np.append(np.concatenate(step_numbers), -1)[timeline.step_indices]
     is_own = timeline.is_in_categories(_IS_OWN)
-    category = np.where(is_own, timeline.category, _NOT_OWN)
+    category = np.where(is_own, timeline.category_codes, _NOT_OWN)
     span_pieces = np.flatnonzero(timeline.is_in_categories(_IS_SPAN))
     span_before, span_after = span_pieces[:-1], span_pieces[1:]
     # A span of communication may be several pieces: waiting, then transfer.
@@ -221,7 +221,7 @@ def _infer_calls(
         end_ns=end_ns,
         is_blocking=np.ones(begin_ns.shape, np.bool_),
         thread=no_value,
-        step=step[waits, 0].astype(np.int64),
+        step_numbers=step[waits, 0].astype(np.int64),
         nbytes=no_value[:, 0],
         bucket=no_value[:, 0],
         root_column=no_value[:, 0],

@@ -60,13 +60,13 @@ def select_messages(
 def _end_with_call(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
     """Return both sides, [message]; those in flight that one call noted as over end together."""
     sides = Sides.join((sent, received))
-    end_ns, end_position = sides.end_ns, timeline.to_positions(sides.worker, sides.end_ns)
+    end_ns, end_position = sides.end_ns, timeline.to_positions(sides.workers, sides.end_ns)
     rows_in_flight = np.flatnonzero(~sides.is_blocking)
     order = rows_in_flight[np.argsort(end_position[rows_in_flight], kind="stable")]
     end_position = end_position[order]
     waited_ns = end_position - timeline.find_blocked_begins(end_position)
     max_gap_ns = np.maximum(MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:])
-    ends_call = (np.diff(end_position) > max_gap_ns) | (np.diff(sides.worker[order]) != 0)
+    ends_call = (np.diff(end_position) > max_gap_ns) | (np.diff(sides.workers[order]) != 0)
     last_of_call = np.flatnonzero(np.append(ends_call, True))[: len(order)]
     end_ns[order] = np.repeat(end_ns[order][last_of_call], np.diff(last_of_call, prepend=-1))
     sent_end_ns, received_end_ns = np.split(end_ns, [len(sent.end_ns)])
@@ -90,7 +90,7 @@ def add_message_edges(
     rest_of_send_ns, rest_ns = _measure_since_last_peer(sent, received)
     way_ns = received.end_ns - sent.begin_ns
     rest_ns = np.minimum(rest_ns, way_ns)
-    pair = sent.worker, received.worker
+    pair = sent.workers, received.workers
     wait_ns = _find_wait_begins(received, threads.timeline)
     usual_ns = _find_usual_times_ns(*pair, rest_ns, (sent.begin_ns >= wait_ns) & may_end_receive)
     is_late = (sent.end_ns <= wait_ns) & (received.end_ns - wait_ns > usual_ns)
@@ -117,8 +117,8 @@ def add_message_edges(
     message_lag_ns = np.where(is_awaited, rest_ns, np.minimum(usual_ns, way_ns))
     receive_lag_ns = np.where(is_awaited | ~may_end_receive, 0, receiving_ns)
     send_lag_ns = np.where(is_blocked | lasts_with_receive, 0, own_ns)
-    pairs = sent.worker * threads.worker_count + received.worker
-    steps = threads.find_step_numbers(sent.worker, sent.begin_ns)
+    pairs = sent.workers * threads.worker_count + received.workers
+    steps = threads.find_step_numbers(sent.workers, sent.begin_ns)
     held_up = []
     for source, target, lag_ns, is_present in (
         (send, receive_end, message_lag_ns, way_ns > 0),
@@ -136,7 +136,7 @@ def add_message_edges(
 
 def _find_wait_begins(sides: Sides, timeline: Timeline) -> Ints:
     """Return since when threads waited for messages, ns, [side]; those in flight were begun before."""
-    since = timeline.find_blocked_begins(timeline.to_positions(sides.worker, sides.end_ns))
+    since = timeline.find_blocked_begins(timeline.to_positions(sides.workers, sides.end_ns))
     return np.where(sides.is_blocking, sides.begin_ns, timeline.to_times_ns(since))
 
 
@@ -150,7 +150,7 @@ def _find_reasons_of_ends(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
     arrival_ns = np.where(sent.end_ns < received.begin_ns, received.end_ns, first_end_ns)
     both = Sides.join((sent, received))
     table = pl.DataFrame(
-        {"worker": both.worker, "end": both.end_ns, "arrival": np.tile(arrival_ns, 2)}
+        {"worker": both.workers, "end": both.end_ns, "arrival": np.tile(arrival_ns, 2)}
     )
     earliest = pl.col("end") - MAX_GAP_FROM_REASON_TO_END_NS
     last_arrival = pl.col("arrival").max().over("worker", "end")
@@ -180,10 +180,10 @@ def _find_slow_receives(
 
 
 def _measure_since_last_peer(sent: Sides, received: Sides) -> list[Ints]:
-    """Return the time from the last peer's begin to each call's end, ns, of sends and of receives."""
+    """Return the time from the last peer's begin to the end, ns, of sends and receives, [message]."""
     both = Sides.join((sent, received))
     peer_begin_ns = np.append(received.begin_ns, sent.begin_ns)
-    sides = pl.DataFrame({"worker": both.worker, "end": both.end_ns, "peer": peer_begin_ns})
+    sides = pl.DataFrame({"worker": both.workers, "end": both.end_ns, "peer": peer_begin_ns})
     last_peer = pl.col("peer").filter(pl.col("peer") < pl.col("end")).max().over("worker", "end")
     since_peer_ns = sides.select((pl.col("end") - last_peer).fill_null(0)).to_series().to_numpy()
     return np.split(since_peer_ns, 2)

@@ -61,7 +61,7 @@ class Occupancy:
         cls,
         services: pl.DataFrame,
         server_index: Ints,
-        worker: Ints,
+        workers: Ints,
         *,
         in_recorded_order: bool,
         alternative_index: int,
@@ -78,7 +78,9 @@ class Occupancy:
         has_resource, is_serial = np.zeros((2, len(kind)), np.bool_)
         alone_ns = (end_ns - begin_ns).astype(np.float64)
         begin, end, size = (column.astype(np.float64) for column in (begin_ns, end_ns, nbytes))
-        task_times = TaskTimes(begin, end, size, server_index, worker)
+        task_times = TaskTimes(
+            begin_ns=begin, end_ns=end, nbytes=size, server=server_index, worker=workers
+        )
         on_links = [(link, (nbytes > 0) & (kind == link)) for link in (_IN, _OUT)]
         on_links = [(link, rows) for link, rows in on_links if rows.any()]
         choices: list[tuple[Discipline, ...]] = []
@@ -104,7 +106,7 @@ class Occupancy:
                 )
             elif is_in_turn(begin_ns[of_server], end_ns[of_server]):
                 kind[of_server], is_serial[of_server] = _PROCESSOR, True
-        identity_columns = (kind, has_resource, server_index, worker, request_row)
+        identity_columns = (kind, has_resource, server_index, workers, request_row)
         return cls(*identity_columns, alone_ns, is_serial, tuple(disciplines), unknown_facts)
 
     def find_queues(self) -> Iterator[tuple[Ints, bool]]:
@@ -119,14 +121,14 @@ class Occupancy:
             yield rows, bool(self.has_resource[rows].all())
 
     def make_tasks(self, service_edges: Ints) -> Tasks:
-        """Return the tasks of services with a resource; `service_edges` are their edges, -1 = none."""
+        """Return the tasks of services with a resource; `service_edges`, [service], -1 = none."""
         unit, is_unit_begin = self._number_units()
         rows = np.flatnonzero(self.has_resource & (service_edges >= 0))
         crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
         return Tasks(
-            edge=service_edges[rows],
+            edge_rows=service_edges[rows],
             server_index=self.server_index[rows],
-            kind=self.kind[rows],
+            kind_indices=self.kind[rows],
             lane=np.where(self._select_flags("has_lane_per_worker"), self.worker + 1, 0)[rows],
             stream=np.where(self._select_flags("has_streams"), self.worker, -1)[rows],
             work_share=np.ones(len(rows)),
@@ -157,7 +159,10 @@ class Occupancy:
 def _do_processors_send(
     kind: Ints, begin_ns: Ints, end_ns: Ints, server: Ints, request: Ints
 ) -> bool | None:
-    """Return True if processors send replies, for which other services wait; None if nothing tells."""
+    """Return True if processors send replies, for which other services wait; None if nothing tells.
+
+    All arrays are [service]; `request` is its row, -1 = none.
+    """
     rows, is_reply = np.flatnonzero(kind != _IN), kind == _OUT
     previous, following = rows[:-1], rows[1:]
     is_same_server = server[previous] == server[following]
@@ -178,12 +183,12 @@ def _do_processors_send(
     return bool(waits_for_reply.sum() > is_beside_reply.sum())
 
 
-def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) -> Ints:
-    """Return when each service was over on the link, ns: a reply may leave its server's buffer later.
+def find_ends_on_links(services: pl.DataFrame, workers: Ints, received_ns: Ints) -> Ints:
+    """Return when services were over on the link, ns, [service]: replies may leave their buffer later.
 
     A server may put a reply into a buffer, and note that as its end, before the link has carried most
     of it. Replies last until they are received, less the way of the quickest, if most of that time is
-    after their end, and if all that servers send and receive goes by bytes more exactly then. `worker`
+    after their end, and if all that servers send and receive goes by bytes more exactly then. `workers`
     and the time when the request had its answer, `received_ns`, are -1 for none.
     """
     begin_ns, end_ns, nbytes = (
@@ -191,7 +196,7 @@ def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) 
         for name in ("start_ns", "end_ns", "bytes")
     )
     server = services["server"].to_numpy().astype(np.int64)
-    recorded = TaskTimes(begin_ns, end_ns, nbytes, server, worker)
+    recorded = TaskTimes(begin_ns, end_ns, nbytes, server, workers)
     incoming, outgoing = (
         services["op"].is_in(operations).to_numpy() & (nbytes > 0)
         for operations in (INCOMING, OUTGOING)
@@ -206,7 +211,7 @@ def find_ends_on_links(services: pl.DataFrame, worker: Ints, received_ns: Ints) 
     candidates = [end_ns]
     for duration_ns in (sent.end_ns - sent.begin_ns, measure_work(equal_shares, sent)):
         # What the quickest takes beyond its bytes is the way to its worker, which occupies no link.
-        travel_ns = np.full(int(worker.max()) + 1, np.inf)
+        travel_ns = np.full(int(workers.max()) + 1, np.inf)
         np.minimum.at(travel_ns, sent.worker, duration_ns - sent.nbytes * ns_per_byte)
         link_end_ns = end_ns.copy()
         arrival_ns = sent.end_ns - np.maximum(travel_ns[sent.worker], 0.0)

@@ -77,7 +77,7 @@ class Lanes:
         pieces = self._pieces.unpack_worker(self._row[process])
         arrival_ns, arriving_rank = self._list_arrivals(process)
         # Neighbouring pieces of waiting are one wait.
-        is_wait = pieces.category_code == WAIT
+        is_wait = pieces.category_codes == WAIT
         bounds_ns = pieces.bounds_ns[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
         wait_begin_ns, wait_end_ns = bounds_ns[::2], bounds_ns[1::2]
         # The latest arrival before each end.
@@ -86,7 +86,9 @@ class Lanes:
         cause = np.where(arrival_ns[latest] > wait_begin_ns, arriving_process, -1)
         has_cause = (cause >= 0) & (cause != process)
         begin_ns, end_ns = int(pieces.bounds_ns[0]), int(pieces.bounds_ns[-1])
-        return Lane(begin_ns, end_ns, wait_end_ns[has_cause], cause[has_cause])
+        return Lane(
+            begin_ns, end_ns, wait_end_ns=wait_end_ns[has_cause], cause_process=cause[has_cause]
+        )
 
     def _find_processes(self, ranks: Int32s) -> Ints:
         """Return the processes of ranks; -1 for ranks without one."""
@@ -106,7 +108,7 @@ class Lanes:
                 is_known = (grid.last_arrival_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
                 awaited_calls = np.flatnonzero(is_known & (grid.wait_ns_of(column) > 0))
                 arrivals_ns.append(grid.last_arrival_ns[awaited_calls])
-                ranks.append(grid.last_rank[awaited_calls])
+                ranks.append(grid.last_rank_of_call[awaited_calls])
         arrival_ns = np.concatenate(arrivals_ns)
         order = np.argsort(arrival_ns, kind="stable")
         return arrival_ns[order], np.concatenate(ranks)[order]

@@ -56,25 +56,25 @@ class TransferPrice:
     `fix` and `identity` are those of the replay, None where none is reliable.
     """
 
-    saved_ns: Floats
+    saved_ns_by_step: Floats
     fix: TransferFix | None = None
     identity: Identity | None = None
 
     def measure_interval(self, job_ns: float) -> tuple[float, float]:
         """Return the 95 % interval of the saving, as shares of the job."""
-        interval = bootstrap_interval(self.saved_ns, job_ns)
-        return self.identity.widen(interval) if self.identity else interval
+        interval = bootstrap_interval(self.saved_ns_by_step, job_ns)
+        return self.identity.widen_interval(interval) if self.identity else interval
 
 
 @dataclass(frozen=True, eq=False)
 class JoinedCalls:
     """What joining the calls of a communicator saves, by a fix that joins them.
 
-    `saved_ns` is of each replayed step with such calls, scaled to the whole run. A median step has
-    `messages_per_step` then, instead of `calls_per_step`.
+    `saved_ns_by_step` is of each replayed step with such calls, scaled to the whole run. A median step
+    has `messages_per_step` then, instead of `calls_per_step`.
     """
 
-    saved_ns: Floats
+    saved_ns_by_step: Floats
     fix: JoinFix
     messages_per_step: int
     calls_per_step: int
@@ -100,14 +100,22 @@ def price_less_work(
     """
     savings = None if replay is None else replay.measure_savings(fix)
     if savings is not None and savings.identity.is_reliable:
-        interval = savings.widen(bootstrap_interval(savings.saved_ns, job_ns), job_ns)
-        return WorkPrice(float(savings.saved_ns.sum()) / job_ns, interval, fix)
-    ((_, effect_ns),) = fix.changes
+        interval = savings.widen_interval(
+            bootstrap_interval(savings.saved_ns_by_step, job_ns), job_ns
+        )
+        return WorkPrice(
+            saving_share=float(savings.saved_ns_by_step.sum()) / job_ns,
+            saving_interval=interval,
+            fix=fix,
+        )
+    ((_, effect_ns),) = fix.phases_and_effects_ns
     saved_ns = np.zeros(len(effect_ns))
     if total_ns is not None:
         saved_ns = measure_side_by_side(np.nan_to_num(total_ns, nan=0.0), effect_ns)
     interval = bootstrap_interval(saved_ns, job_ns)
-    return WorkPrice(float(saved_ns.sum()) / job_ns, interval, fix=None)
+    return WorkPrice(
+        saving_share=float(saved_ns.sum()) / job_ns, saving_interval=interval, fix=None
+    )
 
 
 def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
@@ -115,22 +123,24 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
 
     Steps outside of the replayed window save the same share of their loss.
     """
-    steps = fix.steps
-    graph = replay.build_around(steps)
+    step_numbers = fix.step_numbers
+    graph = replay.build_around(step_numbers)
     replayed = None if graph is None else replay.replay(apply_fix(graph, fix))
     if graph is None or replayed is None or not replayed.identity.is_reliable:
-        return TransferPrice(np.minimum(lost_ns, measure_exposed_transfer_ns(replay.phases, steps)))
-    replayed_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
-    is_replayed = np.isin(steps, graph.steps)
+        return TransferPrice(
+            np.minimum(lost_ns, measure_exposed_transfer_ns(replay.phases, step_numbers))
+        )
+    replayed_ns = _attribute_to_steps(replayed.saved_ns_by_step, graph, step_numbers)
+    is_replayed = np.isin(step_numbers, graph.step_numbers)
     saved_share = float(replayed_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     saved_ns: Floats = lost_ns * saved_share
     saved_ns[is_replayed] = replayed_ns
-    return TransferPrice(saved_ns, fix, replayed.identity)
+    return TransferPrice(saved_ns_by_step=saved_ns, fix=fix, identity=replayed.identity)
 
 
-def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
+def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, step_numbers: Ints) -> Floats:
     """Return the saving of some steps (numbers), ns, scaled to what all steps of the graph save."""
-    of_steps_ns = np.maximum(saved_ns[np.isin(graph.steps, steps)], 0.0)
+    of_steps_ns = np.maximum(saved_ns[np.isin(graph.step_numbers, step_numbers)], 0.0)
     total_ns = max(float(saved_ns.sum()), 0.0)
     return np.asarray(of_steps_ns * (total_ns / max(float(of_steps_ns.sum()), 1.0)))
 
@@ -142,7 +152,7 @@ def price_joined_calls(
     cost: CostModel,
     *,
     min_saving_ns: float,
-    steps: Ints | None = None,
+    step_numbers: Ints | None = None,
 ) -> JoinedCalls | None:
     """Price joining the calls of a communicator at best; None if that is not known.
 
@@ -155,20 +165,22 @@ def price_joined_calls(
         op: What they do.
         cost: What such a call takes by its bytes; the line of the replay is used if it has one.
         min_saving_ns: What it saves of the run at least; None is returned if it is less.
-        steps: The steps whose calls are alike, and `cost` is for; None = all.
+        step_numbers: The steps whose calls are alike, and `cost` is for; None = all.
     """
-    graph = replay.build_around(replay.phases.steps)
+    graph = replay.build_around(replay.phases.step_numbers)
     if graph is None:
         return None
-    line_costs = Costs(graph.edges).model_by_line if steps is None else {}
+    line_costs = Costs(graph.edges).model_by_line if step_numbers is None else {}
     joins: list[JoinedCalls] = []
     for calls in graph.calls:
         if calls.can_be_joined(communicator, op):
             line_cost = line_costs.get(graph.edges.cost_lines.index(calls.cost_line), cost)
-            fix = JoinFix(communicator, op, max_bytes=0, cost_model=line_cost, steps=steps)
+            fix = JoinFix(
+                communicator, op, max_bytes=0, cost_model=line_cost, step_numbers=step_numbers
+            )
             joins += _try_joins(replay, graph, calls, fix)
-    best_first = sorted(joins, key=lambda join: -join.saved_ns.sum())
-    gains = (join for join in best_first if join.saved_ns.sum() >= min_saving_ns)
+    best_first = sorted(joins, key=lambda join: -join.saved_ns_by_step.sum())
+    gains = (join for join in best_first if join.saved_ns_by_step.sum() >= min_saving_ns)
     return next((join for join in gains if join.replay.identity.is_reliable), None)
 
 
@@ -176,11 +188,15 @@ def _try_joins(
     replay: WindowedReplay, graph: EventGraph, calls: Calls, fix: JoinFix
 ) -> Iterator[JoinedCalls]:
     """Yield what joining `calls` into ever fewer messages a step saves; `fix` says in which steps."""
-    steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
-    is_joined = np.isin(calls.step, steps)
+    steps = np.unique(
+        calls.step_numbers
+        if fix.step_numbers is None
+        else np.intersect1d(calls.step_numbers, fix.step_numbers)
+    )
+    is_joined = np.isin(calls.step_numbers, steps)
     if not is_joined.any():
         return
-    step_index = np.searchsorted(steps, calls.step[is_joined])
+    step_index = np.searchsorted(steps, calls.step_numbers[is_joined])
     calls_per_step = int(np.median(np.bincount(step_index)))
     step_bytes = np.bincount(step_index, np.maximum(calls.nbytes[is_joined], 0))
     powers_of_two = [1 << power for power in range(max(calls_per_step - 1, 0).bit_length())]
@@ -188,12 +204,12 @@ def _try_joins(
     for message_count in sorted(count for count in message_counts if count < calls_per_step):
         message_bytes = int(np.ceil(np.median(step_bytes) / message_count))
         variant = Variant(graph)
-        joined_bytes = join_calls(variant, fix.cost_model, calls, message_bytes, steps=steps)
+        joined_bytes = join_calls(variant, fix.cost_model, calls, message_bytes, step_numbers=steps)
         messages_per_step = (len(joined_bytes) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(variant)
-        saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
+        saved_ns = _attribute_to_steps(replayed.saved_ns_by_step, graph, steps)
         yield JoinedCalls(
-            saved_ns=saved_ns * _measure_scale(graph, replay.phases),
+            saved_ns_by_step=saved_ns * _measure_scale(graph, replay.phases),
             fix=replace(fix, max_bytes=message_bytes),
             messages_per_step=max(round(messages_per_step), 1),
             calls_per_step=calls_per_step,
@@ -235,35 +251,39 @@ def price_edits(
     """
     if replay.trace.partial_communicators:
         return EditPrice(edits, refusal="ranks were left out")
-    all_steps = replay.phases.steps[replay.phases.steps >= 0]
+    all_steps = replay.phases.step_numbers[replay.phases.step_numbers >= 0]
     lost_steps, lost_ns = (all_steps, np.ones(len(all_steps))) if lost is None else lost
     graph = replay.build_around(lost_steps[lost_ns > 0])
     if graph is None:
         return EditPrice(edits, refusal=replay.doubt or "some worker has no steps to replay")
     scale = 1.0  # from the replayed steps to all of them
     if lost is not None:
-        replayed_lost_ns = lost_ns[np.isin(lost_steps, graph.steps)]
+        replayed_lost_ns = lost_ns[np.isin(lost_steps, graph.step_numbers)]
         share_replayed = float(replayed_lost_ns.sum()) / max(float(lost_ns.sum()), 1.0)
         share_replayed *= _measure_scale(graph, replay.phases)
         scale = 1 / max(share_replayed, MIN_SHARE_REPLAYED)
     window_ns = float(graph.measure_steps_ns(graph.recorded_times_ns).sum())
     try:
         variant_replay = replay.replay(apply_edits(graph, edits))
-        saved_ns = variant_replay.saved_ns * scale
+        saved_ns = variant_replay.saved_ns_by_step * scale
     except InvalidArgument as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
     saving = float(saved_ns.sum()) / window_ns
     if saving_only:
-        return EditPrice(edits, saving)
+        return EditPrice(edits, saving_share=saving)
     if doubt := variant_replay.identity.doubt:
         return EditPrice(edits, refusal=doubt)
-    interval = variant_replay.identity.widen(bootstrap_interval(saved_ns, window_ns))
+    interval = variant_replay.identity.widen_interval(bootstrap_interval(saved_ns, window_ns))
     ambiguity = Ambiguity.from_alternatives(
         variant_replay, window_ns / scale, lambda other_graph: apply_edits(other_graph, edits)
     )
-    return EditPrice(edits, saving, ambiguity.widen(interval) if ambiguity else interval)
+    return EditPrice(
+        edits,
+        saving_share=saving,
+        saving_interval=ambiguity.widen_interval(interval) if ambiguity else interval,
+    )
 
 
 def _measure_scale(graph: EventGraph, phases: Phases) -> float:
     """Return the ratio of the run's steps to those that were replayed."""
-    return int(np.count_nonzero(phases.steps >= 0)) / max(len(graph.steps), 1)
+    return int(np.count_nonzero(phases.step_numbers >= 0)) / max(len(graph.step_numbers), 1)

@@ -67,7 +67,7 @@ def find_need_times_ns(
 
 
 def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
-    """Return the share of pulls needed at an unknown time (-1), while the worker computed."""
+    """Return the share of pulls needed at an unknown time (-1, [request]), while the worker computed."""
     is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
     is_unknown = ~requests["is_blocking"].to_numpy() & (needs_ns < 0)  # [request]
@@ -76,7 +76,7 @@ def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Time
         requests[name].to_numpy()[unknown_rows] for name in ("worker", "start_ns", "end_ns")
     )
     blocked_by_begin_ns, blocked_by_end_ns = (
-        timeline.spent_before(IS_BLOCKED, timeline.to_positions(worker, times_ns))
+        timeline.sum_ns_before(IS_BLOCKED, timeline.to_positions(worker, times_ns))
         for times_ns in (begin_ns, end_ns)
     )
     min_blocked_ns = MIN_SHARE_OF_PULL_BLOCKED * (end_ns - begin_ns)

@@ -115,10 +115,10 @@ def _estimate_group(calls: Calls, is_queued: Flags, backprops: Sequence[_Backpro
     begin_shares, estimate_ns = np.empty((2, *calls.begin_ns.shape))  # [call, rank]
     rank_backprops = [backprops[worker] for worker in calls.workers.tolist()]
     for rank, backprop in enumerate(rank_backprops):
-        begin_shares[:, rank] = backprop.measure_share(calls.step, calls.begin_ns[:, rank])
+        begin_shares[:, rank] = backprop.measure_share(calls.step_numbers, calls.begin_ns[:, rank])
     ready_shares = _estimate_shares(calls, begin_shares, is_queued)
     for rank, backprop in enumerate(rank_backprops):
-        estimate_ns[:, rank] = backprop.find_time_ns(calls.step, ready_shares[:, rank])
+        estimate_ns[:, rank] = backprop.find_time_ns(calls.step_numbers, ready_shares[:, rank])
     is_known = is_queued & np.isfinite(estimate_ns)
     ready_ns = np.where(is_known, np.nan_to_num(estimate_ns), calls.begin_ns).astype(np.int64)
     # A call is not ready before the one before it: gradients come in the order of calls.
@@ -159,13 +159,13 @@ def _find_positions_in_step(calls: Calls) -> tuple[Ints, Ints, Floats]:
 
     The latter are a share of the step's bytes, with the call's own; all are [call].
     """
-    is_first = np.append(True, np.diff(calls.step) != 0)
+    is_first = np.append(True, np.diff(calls.step_numbers) != 0)
     first_call, step_row = np.flatnonzero(is_first), np.cumsum(is_first) - 1  # [step], [call]
     nbytes = np.maximum(calls.nbytes, 1).astype(np.float64)
     summed_bytes = np.cumsum(nbytes)
     bytes_before_step = (summed_bytes - nbytes)[first_call][step_row]
     step_bytes = np.bincount(step_row, nbytes)[step_row]
-    position = np.arange(calls.count) - first_call[step_row]
+    position = np.arange(calls.call_count) - first_call[step_row]
     bytes_share = (summed_bytes - bytes_before_step) / step_bytes
     return position, np.bincount(step_row)[step_row], bytes_share
 
@@ -204,15 +204,15 @@ class _Backprop:
             for times_ns in (pieces.bounds_ns, *step_times_ns)
         )
 
-    def measure_share(self, step: Ints, times_ns: Ints) -> Floats:
+    def measure_share(self, step_numbers: Ints, times_ns: Ints) -> Floats:
         """Return the share of its step's backprop that is done at each time; nan without backprop."""
-        before_step_ns, step_ns = self._measure_steps_ns(step)
+        before_step_ns, step_ns = self._measure_steps_ns(step_numbers)
         done_ns = np.interp(times_ns, self._bounds_ns, self._done_ns)
         return np.clip((done_ns - before_step_ns) / step_ns, 0.0, 1.0)
 
-    def find_time_ns(self, step: Ints, share: Floats) -> Floats:
-        """Return when some share (0 to 1) of each step's backprop was done, ns; nan without backprop."""
-        before_step_ns, step_ns = self._measure_steps_ns(step)
+    def find_time_ns(self, step_numbers: Ints, share: Floats) -> Floats:
+        """Return when a share (0 to 1) of a step's backprop was done, ns, all [query]; else nan."""
+        before_step_ns, step_ns = self._measure_steps_ns(step_numbers)
         target_ns = np.nan_to_num(before_step_ns + share * step_ns)  # of backprop done
         # Half a nanosecond: sums of shares differ from the whole by less.
         bound_row = np.searchsorted(self._done_ns, target_ns - 0.5)
@@ -220,9 +220,11 @@ class _Backprop:
         time_ns = self._bounds_ns[bound_row] - (self._done_ns[bound_row] - target_ns)
         return np.where(np.isfinite(share * step_ns), time_ns, np.nan)
 
-    def _measure_steps_ns(self, step: Ints) -> tuple[Floats, Floats]:
+    def _measure_steps_ns(self, step_numbers: Ints) -> tuple[Floats, Floats]:
         """Return the backprop done before each step, and that of the step, ns; nan without any."""
-        row = np.minimum(np.searchsorted(self._step_numbers, step), len(self._step_numbers) - 1)
+        row = np.minimum(
+            np.searchsorted(self._step_numbers, step_numbers), len(self._step_numbers) - 1
+        )
         step_ns = self._done_at_end_ns[row] - self._done_at_begin_ns[row]
-        is_known = (self._step_numbers[row] == step) & (step_ns > 0)
+        is_known = (self._step_numbers[row] == step_numbers) & (step_ns > 0)
         return self._done_at_begin_ns[row], np.where(is_known, step_ns, np.nan)

@@ -90,7 +90,7 @@ class Requests:
             .sort("server", "start_ns", "end_ns")
         )
         servers = server_processes["server"].unique().sort().to_numpy().astype(np.int64)
-        requests = cls(sent, services, servers)
+        requests = cls(sent_requests=sent, services=services, server_numbers=servers)
         if not sent.height or not services.height:
             return requests
         ends_on_link_ns = find_ends_on_links(
@@ -118,7 +118,7 @@ class Requests:
         """When workers need answers that came earlier, as sides without length."""
         sides, needed = self.sides, self.sides_until_needed
         early = np.flatnonzero(needed.end_ns > sides.end_ns)
-        return Sides.from_times(sides.worker[early], needed.end_ns[early], is_blocking=True)
+        return Sides.from_times(sides.workers[early], needed.end_ns[early], is_blocking=True)
 
     @cached_property
     def hidden_transfer_share(self) -> float:
@@ -241,7 +241,7 @@ class Requests:
         worker = timeline.to_workers(wait_ends)
         wait_begin_ns, wait_end_ns = map(timeline.to_times_ns, (wait_begins, wait_ends))
         other_sides = Sides.join(others)
-        other_ends = timeline.to_positions(other_sides.worker, other_sides.end_ns)
+        other_ends = timeline.to_positions(other_sides.workers, other_sides.end_ns)
         latest_other = _find_latest_values(np.sort(other_ends), wait_ends)
         is_of_worker = timeline.to_workers(latest_other) == worker
         other_ns = np.where(is_of_worker, timeline.to_times_ns(latest_other), -1)
@@ -271,7 +271,7 @@ class Requests:
         sides = self.sides
         # [request]; an answer that no thread noted is needed at its worker's next wait, update or end.
         request_event, answer_event = threads.find_side_events(self.sides_until_needed)
-        next_need = threads.find_next_need_events(sides.worker, sides.end_ns)
+        next_need = threads.find_next_need_events(sides.workers, sides.end_ns)
         answer_event = np.where(answer_event < 0, next_need, answer_event)
         begin_event = first_event + 2 * np.arange(self.services.height)
         self._add_services(edges, begin_event)
@@ -280,7 +280,7 @@ class Requests:
         self._add_turns(edges, begin_event)
         edges.shift_to_recorded_times(first_part, event_times_ns.astype(np.float64))
         self._add_answers(edges, (request_event, answer_event), begin_event, event_times_ns)
-        resumed_event = threads.find_events(resumptions.worker, resumptions.end_ns)
+        resumed_event = threads.find_events(resumptions.workers, resumptions.end_ns)
         updates = self._update_services  # a row each, by end
         update_ns = _find_latest_values(updates["end_ns"].to_numpy(), resumptions.end_ns)
         delay_ns = resumptions.end_ns - np.maximum(update_ns, 0)
@@ -291,13 +291,13 @@ class Requests:
             has_update = latest_row >= 0
             edges.add(end_event, resumed_event, delay_ns, has_update, reason=EdgeReason.BARRIER)
 
-    def _add_services(self, edges: EdgeList, begin_event: Ints) -> None:
-        """Add edges from begin to end of services: each lasts as long as it takes alone."""
+    def _add_services(self, edges: EdgeList, begin_events: Ints) -> None:
+        """Add edges from begins, [service], to ends: each service lasts as long as it takes alone."""
         op = self.services["op"]
         for name in op.unique().to_list():
             edges.add(
-                begin_event,
-                begin_event + 1,
+                begin_events,
+                begin_events + 1,
                 self.occupancy.alone_ns,
                 (op == name).to_numpy(),
                 cost_line=CostLine(f"{name} at servers", is_network=name in (*INCOMING, *OUTGOING)),
@@ -306,8 +306,8 @@ class Requests:
                 shard=_to_numbers(self.services["server"]),
             )
 
-    def _add_travel(self, edges: EdgeList, request_event: Ints, begin_event: Ints) -> None:
-        """Add edges from requests to first services; more than the lower quartile is queueing."""
+    def _add_travel(self, edges: EdgeList, request_events: Ints, begin_events: Ints) -> None:
+        """Add edges from requests, [request], to their first services, [service], without queueing."""
         request_row = self.services["request_row"]
         is_first = request_row.is_first_distinct().to_numpy() & (request_row >= 0).to_numpy()
         travel_ns = self.services["start_ns"].to_numpy() - self._take_request_column("start_ns")
@@ -317,8 +317,8 @@ class Requests:
         )
         quick_travel = pl.col("travel").filter("is_first").quantile(0.25).over("op", "server")
         quick_ns = services.select(quick_travel.fill_null(0)).to_series().to_numpy()
-        source = np.append(request_event, -1)[request_row.to_numpy()]  # -1: no edge
-        ends_and_lags = source, begin_event, np.minimum(quick_ns, travel_ns)
+        source = np.append(request_events, -1)[request_row.to_numpy()]  # -1: no edge
+        ends_and_lags = source, begin_events, np.minimum(quick_ns, travel_ns)
         edge_requests = np.maximum(request_row.to_numpy(), 0)
         self._add_messages(edges, "push", ends_and_lags, edge_requests, is_first)
 
@@ -351,7 +351,7 @@ class Requests:
         )
 
     def _add_turns(self, edges: EdgeList, begins: Ints) -> None:
-        """Add edges between services (begin events) that follow by turn, request or joint update."""
+        """Add edges between services (begin events, [service]) in turn, of a request or joint update."""
         request_row, start_ns, end_ns = (
             self.services[name].to_numpy() for name in ("request_row", "start_ns", "end_ns")
         )
@@ -373,10 +373,11 @@ class Requests:
         edges.add(begins[row], begins[next_row], offset_ns, is_same_request & ~is_after)
         self._add_joins(edges, begins)
 
-    def _add_joins(self, edges: EdgeList, begin_event: Ints) -> None:
+    def _add_joins(self, edges: EdgeList, begin_events: Ints) -> None:
         """Add edges from gradients to the update that joins them, and from updates to next replies.
 
-        Updates of one variable have its key, those of all variables (-1) join gradients of any key.
+        `begin_events` are [service]. Updates of one variable have its key, those of all (-1) join
+        gradients of any key.
         """
         op = pl.col("op")
         services = self.services.with_row_index("row").select(
@@ -399,13 +400,13 @@ class Requests:
             answered = reply_begins.join_asof(update_ends, **nearest)
             for pairs, reason in ((joined, EdgeReason.DATA), (answered, EdgeReason.TURN)):
                 earlier, later = pairs.drop_nulls().select("earlier", "later").to_numpy().T
-                edges.add(begin_event[earlier] + 1, begin_event[later], reason=reason)
+                edges.add(begin_events[earlier] + 1, begin_events[later], reason=reason)
 
     def _add_answers(
         self,
         edges: EdgeList,
         request_events: tuple[Ints, Ints],
-        begin_event: Ints,
+        begin_events: Ints,
         event_times_ns: Ints,
     ) -> None:
         """Add edges to answers, [request], from the last service, or else from the request."""
@@ -421,7 +422,7 @@ class Requests:
         served_requests = np.flatnonzero(last_service >= 0)
         service = last_service[served_requests]
         # The service's end, or its begin if the answer came before the end.
-        source = begin_event[service] + (service_end_ns[service] <= answer_ns[served_requests])
+        source = begin_events[service] + (service_end_ns[service] <= answer_ns[served_requests])
         lag_ns = np.maximum(answer_ns[served_requests] - event_times_ns[source], 0)
         ends_and_lags = source, answer_event[served_requests], lag_ns
         is_present = np.ones(len(served_requests), np.bool_)

@@ -24,18 +24,18 @@ __all__ = ["Tasks", "replay_events"]
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """Tasks as columns, [task]: `edge` is a row of the event graph's edges.
+    """Tasks as columns, [task]: `edge_rows` are rows of the event graph's edges.
 
-    The task's resource is the one of a `kind` at the server with `server_index`, and in a `lane`: each
+    The task's resource is the one of its kind at the server with `server_index`, and in a `lane`: each
     worker's own, or 0. A task takes `work_share` of its edge's work, in `message_counts` messages; an
     edge ends with its last task. Tasks of one `stream` take turns; -1 = none. Where one task follows the
     other, those of a `unit` have the resource until its last one is over; `is_unit_begin` marks the
     first. `crowding_of_kind` is [kind]; nan where one task follows the other.
     """
 
-    edge: Ints
+    edge_rows: Ints
     server_index: Ints
-    kind: Ints
+    kind_indices: Ints
     lane: Ints
     stream: Ints
     work_share: Floats
@@ -53,7 +53,7 @@ class Tasks:
     def number_resources(self) -> tuple[Ints, Floats]:
         """Return the number of each task's resource, [task], and the crowding of each resource."""
         lane_count, kind_count = int(self.lane.max(initial=0)) + 1, len(self.crowding_of_kind)
-        number = (self.server_index * lane_count + self.lane) * kind_count + self.kind
+        number = (self.server_index * lane_count + self.lane) * kind_count + self.kind_indices
         server_lane_count = (int(self.server_index.max(initial=0)) + 1) * lane_count
         return np.asarray(number), np.tile(self.crowding_of_kind, server_lane_count)
 
@@ -199,7 +199,7 @@ class _EventLoop:
         self._agenda: list[tuple[float, int, int, int]] = []
 
     def replay(self, recorded_ns: Floats) -> int:
-        """Replay events by time, those without sources as recorded; return how many occurred."""
+        """Replay events, those without sources as `recorded_ns`, [event]; return how many occurred."""
         for event in [event for event, left in enumerate(self._sources_left) if not left]:
             self.times_ns[event] = float(recorded_ns[event])
             heappush(self._agenda, (self.times_ns[event], self._priority[event], event, 0))

@@ -55,12 +55,14 @@ def _measure_by_step(graph: EventGraph) -> Floats:
     latest_ns = np.full(len(times_ns), np.inf)  # when each event may occur at the latest, [event]
     latest_ns[last_events] = times_ns[last_events].max()
     latest_ns = graph.layered_graph.replay_backwards(latest_ns, graph.edges.lag_ns)
-    other_sources = graph.edges.source[len(threads.interval_begins) :]  # of edges to others
-    meets_others = np.isin(threads.interval_begins, other_sources)
+    other_sources = graph.edges.source_events[
+        len(threads.interval_begin_events) :
+    ]  # of edges to others
+    meets_others = np.isin(threads.interval_begin_events, other_sources)
     meets_others &= graph.interval_step_rows >= 0  # [interval of a thread]
     cell, first = np.unique(graph.interval_cells[meets_others], return_index=True)
-    first_event = threads.interval_begins[meets_others][first]
-    slack_ns = np.full(threads.worker_count * len(graph.steps), np.nan)  # [worker * step]
+    first_event = threads.interval_begin_events[meets_others][first]
+    slack_ns = np.full(threads.worker_count * len(graph.step_numbers), np.nan)  # [worker * step]
     slack_ns[cell] = np.maximum(latest_ns[first_event] - times_ns[first_event], 0.0)
     slack_ns[~np.isfinite(slack_ns)] = np.nan
     return slack_ns.reshape(threads.worker_count, -1).T

@@ -29,15 +29,15 @@ class Sides(NamedTuple):
     `is_blocking` is true if the worker's training thread was in it.
     """
 
-    worker: Ints
+    workers: Ints
     begin_ns: Ints
     end_ns: Ints
     is_blocking: Flags
 
     @classmethod
-    def from_times(cls, worker: Ints, times_ns: Ints, *, is_blocking: bool = False) -> Sides:
+    def from_times(cls, workers: Ints, times_ns: Ints, *, is_blocking: bool = False) -> Sides:
         """Make sides without length."""
-        return cls(worker, times_ns, times_ns, np.full(len(times_ns), is_blocking))
+        return cls(workers, times_ns, times_ns, np.full(len(times_ns), is_blocking))
 
     @classmethod
     def join(cls, parts: Iterable[Sides]) -> Sides:
@@ -51,13 +51,13 @@ class Sides(NamedTuple):
     def to_positions(self, timeline: Timeline) -> tuple[Ints, Ints]:
         """Return the positions of begins and of ends on the line of the workers, both [side]."""
         begins, ends = (
-            timeline.to_positions(self.worker, ns) for ns in (self.begin_ns, self.end_ns)
+            timeline.to_positions(self.workers, ns) for ns in (self.begin_ns, self.end_ns)
         )
         return begins, ends
 
     def end_when_noticed(self, timeline: Timeline) -> Sides:
         """Let sides in flight end when their training threads noticed it."""
-        noticed_ns = timeline.find_notice_times_ns(self.worker, self.begin_ns, self.end_ns)
+        noticed_ns = timeline.find_notice_times_ns(self.workers, self.begin_ns, self.end_ns)
         return self._replace(end_ns=np.where(self.is_blocking, self.end_ns, noticed_ns))
 
 
@@ -143,19 +143,19 @@ class Threads:
         return self.timeline.to_times_ns(self.event_positions)
 
     @cached_property
-    def interval_begins(self) -> Ints:
+    def interval_begin_events(self) -> Ints:
         """The event at which each interval begins, [interval]; it ends at the next event."""
         return np.delete(np.arange(self.event_count), self.first_events[1:] - 1)
 
     @cached_property
-    def interval_workers(self) -> Ints:
+    def worker_of_interval(self) -> Ints:
         """The worker of each interval, [interval]."""
-        return self.find_workers(self.interval_begins)
+        return self.find_workers(self.interval_begin_events)
 
     @cached_property
     def interval_lengths_ns(self) -> Ints:
         """The length of each interval, [interval]."""
-        return np.asarray(np.diff(self.event_positions)[self.interval_begins])
+        return np.asarray(np.diff(self.event_positions)[self.interval_begin_events])
 
     def find_workers(self, events: Ints) -> Ints:
         """Return the worker of each of some events of threads."""
@@ -163,13 +163,13 @@ class Threads:
 
     def sum_intervals_by_worker(self, values: Floats) -> Floats:
         """Sum values of intervals, [interval], by their worker, [worker]."""
-        sums = np.bincount(self.interval_workers, values, minlength=self.worker_count)
+        sums = np.bincount(self.worker_of_interval, values, minlength=self.worker_count)
         return sums.astype(np.float64)
 
     def measure_categories_ns(self, categories: Flags) -> Floats:
         """Return the time in some categories (flags) in each interval, [interval]."""
-        before_event_ns = self.timeline.spent_before(categories, self.event_positions)
-        return np.diff(before_event_ns)[self.interval_begins]
+        before_event_ns = self.timeline.sum_ns_before(categories, self.event_positions)
+        return np.diff(before_event_ns)[self.interval_begin_events]
 
     def measure_work_ns(self, categories: Flags = ~IS_BLOCKED) -> Floats:
         """Return the same, but nothing in intervals in a message or collective."""
@@ -178,47 +178,47 @@ class Threads:
     def assign_to_end_events(self, values: Floats) -> Floats:
         """Return values of intervals by the event that ends each, [event]; 0 at a thread's first one."""
         by_event = np.zeros(self.event_count)
-        by_event[self.interval_begins + 1] = values
+        by_event[self.interval_begin_events + 1] = values
         return by_event
 
     def chain_events(self, caused_events: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return sources, targets and lags, ns, of the edges that join neighbouring events of threads.
+        """Return sources, targets and lags, ns, [edge], that join neighbouring events of threads.
 
         The lag includes the time for which a thread was blocked before an event. `caused_events` have
         other causes, too, so their lags leave it out.
         """
         is_caused = np.zeros(self.event_count, np.bool_)
         is_caused[caused_events[caused_events < self.event_count]] = True
-        has_explained_wait = (self.is_wait_end & is_caused)[self.interval_begins + 1]
+        has_explained_wait = (self.is_wait_end & is_caused)[self.interval_begin_events + 1]
         unblocked_ns = self.measure_categories_ns(~IS_BLOCKED)
         lag_ns = np.where(has_explained_wait, unblocked_ns, self.interval_lengths_ns)
         # Edges of the message or collective itself say how long that takes.
         lag_ns = np.where(self.is_communicating, 0, lag_ns).astype(np.int64)
-        return self.interval_begins, self.interval_begins + 1, lag_ns
+        return self.interval_begin_events, self.interval_begin_events + 1, lag_ns
 
     def find_side_events(self, sides: Sides) -> tuple[Ints, Ints]:
         """Return the events at which sides begin and end; see `find_events`."""
         return (
-            self.find_events(sides.worker, sides.begin_ns),
-            self.find_events(sides.worker, sides.end_ns),
+            self.find_events(sides.workers, sides.begin_ns),
+            self.find_events(sides.workers, sides.end_ns),
         )
 
-    def find_events(self, worker: Ints, times_ns: Ints) -> Ints:
+    def find_events(self, workers: Ints, times_ns: Ints) -> Ints:
         """Return the event of each worker at a time; -1 where its thread has none."""
-        position = self.timeline.to_positions(worker, times_ns)
+        position = self.timeline.to_positions(workers, times_ns)
         event = np.minimum(np.searchsorted(self.event_positions, position), self.event_count - 1)
         return np.where(self.event_positions[event] == position, event, -1)
 
-    def find_next_need_events(self, worker: Ints, times_ns: Ints) -> Ints:
-        """Return the event from which on each worker needs what was over at a time, ns.
+    def find_next_need_events(self, workers: Ints, times_ns: Ints) -> Ints:
+        """Return the event from which on a worker needs what was over at a time, ns, all [query].
 
         Then it next was blocked by something in flight, began to update weights, or ended the step; -1
         where no step follows.
         """
-        position = self.timeline.to_positions(worker, times_ns)
+        position = self.timeline.to_positions(workers, times_ns)
         needs = np.append(self._need_positions, np.iinfo(np.int64).max)  # positions
         next_need = needs[np.searchsorted(self._need_positions, position)]
-        is_of_worker = self.timeline.to_workers(next_need) == worker
+        is_of_worker = self.timeline.to_workers(next_need) == workers
         return np.where(is_of_worker, np.searchsorted(self.event_positions, next_need), -1)
 
     @cached_property
@@ -229,29 +229,29 @@ class Threads:
         ends_of_waits = self.event_positions[self.is_wait_end]
         return np.unique(np.concatenate([ends_of_waits, self.step_end_positions, known_updates]))
 
-    def find_step_end_events(self, steps: Ints) -> Ints:
+    def find_step_end_events(self, step_numbers: Ints) -> Ints:
         """Return the events at which some steps end, [step, worker]; -1 where a worker lacks one."""
-        step_row = self._find_step_rows(steps)  # [step of a worker]
+        step_row = self._find_step_rows(step_numbers)  # [step of a worker]
         is_known = step_row >= 0
-        events = np.full((len(steps), self.worker_count), -1, np.int64)
+        events = np.full((len(step_numbers), self.worker_count), -1, np.int64)
         end_positions = self.step_end_positions[is_known]
         cells = step_row[is_known], self.timeline.to_workers(end_positions)
         events[cells] = np.searchsorted(self.event_positions, end_positions)
         return events
 
-    def find_interval_step_rows(self, steps: Ints) -> Ints:
-        """Return the row in `steps` of each interval's step; -1 outside of these."""
-        interval_positions = self.event_positions[self.interval_begins]
+    def find_interval_step_rows(self, step_numbers: Ints) -> Ints:
+        """Return the row in `step_numbers` of each interval's step; -1 outside of these."""
+        interval_positions = self.event_positions[self.interval_begin_events]
         step = np.searchsorted(self.step_end_positions, interval_positions, side="right")
-        return self._find_step_rows(steps)[step]
+        return self._find_step_rows(step_numbers)[step]
 
-    def find_step_numbers(self, worker: Ints, times_ns: Ints) -> Ints:
+    def find_step_numbers(self, workers: Ints, times_ns: Ints) -> Ints:
         """Return the number of the step at each worker's time; -1 outside of steps."""
-        position = self.timeline.to_positions(worker, times_ns)
+        position = self.timeline.to_positions(workers, times_ns)
         step = np.searchsorted(self.step_end_positions, position, side="right")
         return np.append(self.step_numbers, -1)[step]
 
-    def _find_step_rows(self, steps: Ints) -> Ints:
-        """Return the row in `steps` of each worker's step, [step of a worker]; -1 outside of these."""
-        row = np.searchsorted(steps, self.step_numbers)
-        return np.where(np.append(steps, -1)[row] == self.step_numbers, row, -1)
+    def _find_step_rows(self, step_numbers: Ints) -> Ints:
+        """Return the row in `step_numbers` of each step of a worker, [step of a worker]; else -1."""
+        row = np.searchsorted(step_numbers, self.step_numbers)
+        return np.where(np.append(step_numbers, -1)[row] == self.step_numbers, row, -1)

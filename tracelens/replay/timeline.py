@@ -58,12 +58,17 @@ class Timeline:
         shifts_ns = np.arange(len(pieces)) * period_ns - origin_ns
         counts = [len(worker.bounds_ns) for worker in pieces]
         bounds_ns = np.concatenate([worker.bounds_ns for worker in pieces])
-        return cls(pieces, origin_ns, period_ns, bounds_ns + np.repeat(shifts_ns, counts))
+        return cls(
+            worker_pieces=pieces,
+            origin_ns=origin_ns,
+            period_ns=period_ns,
+            bound_positions=bounds_ns + np.repeat(shifts_ns, counts),
+        )
 
-    def to_positions(self, worker: Ints, times_ns: Ints) -> Ints:
+    def to_positions(self, workers: Ints, times_ns: Ints) -> Ints:
         """Return the positions of workers at times, ns, clipped to the ends of each worker's time."""
         clipped_ns = np.clip(times_ns, self.origin_ns, self.origin_ns + self.period_ns - 1)
-        return np.asarray(worker * self.period_ns + (clipped_ns - self.origin_ns), np.int64)
+        return np.asarray(workers * self.period_ns + (clipped_ns - self.origin_ns), np.int64)
 
     def to_times_ns(self, positions: Ints) -> Ints:
         """Return the times at positions, ns."""
@@ -74,22 +79,22 @@ class Timeline:
         return positions // self.period_ns
 
     @cached_property
-    def category(self) -> Array:
+    def category_codes(self) -> Array:
         """The category of each piece, [bound]; `_NO_PIECE` behind a worker's last one."""
-        return self._pad([worker.category_code for worker in self.worker_pieces])
+        return self._pad([worker.category_codes for worker in self.worker_pieces])
 
     @cached_property
-    def name_number(self) -> Array:
+    def name_numbers(self) -> Array:
         """The number of each piece's name, [bound]; below 0 where it has none."""
-        return self._pad([worker.name_code for worker in self.worker_pieces])
+        return self._pad([worker.name_codes for worker in self.worker_pieces])
 
     @cached_property
-    def step_index(self) -> Ints:
+    def step_indices(self) -> Ints:
         """The index of each piece's step among those of all workers, worker by worker, [bound]."""
         step_counts = [len(pieces.first_piece_of_window) - 1 for pieces in self.worker_pieces]
         first_steps = np.cumsum([0, *step_counts[:-1]])  # of each worker
         workers = zip(self.worker_pieces, first_steps, strict=True)
-        indices = [pieces.window + first_step for pieces, first_step in workers]
+        indices = [pieces.window_indices + first_step for pieces, first_step in workers]
         return np.asarray(self._pad(indices), np.int64)
 
     def _pad(self, columns: Sequence[Array]) -> Array:
@@ -100,7 +105,7 @@ class Timeline:
 
     def is_in_categories(self, categories: Flags) -> Flags:
         """Return True for pieces in some categories (flags), [bound]."""
-        return np.append(categories, False)[self.category]
+        return np.append(categories, False)[self.category_codes]
 
     def find_stretches(self, is_inside: Flags) -> tuple[Ints, Ints]:
         """Return begins and ends (positions) of stretches of pieces with a flag, [bound]."""
@@ -110,7 +115,7 @@ class Timeline:
     @cached_property
     def wait_stretches(self) -> tuple[Ints, Ints]:
         """Begins and ends (positions) of the stretches in which threads were blocked in a span."""
-        return self.find_stretches(self.is_in_categories(IS_BLOCKED) & (self.name_number >= 0))
+        return self.find_stretches(self.is_in_categories(IS_BLOCKED) & (self.name_numbers >= 0))
 
     @cached_property
     def blocked_stretches(self) -> tuple[Ints, Ints]:
@@ -123,7 +128,7 @@ class Timeline:
         begins, ends = self.blocked_stretches
         return np.append(-2, begins), np.append(-1, ends)
 
-    def spent_before(self, categories: Flags, positions: Ints) -> Floats:
+    def sum_ns_before(self, categories: Flags, positions: Ints) -> Floats:
         """Return the time in some categories (flags) before positions, summed over all workers, ns."""
         return sum_covered_ns_before(
             *self.find_stretches(self.is_in_categories(categories)), positions
@@ -141,40 +146,40 @@ class Timeline:
         row = np.searchsorted(begins, positions, side="right") - 1
         return np.maximum(positions, ends[row])
 
-    def find_notice_times_ns(self, worker: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
-        """Return when training threads noticed the ends of operations that another thread noted, ns.
+    def find_notice_times_ns(self, workers: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
+        """Return when threads noticed the ends of operations that another thread noted, ns, [operation].
 
         That is the end of the blocked stretch just before, if the note follows it soon, as seen from the
         stretch's length; else it is the noted end.
         """
         begins, ends = self._padded_blocked  # positions of blocked stretches
-        noted_end = self.to_positions(worker, end_ns)
+        noted_end = self.to_positions(workers, end_ns)
         row = np.searchsorted(ends, noted_end) - 1  # the last stretch before each noted end
         delay_ns = noted_end - ends[row]
         is_noticed = delay_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
         # A thread that is blocked again when the end is noted may not have noticed it.
         is_noticed &= noted_end <= np.append(begins, FOREVER)[row + 1]
-        is_noticed &= ends[row] > self.to_positions(worker, begin_ns)
+        is_noticed &= ends[row] > self.to_positions(workers, begin_ns)
         return np.where(is_noticed, end_ns - delay_ns, end_ns)
 
-    def has_looked_late(self, worker: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
-        """Return True where an operation was over, at `over_ns`, before its thread waited for it.
+    def has_looked_late(self, workers: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
+        """Return True where an operation was over before its thread waited for it, all [operation].
 
         Then the thread waited until `end_ns` for only a small share of the time since `over_ns`.
         """
         begins, ends = self._padded_blocked  # positions of blocked stretches
-        end = self.to_positions(worker, end_ns)
+        end = self.to_positions(workers, end_ns)
         row = np.searchsorted(begins, end) - 1  # the last stretch that began before each end
-        began_later = (end <= ends[row]) & (begins[row] > self.to_positions(worker, over_ns))
+        began_later = (end <= ends[row]) & (begins[row] > self.to_positions(workers, over_ns))
         waited_ns = end - begins[row]
         return np.asarray(
             began_later & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end_ns - over_ns))
         )
 
-    def has_resumed(self, worker: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
-        """Return True for threads that waited in a span until `over_ns`, and resumed by `until_ns`."""
+    def has_resumed(self, workers: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
+        """Return True where a worker waited in a span until `over_ns`, and resumed by `until_ns`."""
         begins, ends = (np.append(-1, positions) for positions in self.wait_stretches)
-        over, until = (self.to_positions(worker, ns) for ns in (over_ns, until_ns))  # positions
+        over, until = (self.to_positions(workers, ns) for ns in (over_ns, until_ns))  # positions
         row = np.searchsorted(ends, until, side="right") - 1  # the last stretch that ended by then
         early_ns = over - ends[row]
         return np.asarray(
@@ -183,6 +188,6 @@ class Timeline:
 
     def find_update_begins(self) -> Ints:
         """Return the positions at which workers begin to update weights, once a step."""
-        rows = np.flatnonzero(self.category == _UPDATE)
-        is_first = np.diff(self.step_index[rows], prepend=-1) != 0
+        rows = np.flatnonzero(self.category_codes == _UPDATE)
+        is_first = np.diff(self.step_indices[rows], prepend=-1) != 0
         return np.asarray(self.bound_positions[rows[is_first]])

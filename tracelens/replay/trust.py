@@ -30,7 +30,7 @@ __all__ = ["Ambiguity", "Identity", "VariantReplay"]
 # is not reliable [chosen]
 MAX_IDENTITY_ERROR_IF_RELIABLE: Final = 0.03
 # share of the critical path: a replay is not reliable if more has no known reason [chosen; one
-# decision in Identity.widen, Identity.doubt]
+# decision in Identity.widen_interval, Identity.doubt]
 MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.25
 # share of all known lengths: a probe shortens them by so little that the critical
 # path stays [chosen]
@@ -62,7 +62,7 @@ class Ambiguity:
         `replayed` is the run with edits, in which the replayed steps took `job_ns`; `edit` applies the
         same edits to another graph.
         """
-        saving = float(replayed.saved_ns.sum()) / job_ns
+        saving = float(replayed.saved_ns_by_step.sum()) / job_ns
         saving_by_reason, shortage = {"": saving}, replayed.core_shortage
         for missing_fact, other_graph in replayed.variant.graph.alternatives:
             with suppress(InvalidArgument):
@@ -76,9 +76,14 @@ class Ambiguity:
         if differences[main_reason] <= max_difference:
             return None
         savings = saving_by_reason.values()
-        return cls(main_reason, saving, min(savings), max(savings))
+        return cls(
+            reason=main_reason,
+            saving_share=saving,
+            min_saving_share=min(savings),
+            max_saving_share=max(savings),
+        )
 
-    def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
+    def widen_interval(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of the saving, as shares of the run, that holds all possible savings."""
         bounds = zip(interval, (self.min_saving_share, self.max_saving_share), strict=True)
         low, high = (bound + share - self.saving_share for bound, share in bounds)
@@ -87,7 +92,9 @@ class Ambiguity:
     @property
     def doubt(self) -> str:
         """Why the saving may not be relied upon."""
-        savings = (percent(share, 1) for share in (self.min_saving_share, self.max_saving_share))
+        savings = (
+            percent(share, digits=1) for share in (self.min_saving_share, self.max_saving_share)
+        )
         return f"{self.reason}; it may save {' to '.join(savings)}"
 
 
@@ -111,7 +118,7 @@ class Identity:
         rigid_share = max(_measure_rigid_share(Variant(graph), graph.baseline_times_ns), 0.0)
         return cls(*graph.identity_error_shares, graph.unexplained_share, rigid_share)
 
-    def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
+    def widen_interval(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of a saving that also holds what rigid time may save.
 
         Waits for an unknown reason may get shorter by the same share as the rest of the critical path.
@@ -130,7 +137,7 @@ class Identity:
         """Why answers may not be relied upon; None if they may."""
         error = max(abs(self.run_error_share), self.median_step_error_share)
         if error > MAX_IDENTITY_ERROR_IF_RELIABLE:
-            return f"without edits it differs from the run by {percent(error, 1)}, more than 3 %"
+            return f"without edits it differs from the run by {percent(error, digits=1)}, more than 3 %"
         if self.rigid_share > MAX_RIGID_SHARE_IF_RELIABLE:
             return (
                 f"{percent(self.rigid_share)} of its critical path is waiting for a reason that the "
@@ -163,7 +170,7 @@ class VariantReplay:
         return self.variant.replay()
 
     @cached_property
-    def saved_ns(self) -> Floats:
+    def saved_ns_by_step(self) -> Floats:
         """By how much shorter each step is than without the edits, [step]."""
         return self.variant.measure_savings_ns(self.event_times_ns)
 

@@ -80,9 +80,9 @@ class WhatIf:
     def trust(self) -> str:
         """How far the replay without edits is from the run, and what no edit changes, in a sentence."""
         identity = self.identity
-        run_error = percent(abs(identity.run_error_share), 1)
-        step_error = percent(identity.median_step_error_share, 1)
-        unexplained = percent(identity.unexplained_share, 1)
+        run_error = percent(abs(identity.run_error_share), digits=1)
+        step_error = percent(identity.median_step_error_share, digits=1)
+        unexplained = percent(identity.unexplained_share, digits=1)
         doubt = f" Not reliable: {identity.doubt}." if identity.doubt else ""
         return (
             f"Without edits the replay of {self.steps} steps differs from the run by {run_error} "
@@ -142,11 +142,11 @@ class Replay:
                 except InvalidArgument as error:
                     refused.append((edit, str(error).removeprefix(f"{edit}: ")))
             answers.sort(key=lambda answer: -answer.saving)
-        steps = len(self.graph.steps)
+        steps = len(self.graph.step_numbers)
         return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
 
     def replay_step(self, row: int, *edits: str) -> tuple[Stretches, Stretches]:
-        """Return the stretches of a step, a row of `EventGraph.steps`, without edits and with them."""
+        """Return the stretches of a step, a row of `EventGraph.step_numbers`, without and with edits."""
         graph, replayed = self.graph, self._replay(edits)
         return (
             Stretches.from_replay(graph, graph.baseline_times_ns, graph.edges.lag_ns, row),
@@ -155,7 +155,7 @@ class Replay:
 
     def measure_savings_ns(self, *edits: str) -> Floats:
         """Return by how much each step is shorter with some edits, [step]."""
-        return self._replay(edits).saved_ns
+        return self._replay(edits).saved_ns_by_step
 
     @cached_property
     def identity(self) -> Identity:
@@ -165,19 +165,19 @@ class Replay:
     def _answer(self, edits: Sequence[str]) -> Answer:
         """Answer edits (texts) that are made together; savings are shares of the recorded steps."""
         graph, replayed = self.graph, self._replay(edits)
-        saved_ns, identity = replayed.saved_ns, replayed.identity
+        saved_ns, identity = replayed.saved_ns_by_step, replayed.identity
         recorded_ns = graph.measure_steps_ns(graph.recorded_times_ns)
         total_ns, step_count = float(recorded_ns.sum()), len(recorded_ns)
         saving = float(saved_ns.sum() / total_ns)
         doubt = identity.doubt if self.identity.is_reliable else None
         interval = widen_by_prediction_error(
-            saving, identity.widen(bootstrap_interval(saved_ns, total_ns))
+            saving, identity.widen_interval(bootstrap_interval(saved_ns, total_ns))
         )
         ambiguity = Ambiguity.from_alternatives(
             replayed, total_ns, lambda other_graph: apply_edits(other_graph, edits, self.fixes)
         )
         if ambiguity is not None:
-            interval, doubt = ambiguity.widen(interval), ambiguity.doubt
+            interval, doubt = ambiguity.widen_interval(interval), ambiguity.doubt
         low, high = self._find_interval_of_finding(edits, saving) or interval
         before_ns = total_ns / step_count  # the mean step
         blocked_ns = (  # [rank], without and with the edits

@@ -46,7 +46,7 @@ class Savings:
     in collectives that no span shows.
     """
 
-    saved_ns: Floats
+    saved_ns_by_step: Floats
     has_calls_in_flight: bool
     has_inferred_calls: bool
     replays: tuple[VariantReplay, ...]
@@ -57,16 +57,16 @@ class Savings:
         identities = (replay.identity for replay in self.replays)
         return max(identities, key=lambda identity: identity.rigid_share)
 
-    def widen(self, interval: tuple[float, float], job_ns: float) -> tuple[float, float]:
+    def widen_interval(self, interval: tuple[float, float], job_ns: float) -> tuple[float, float]:
         """Return an interval of the saving, as a share of the job, that holds what replays do not know.
 
         Ranks may lack cores without the effect, and other steps than the replayed ones lack as many.
         """
-        low, high = self.identity.widen(interval)
+        low, high = self.identity.widen_interval(interval)
         shortages = [replay.core_shortage for replay in self.replays]
         shortage_ns = sum(shortage.delay_ns for shortage in shortages if shortage)
-        replayed_saving_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
-        saving_share = float(self.saved_ns.sum()) / job_ns
+        replayed_saving_ns = sum(float(replay.saved_ns_by_step.sum()) for replay in self.replays)
+        saving_share = float(self.saved_ns_by_step.sum()) / job_ns
         shortage_share = shortage_ns / max(replayed_saving_ns, 1.0) * saving_share
         return max(low - shortage_share, min(low, 0.0)), high
 
@@ -89,26 +89,33 @@ class WindowedReplay:
         """
         if self.trace.partial_communicators:
             return None
-        ((phase_names, effect_ns),) = fix.changes
-        steps, effect_ns = fix.steps, effect_ns * factor
-        delay_ns, fix = effect_ns.max(axis=1), WorkFix(fix.steps, ((phase_names, effect_ns),))
-        saved_ns, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
+        ((phase_names, effect_ns),) = fix.phases_and_effects_ns
+        step_numbers, effect_ns = fix.step_numbers, effect_ns * factor
+        delay_ns, fix = (
+            effect_ns.max(axis=1),
+            WorkFix(fix.step_numbers, phases_and_effects_ns=((phase_names, effect_ns),)),
+        )
+        saved_ns, is_replayed = np.zeros(len(step_numbers)), np.zeros(len(step_numbers), np.bool_)
         replays: list[VariantReplay] = []
-        for first_row, stop_row in self._choose_windows(np.flatnonzero(delay_ns), len(steps)):
-            graph = self._build_reliable(steps[first_row:stop_row])
+        for first_row, stop_row in self._choose_windows(
+            np.flatnonzero(delay_ns), len(step_numbers)
+        ):
+            graph = self._build_reliable(step_numbers[first_row:stop_row])
             if graph is None:
                 return None
             rows = np.arange(first_row, stop_row)
             replays.append(self.replay(apply_fix(graph, fix)))
-            saved_ns[rows] = replays[-1].saved_ns[np.searchsorted(graph.steps, steps[rows])]
+            saved_ns[rows] = replays[-1].saved_ns_by_step[
+                np.searchsorted(graph.step_numbers, step_numbers[rows])
+            ]
             # Calls that a window cuts through are not replayed, so its first and last step do not count.
-            is_replayed[rows[first_row > 0 : len(rows) - (stop_row < len(steps))]] = True
+            is_replayed[rows[first_row > 0 : len(rows) - (stop_row < len(step_numbers))]] = True
         if not replays:
             return None
         saved_share = saved_ns[is_replayed].sum() / max(delay_ns[is_replayed].sum(), 1.0)
         calls = [call for replay in replays for call in replay.variant.graph.calls]
         return Savings(
-            saved_ns=np.where(is_replayed, saved_ns, delay_ns * saved_share),
+            saved_ns_by_step=np.where(is_replayed, saved_ns, delay_ns * saved_share),
             has_calls_in_flight=any(call.is_in_flight.any() for call in calls),
             has_inferred_calls=any(call.communicator == IMPLICIT for call in calls),
             replays=tuple(replays),
@@ -122,12 +129,12 @@ class WindowedReplay:
         """Return the graph of all steps, however many there are; None if no replay is reliable."""
         return self._build_reliable(self._steps)
 
-    def build_around(self, steps: Ints) -> EventGraph | None:
-        """Return the graph of the run, or of a window amid some steps (numbers); None if unreliable."""
+    def build_around(self, step_numbers: Ints) -> EventGraph | None:
+        """Return the graph of the run, or of a window amid some steps; None if unreliable."""
         length = max(self._max_steps, MIN_STEPS_OF_WINDOW)
         if length >= len(self._steps):
             return self.build_whole()
-        middle_row = int(np.searchsorted(self._steps, steps[len(steps) // 2]))
+        middle_row = int(np.searchsorted(self._steps, step_numbers[len(step_numbers) // 2]))
         first_row = min(max(middle_row - length // 2, 0), len(self._steps) - length)
         return self._build_reliable(self._steps[first_row : first_row + length])
 
@@ -149,7 +156,7 @@ class WindowedReplay:
         return [graph for graph in self._graphs.values() if graph is not None]
 
     def _choose_windows(self, touched_rows: Indices, step_count: int) -> list[tuple[int, int]]:
-        """Return first and stop row (of `step_count`) of windows of a grid that hold touched rows."""
+        """Return first and stop row of a grid's windows that hold touched rows, of all steps."""
         if self._max_steps >= len(self._steps):
             return [(0, step_count)]
         length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)  # steps
@@ -181,9 +188,9 @@ class WindowedReplay:
             self._identities[graph] = Identity.from_graph(graph)
         return self._identities[graph]
 
-    def _build_reliable(self, steps: Ints) -> EventGraph | None:
+    def _build_reliable(self, step_numbers: Ints) -> EventGraph | None:
         """Return the graph of neighbouring steps; None without any, or if it is not reliable."""
-        graph = self._build(steps) if len(steps) else None
+        graph = self._build(step_numbers) if len(step_numbers) else None
         return graph if graph is not None and self.find_identity(graph).is_reliable else None
 
     def _build(self, steps: Ints) -> EventGraph | None:

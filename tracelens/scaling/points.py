@@ -79,7 +79,7 @@ class Point:
         """Measure a run that was just explained; raises as `from_run`."""
         phases = cast("Phases", report.results["phases"])
         times = Times.from_partition(
-            phases.spent_ns, phases.pieces.windows, trace.workers["rank"].to_list()
+            phases.spent_ns, phases.pieces.step_windows, trace.workers["rank"].to_list()
         )
         overlap = cast("Interleaving", report.results["interleaving"]).by_step
         return cls._from_times(

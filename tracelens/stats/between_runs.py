@@ -46,17 +46,17 @@ class Level:
 
 @dataclass(frozen=True)
 class Change:
-    """How much `after` is beyond `before`, the mean of the baselines, with a 95 % interval.
+    """How much `value_after` is beyond `value_before`, the mean of the baselines, with a 95 % interval.
 
     Equal runs differ so far upwards with probability `p_of_increase`, downwards with `p_of_decrease`;
     these and the interval are null where neither several baselines nor enough steps tell.
     `deviation_of_baselines` is their standard deviation, null of one.
     """
 
-    before: float
-    after: float
-    low: float | None = None
-    high: float | None = None
+    value_before: float
+    value_after: float
+    low_difference: float | None = None
+    high_difference: float | None = None
     p_of_increase: float | None = None
     p_of_decrease: float | None = None
     deviation_of_baselines: float | None = None
@@ -64,7 +64,7 @@ class Change:
     @property
     def difference(self) -> float:
         """Return the difference, in the unit of the values."""
-        return self.after - self.before
+        return self.value_after - self.value_before
 
     @property
     def p_of_difference(self) -> float | None:
@@ -73,9 +73,9 @@ class Change:
             return None
         return min(1.0, 2 * min(self.p_of_increase, self.p_of_decrease))
 
-    def as_share(self, value: float | None) -> float | None:
-        """Return a difference as a share of `before`; null where there was nothing before."""
-        return None if value is None or not self.before else value / self.before
+    def to_share(self, value: float | None) -> float | None:
+        """Return a difference as a share of `value_before`; null where there was nothing before."""
+        return None if value is None or not self.value_before else value / self.value_before
 
 
 def measure_level(series: Floats, *, mean: bool, seed: int) -> Level:
@@ -88,8 +88,8 @@ def measure_level(series: Floats, *, mean: bool, seed: int) -> Level:
     average = np.mean if mean else np.median
     value = float(average(selected_steps)) if len(selected_steps) else 0.0
     if len(selected_steps) < MIN_STEPS_TO_RESAMPLE_RUN:
-        return Level(value, np.zeros(0))
-    return Level(value, _resample(selected_steps, average, seed))
+        return Level(value, resampled_values=np.zeros(0))
+    return Level(value, resampled_values=_resample(selected_steps, average, seed))
 
 
 def measure_change(baselines: Sequence[Level], new: Level, usual_size: float) -> Change:
@@ -123,7 +123,13 @@ def measure_change(baselines: Sequence[Level], new: Level, usual_size: float) ->
     low = max(delta - half_width, min(delta, -baseline))  # no value is negative
     more, less = _find_tail_probabilities(delta, float(error), freedom)
     return Change(
-        baseline, new.value, low, delta + half_width, more, less, float(np.sqrt(variance_between))
+        value_before=baseline,
+        value_after=new.value,
+        low_difference=low,
+        high_difference=delta + half_width,
+        p_of_increase=more,
+        p_of_decrease=less,
+        deviation_of_baselines=float(np.sqrt(variance_between)),
     )
 
 
@@ -148,11 +154,18 @@ def is_rare(probability: float | None) -> bool:
 def _compare_two(baseline: Level, new: Level) -> Change:
     """Compare a run with a single baseline: only the noise within both is known."""
     if not len(baseline.resampled_values) or not len(new.resampled_values):
-        return Change(baseline.value, new.value)
+        return Change(value_before=baseline.value, value_after=new.value)
     low, high = np.percentile(new.resampled_values - baseline.resampled_values, (2.5, 97.5))
     error = float(np.sqrt(baseline.variance + new.variance))
     more, less = _find_tail_probabilities(new.value - baseline.value, error, np.inf)
-    return Change(baseline.value, new.value, float(low), float(high), more, less)
+    return Change(
+        value_before=baseline.value,
+        value_after=new.value,
+        low_difference=float(low),
+        high_difference=float(high),
+        p_of_increase=more,
+        p_of_decrease=less,
+    )
 
 
 def _find_tail_probabilities(delta: float, error: float, freedom: float) -> tuple[float, float]:

@@ -49,34 +49,34 @@ MIN_BLOCKS_OF_RISE: Final = 3  # blocks: a line through fewer is no drift [calib
 class Course:
     """Runs of rows at the upper level (first and last, inclusive), and the delay that they explain.
 
-    `delay`, [row], is 0 outside of runs, in the unit of the series. `cost` is the sum of the squares
+    `delays`, [row], is 0 outside of runs, in the unit of the series. `cost` is the sum of the squares
     that it leaves, and what its edges cost.
     """
 
-    runs: tuple[tuple[int, int], ...]
-    delay: Floats
+    upper_runs: tuple[tuple[int, int], ...]
+    delays: Floats
     pattern: Pattern
     cost: float = 0.0
 
     @property
     def first_row(self) -> int:
         """Its first row."""
-        return self.runs[0][0]
+        return self.upper_runs[0][0]
 
     @property
     def last_row(self) -> int:
         """Its last row."""
-        return self.runs[-1][1]
+        return self.upper_runs[-1][1]
 
     @property
     def is_upper(self) -> Flags:
         """Which rows are at the upper level."""
-        return mark_runs(self.runs, len(self.delay))
+        return mark_runs(self.upper_runs, len(self.delays))
 
     @property
     def has_mostly_stalls(self) -> bool:
         """Whether most of the delayed rows are in several runs that are short as stalls are."""
-        lengths = np.array([last - first + 1 for first, last in self.runs])
+        lengths = np.array([last - first + 1 for first, last in self.upper_runs])
         return len(lengths) > 1 and bool(
             lengths[lengths < MIN_STEPS_IF_NO_STALL].sum() > lengths.sum() / 2
         )
@@ -84,7 +84,7 @@ class Course:
     @property
     def mean_delay(self) -> float:
         """The mean delay of the rows in runs, in the unit of the series."""
-        return float(self.delay[self.is_upper].mean())
+        return float(self.delays[self.is_upper].mean())
 
 
 def mark_runs(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
@@ -121,21 +121,21 @@ def fit_courses(residuals: Floats, is_inside: Flags, *, scattered: bool = False)
         course_of_several = _fit_two_levels(
             residuals, best_course.is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL
         )
-        best_course = course_of_several if len(course_of_several.runs) > 1 else best_course
+        best_course = course_of_several if len(course_of_several.upper_runs) > 1 else best_course
     is_upper = _find_upper_rows(residuals)
     if is_upper.all() or not is_upper.any():
         return best_course
     # Where a rank is on and off for about as long, no window shows both levels.
     on_and_off = _fit_two_levels(residuals, is_upper, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
     is_cheaper = (
-        len(on_and_off.runs) > 1
+        len(on_and_off.upper_runs) > 1
         and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * best_course.cost
     )
     return on_and_off if is_cheaper else best_course
 
 
 def _find_upper_rows(residuals: Floats) -> Flags:
-    """Find which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
+    """Find which rows, [row], are nearer to the upper one of two levels (two means, from quartiles)."""
     quantiles = [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
     lower, upper = np.quantile(residuals, quantiles)
     for _ in range(ROUNDS_OF_TWO_MEANS):
@@ -268,7 +268,7 @@ def find_best_runs(gains: Floats, price: float) -> Flags:
 
 
 def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
-    """Return `find_best_runs` of one series: numbers of Python are quicker one by one."""
+    """Return `find_best_runs` of one series, [row]: numbers of Python are quicker one by one."""
     # The best sum if a row is at the lower, or the upper level; and whether the row before was upper.
     lower_score = upper_score = edge_price = 0.0
     origins: list[tuple[bool, bool]] = []
@@ -298,7 +298,7 @@ def find_runs(is_inside: Flags) -> tuple[tuple[int, int], ...]:
 
 
 def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
-    """Fit a line that rises from 0 to row `last_row`, over all rows where it may begin; else None."""
+    """Fit a line to residuals, [row], that rises from 0 to `last_row`, from any begin; else None."""
     edges = block_edges(len(residuals))
     blocks = block_medians(residuals[:, None], edges)[:, 0]
     middle_rows = (edges[:-1] + edges[1:] - 1) / 2
@@ -321,4 +321,4 @@ def _fit_rise(residuals: Floats, last_row: int) -> Course | None:
 
 def _measure_deviation_from(residuals: Floats, fitted: Course) -> float:
     edges = block_edges(len(residuals))
-    return float(np.abs(block_medians((residuals - fitted.delay)[:, None], edges)).sum())
+    return float(np.abs(block_medians((residuals - fitted.delays)[:, None], edges)).sum())

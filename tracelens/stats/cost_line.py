@@ -36,7 +36,7 @@ class CostModel:
 
     latency_ns: float
     ns_per_byte: float
-    latency_interval: tuple[float, float]
+    latency_interval_ns: tuple[float, float]
     ns_per_byte_interval: tuple[float, float]
     relative_error: float
     smallest_bytes: int
@@ -56,8 +56,8 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
     """Fit what calls take by their bytes; None where too few, or too little difference, tell it.
 
     Args:
-        nbytes: Payload of each call, positive.
-        ns: What each took.
+        nbytes: Payload of each call, positive, [call].
+        ns: What each took, [call].
     """
     if len(nbytes) < MIN_CALLS_FOR_COST_MODEL or nbytes.max() < 2 * nbytes.min():
         return None
@@ -69,7 +69,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
     return CostModel(
         latency_ns=float(latency_ns),
         ns_per_byte=float(ns_per_byte),
-        latency_interval=_quantile_interval(float(latency_ns), sampled_latencies),
+        latency_interval_ns=_quantile_interval(float(latency_ns), sampled_latencies),
         ns_per_byte_interval=_quantile_interval(float(ns_per_byte), sampled_slopes),
         relative_error=float(np.median(errors_ns / np.maximum(medians_ns, 1))),
         smallest_bytes=int(nbytes.min()),
@@ -78,7 +78,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
 
 
 def _group_by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
-    """Return the size of each group of calls, bytes, and their times, ns: by size, or class of sizes."""
+    """Return sizes of groups of calls, bytes, [group], and each one's times, ns: by (class of) size."""
     size_class = nbytes
     if len(np.unique(nbytes)) > MAX_SIZES_FITTED_ONE_BY_ONE:
         size_class = np.round(np.log2(nbytes) * SIZE_CLASSES_PER_DOUBLING).astype(np.int64)

@@ -79,14 +79,22 @@ class NullModel:
 
     @classmethod
     def from_peers(cls, peers: Floats) -> NullModel:
-        """Learn it from peers against each other, [block, rank]."""
-        blocks, ranks = peers.shape
-        variance_ratio = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
+        """Learn it from residuals of peers against each other, [block, rank]."""
+        block_count, peer_count = peers.shape
+        variance_ratio = (1 + _variance_of_median(peer_count)) / (
+            1 + _variance_of_median(peer_count - 1)
+        )
         noise = Noise.from_blocks(peers, variance_ratio)
         observed = variance_ratio * _measure_variance(peers.mean(axis=0)) - noise.variance_of_mean(
-            blocks
+            block_count
         )
-        return cls(noise, max(observed, SPREAD_OF_EQUAL_RANKS**2), variance_ratio, blocks, ranks)
+        return cls(
+            noise,
+            spread_variance=max(observed, SPREAD_OF_EQUAL_RANKS**2),
+            variance_ratio=variance_ratio,
+            block_count=block_count,
+            peer_count=peer_count,
+        )
 
     def predict_lasting_share(self, length: int) -> float:
         """Predict the share of a rank's mean outside of a window that is in it, too.
@@ -188,7 +196,7 @@ class Noise:
         correlation += (1 + 4 * correlation) / len(blocks)
         correlation = min(correlation, MAX_CORRELATION_OF_BLOCKS)
         level = variance_ratio * max(variance - covariance, 0.0) / (1 - correlation)
-        return cls(level, correlation)
+        return cls(block_variance=level, correlation=correlation)
 
     def variance_of_mean(self, length: int) -> float:
         """Return the variance of the mean of `length` blocks that follow each other."""

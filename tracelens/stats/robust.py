@@ -34,7 +34,7 @@ MAX_SHARE_OF_MINOR_VALUES: Final = 0.05
 
 
 def measure_deviation(values: Floats) -> float:
-    """Return the robust standard deviation of values from zero; nan without values, or if one is nan."""
+    """Return the robust standard deviation of values, [value], from zero; nan of none, or if one is."""
     distances = np.abs(values).ravel()
     if not len(distances):
         return float("nan")
@@ -46,7 +46,7 @@ def measure_deviation(values: Floats) -> float:
 
 
 def drop_minor_values(values: Floats) -> Floats:
-    """Return values of 0 and more without those far below the greatest, which become 0.
+    """Return values of 0 and more, [value]; those far below the greatest become 0.
 
     A loss of seconds is not a loss in several steps, of a part of that each. Small values stay where
     together they are a good part of all.
@@ -72,7 +72,7 @@ def block_edges(step_count: int) -> Ints:
 
 
 def medians(values: Floats, axis: int) -> Floats:
-    """Return the medians along an axis, without what is nan; nan where all is.
+    """Return the medians along an axis of any array, without what is nan; nan where all is.
 
     What `np.nanmedian` returns, in a quarter of its time: sorting rows that lie together is quicker than
     to partition them, or to mask what is missing.
@@ -88,7 +88,7 @@ def medians(values: Floats, axis: int) -> Floats:
 
 
 def lower_medians(values: Floats) -> Floats:
-    """Return the median of each row without what is nan, of two in the middle the lower one.
+    """Return the medians along the last axis without nan; of two in the middle the lower one.
 
     So of two ranks the slower one is not taken for usual. A row of nan alone has none.
     """
@@ -117,7 +117,7 @@ def block_medians(values: Floats, edges: Ints) -> Floats:
 
 
 def block_levels(values: Floats, edges: Ints) -> Floats:
-    """Return the mean of each block of rows, in which rows far from the block's median count less.
+    """Return the mean of each block of rows, [block, ...]; rows far from its median count less.
 
     Nearly as sharp as a mean where noise is normal, and as deaf to single spikes as a median (the
     first step of Huber's M-estimator, 1964).

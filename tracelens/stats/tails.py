@@ -59,7 +59,7 @@ def rank_sum_tail(values: Ints, other_values: Ints) -> float:
 
 
 def _incomplete_beta(a: Floats, b: Floats, x: Floats, complement: Floats) -> Floats:
-    """Return the regularised I_x(a, b); `complement` is 1 - x, which is exact where x is near 1.
+    """Return the regularised I_x(a, b) by element; `complement` is 1 - x, exact where x is near 1.
 
     Where the continued fraction would converge slowly, it is that of I_rest(b, a) (DLMF 8.17.4).
     """

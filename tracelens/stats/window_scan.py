@@ -84,29 +84,29 @@ MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [p
 class Windows(NamedTuple):
     """Windows of steps, `first_rows` to `last_rows` (rows, [window]), and what is measured in each.
 
-    All else is [window, rank]; all but `p_value` are shares of a step.
+    All else is [window, rank]; all but `p_values` are shares of a step.
     """
 
     first_rows: Ints
     last_rows: Ints
-    residual: Floats  # mean residual of the rank, beyond what it is compared with
-    delayed_level: Floats  # halfway from that to the rank's mean: a step above it is delayed
-    standard_error: Floats  # standard error of the residual by chance
-    p_value: Floats
+    residuals: Floats  # mean residual of the rank, beyond what it is compared with
+    delayed_levels: Floats  # halfway from that to the rank's mean: a step above it is delayed
+    standard_errors: Floats  # standard error of the residual by chance
+    p_values: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The least likely window of every rank, `first_row` to `last_row` (rows); all [rank].
+    """The least likely window of every rank, `first_rows` to `last_rows` (rows); all [rank].
 
-    `residual` is the mean residual in it, `standard_error` that of it by chance; shares of a step.
+    `residuals` are means in it, `standard_errors` those of it by chance; shares of a step.
     """
 
-    p_value: Floats
-    residual: Floats
-    standard_error: Floats
-    first_row: Ints
-    last_row: Ints
+    p_values: Floats
+    residuals: Floats
+    standard_errors: Floats
+    first_rows: Ints
+    last_rows: Ints
 
 
 def measure_peer_residuals(compute_ns: Floats, step_ns: float) -> Floats:
@@ -149,11 +149,11 @@ def scan_ranks(residuals: Floats, is_straggler: Flags | None = None) -> Scan:
     window_rows, p_values = zip(*rows_and_p_values, strict=True)
     rows = np.array(window_rows)
     return Scan(
-        p_value=np.array(p_values),
-        residual=windows.residual[rows, ranks],
-        standard_error=windows.standard_error[rows, ranks],
-        first_row=windows.first_rows[rows],
-        last_row=windows.last_rows[rows],
+        p_values=np.array(p_values),
+        residuals=windows.residuals[rows, ranks],
+        standard_errors=windows.standard_errors[rows, ranks],
+        first_rows=windows.first_rows[rows],
+        last_rows=windows.last_rows[rows],
     )
 
 
@@ -203,9 +203,9 @@ def _judge_length(
     length: int,
     length_count: int,
 ) -> Windows:
-    """Judge the windows of one of some lengths, in blocks: each rank's excess, and its p-value.
+    """Judge the windows of `length` blocks, one of `length_count`: residuals, and their p-values.
 
-    `edges` bound the blocks; `sums` are of ranks, of their peers, and of the peers' median.
+    `edges` are the blocks' bounds, rows of steps; `sums` are of ranks, peers, and the peers' median.
     """
     ranks, peers, peer_median = sums
     stride = max(1, length // 4)
@@ -226,7 +226,14 @@ def _judge_length(
         p[is_far] = np.minimum(student_tail(residual[is_far] / scale, freedom) * tried_windows, 1.0)
     first, last = edges[first_blocks], edges[first_blocks + length] - 1
     scales = np.full_like(residual, scale)
-    return Windows(first, last, residual, level - residual / 2, scales, p)
+    return Windows(
+        first_rows=first,
+        last_rows=last,
+        residuals=residual,
+        delayed_levels=level - residual / 2,
+        standard_errors=scales,
+        p_values=p,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +294,7 @@ class _Steps:
 
 def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return the row and the p-value of a rank's least likely window, by its blocks and its steps."""
-    p = windows.p_value[:, rank]
+    p = windows.p_values[:, rank]
     if p.min() >= MAX_P_VALUE_OF_WINDOW:
         return np.argmin(p), 1.0
     by_p_value = np.argsort(p, kind="stable")
@@ -297,7 +304,7 @@ def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.i
             break
         first_step, last_step = int(windows.first_rows[row]), int(windows.last_rows[row])
         sign_p = _find_sign_probability(
-            steps, rank, slice(first_step, last_step + 1), windows.delayed_level[row, rank]
+            steps, rank, slice(first_step, last_step + 1), windows.delayed_levels[row, rank]
         )
         tried_windows = 2 * len(steps.residuals) / (last_step + 1 - first_step)
         combined_p = max(float(p[row]), sign_p * tried_windows)
@@ -345,7 +352,13 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     spread = measure_step_deviation(difference)
     steps_alike = _count_alike_steps(CORRELATION_OF_STEPS_OF_PAIR)
     scale = spread * np.sqrt(steps_alike / (last_steps - first_steps + 1))
-    return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first_steps, last_steps)
+    return Scan(
+        p_values=p,
+        residuals=mean,
+        standard_errors=np.maximum(scale, MIN_SCALE_OF_PAIR),
+        first_rows=first_steps,
+        last_rows=last_steps,
+    )
 
 
 def min_window_of_pair(step_count: int) -> int:
@@ -355,11 +368,14 @@ def min_window_of_pair(step_count: int) -> int:
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
-    """Return p-value, effect (share of a step), first and last row where the second rank is latest."""
+    """Return p-value, effect (share of a step), first and last row where the second rank is latest.
+
+    `difference`, [step], is what it takes beyond the first, as a share of a step.
+    """
     whole_run = (0, len(difference) - 1)
     fitted_course = fit_course(difference, *whole_run, max_ratio=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
-    residual = _clip_spikes(difference - fitted_course.delay)
-    difference = fitted_course.delay + residual
+    residual = _clip_spikes(difference - fitted_course.delays)
+    difference = fitted_course.delays + residual
     steps_of_block = max(_find_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
     first_blocks, last_blocks = _list_windows_of_pair(
         len(difference) // steps_of_block, -(-min_window_of_pair(len(difference)) // steps_of_block)
@@ -415,7 +431,7 @@ def _average_blocks(values: Floats, size: int) -> Floats:
 
 
 def _list_windows_of_pair(count: int, min_length: int) -> tuple[Ints, Ints]:
-    """Return first and last blocks of windows: lengths grow by the root of 2, at quarter lengths."""
+    """Return first and last of `count` blocks, [window]: lengths grow by the root of 2, at quarters."""
     half_powers = range(2 * count.bit_length())
     lengths = {round(min_length * 2 ** (half / 2)) for half in half_powers} | {count}
     windows = [
@@ -438,7 +454,7 @@ def _score_windows(blocks: Floats, first: Ints, last: Ints) -> Floats:
 
 
 def _draw_null_scores(blocks: Floats, first_block: Ints, last_block: Ints, seed: int) -> Floats:
-    """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
+    """Return the greatest score of a window, [exchange], if ranks are exchanged at random by [block]."""
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first_block) // MAX_SCORES_AT_ONCE
     batches = np.array_split(signs * blocks, part_count)

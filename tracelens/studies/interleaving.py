@@ -258,7 +258,7 @@ def ask(trace: Trace) -> Section:
 def _ask_straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
     """Yield the extra work of the slowest rank in a step, and the share of it that costs nothing."""
     total_work_ns = phases.sum_by_worker(phases.sum_ns_by_window(*OWN_CATEGORIES))
-    work_ns = total_work_ns / len(phases.steps)  # [worker]
+    work_ns = total_work_ns / len(phases.step_numbers)  # [worker]
     slowest = int(work_ns.argmax())
     if len(work_ns) < 2:
         return

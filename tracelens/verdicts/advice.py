@@ -181,8 +181,8 @@ def _advise_slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
     gap = Gap(**evidence["place"]) if evidence.get("place") else None
     if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_PART:
         return (
-            f"Put the code of {ranks} {gap.text} into a span (tl.span), or record with --sample: "
-            f"{fmt.percent(gap.share)} of the delay is there."
+            f"Put the code of {ranks} {gap.location_text} into a span (tl.span), "
+            f"or record with --sample: {fmt.percent(gap.share)} of the delay is there."
         )
     return None
 

@@ -50,31 +50,36 @@ def _describe_delay(facts: Facts, rank: int) -> str:
     if not delays_ns:
         return ""
     longest = int(np.argmax([float(phase_ns.sum()) for phase_ns in delays_ns]))
-    phase, delay_ns = times.phases[longest], delays_ns[longest]
-    if delay_ns.sum() < len(times.steps):  # not a nanosecond per step
+    phase, delay_ns = times.phase_names[longest], delays_ns[longest]
+    if delay_ns.sum() < len(times.step_numbers):  # not a nanosecond per step
         return ", whose own time is no longer than that of the others"
     min_delay_ns = delay_ns.max() / MAX_RATIO_OF_DELAYS_NAMED
     is_few = find_few_outlying_steps(delay_ns) & (delay_ns > min_delay_ns)
     few_delays_ns = delay_ns[is_few]
     min_sum_ns = MIN_SHARE_OF_DELAY_IN_FEW_STEPS * delay_ns.sum()
     if not len(few_delays_ns) or few_delays_ns.sum() < min_sum_ns:
-        per_step = fmt.duration(float(delay_ns.sum()) / len(times.steps))
+        per_step = fmt.duration(float(delay_ns.sum()) / len(times.step_numbers))
         return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
-    steps, peers = times.steps[is_few], tuple(other for other in times.ranks if other != rank)
+    step_numbers, peers = (
+        times.step_numbers[is_few],
+        tuple(other for other in times.ranks if other != rank),
+    )
     where = fmt.phase(phase)
     if phase == CATEGORIES[UNINSTRUMENTED]:
-        gap = find_gap(phases, (rank,), peers, steps)
-        where += f", {gap.text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
+        gap = find_gap(phases, (rank,), peers, step_numbers)
+        where += (
+            f", {gap.location_text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
+        )
     mean_ns = float(few_delays_ns.mean())
     culprit = sampled_code.find_in_ranks(
-        trace, phases, (rank,), peers, phase, steps=steps, extra_ns=mean_ns
+        trace, phases, (rank,), peers, phase, step_numbers=step_numbers, extra_ns=mean_ns
     )
-    code = f", in {sampled_code.path_text(culprit.path)}" if culprit else ""
-    return f" ({where}: {_describe_steps(mean_ns, steps)}{code})"
+    code = f", in {sampled_code.path_text(culprit.call_path)}" if culprit else ""
+    return f" ({where}: {_describe_steps(mean_ns, step_numbers)}{code})"
 
 
-def _describe_steps(mean_delay_ns: float, steps: Ints) -> str:
+def _describe_steps(mean_delay_ns: float, step_numbers: Ints) -> str:
     """Describe the mean delay in a few steps."""
-    each_of = "each of " if len(steps) > 1 else ""
-    listed_steps = fmt.listing("step", steps.tolist())
+    each_of = "each of " if len(step_numbers) > 1 else ""
+    listed_steps = fmt.listing("step", step_numbers.tolist())
     return f"{fmt.duration(mean_delay_ns)} beyond the others in {each_of}{listed_steps}"

@@ -154,12 +154,18 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
             return None
         reason = describe_share(facts, cause, share)
         where = f"most of it {cause} ({fmt.percent(share)})"
-        return Bottleneck(_SEVERAL, sum(share_by_cause.values()), finding, reason, where)
+        return Bottleneck(
+            cause=_SEVERAL,
+            share=sum(share_by_cause.values()),
+            finding=finding,
+            why=reason,
+            where=where,
+        )
     where = _name_ranks(facts, _OF_RANKS[cause]) if cause in _OF_RANKS else ""
     reason = first_sentence(finding) if finding else describe_share(facts, cause, share)
     if last_ranks and cause == _LAST_RANKS:
         reason, where = last_ranks.why, last_ranks.where
-    return Bottleneck(cause, share, finding, reason, where)
+    return Bottleneck(cause, share, finding, why=reason, where=where)
 
 
 def _sum_by_cause(
@@ -196,7 +202,7 @@ def _name_ranks(facts: Facts, category: str) -> str:
 
 def describe_share(facts: Facts, cause: str, share: float) -> str:
     """Describe in a sentence how much of each step a share of ranks x job time is."""
-    steps = max(len(facts.phases.steps), 1)
+    steps = max(len(facts.phases.step_numbers), 1)
     step_ns = job_ns(facts.trace) / steps
     return (
         f"{fmt.capital(cause)}: {fmt.duration(share * step_ns)} of each step of "

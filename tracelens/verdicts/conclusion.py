@@ -106,7 +106,12 @@ def conclude(
         if worst_fault.saving is None or worst_fault.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
             why = _explain(worst_fault) + _describe_larger_gain(worst_fault, findings)
             return Verdict(
-                "fault", _name_fault(worst_fault), why, advise(worst_fault), scope, worst_fault.kind
+                state="fault",
+                headline=_name_fault(worst_fault),
+                why=why,
+                action=advise(worst_fault),
+                scope=scope,
+                kind=worst_fault.kind,
             )
     bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None
     open_verdict = _find_indecision(facts, summary, ledger, bottleneck, findings)
@@ -117,15 +122,22 @@ def conclude(
     if bottleneck:
         kind = bottleneck.finding.kind if bottleneck.finding else None
         headline = bottleneck.headline + where
-        return Verdict("bottleneck", headline, bottleneck.why, bottleneck.action, scope, kind)
+        return Verdict(
+            state="bottleneck",
+            headline=headline,
+            why=bottleneck.why,
+            action=bottleneck.action,
+            scope=scope,
+            kind=kind,
+        )
     if summary.ranks_seen < 2 or summary.steps < MIN_STEPS_IF_HEALTHY:
         return Verdict("inconclusive", *_describe_short_run(summary, ledger), scope)
     return Verdict(
-        "healthy",
-        f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
-        _describe_largest_loss(ledger),
-        _advise_if_healthy(findings),
-        scope,
+        state="healthy",
+        headline=f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
+        why=_describe_largest_loss(ledger),
+        action=_advise_if_healthy(findings),
+        scope=scope,
     )
 
 
@@ -216,17 +228,21 @@ def _find_unknown_time(
 def _describe_uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
     """Return headline, why and action for a `share` of the time in code that no span covers."""
     phases = facts.phases
-    gap = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
-    where = f", {fmt.percent(gap.share)} of it {gap.text}" if gap else ""
+    gap = find_gap(phases, tuple(phases.pieces.ranks), peers=(), step_numbers=phases.step_numbers)
+    where = f", {fmt.percent(gap.share)} of it {gap.location_text}" if gap else ""
     code = sampled_code.find_in_phase(
-        facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
+        facts.trace,
+        phases,
+        CATEGORIES[UNINSTRUMENTED],
+        step_numbers=phases.step_numbers,
+        extra_ns=0.0,
     )
     sentences = [describe_share(facts, "Code that no span covers", share)]
     if ledger.unexplained >= MOST_UNEXPLAINED:
         sentences.append(_describe_unexplained(ledger, describe_awaited_rank(facts, ledger)))
     if code:
-        sentences.append(f"Most samples there: {path_text(code.path)}.")
-    gap_text = gap.text if gap else "of all ranks"
+        sentences.append(f"Most samples there: {path_text(code.call_path)}.")
+    gap_text = gap.location_text if gap else "of all ranks"
     return (
         f"INCONCLUSIVE: {fmt.percent(share)} of the time is uninstrumented{where}",
         " ".join(sentences),
@@ -285,11 +301,11 @@ def _make_open_verdict(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict
     missing = "; ".join(gap.missing for gap in gaps)
     in_format = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
     return Verdict(
-        "inconclusive",
-        f"INCONCLUSIVE: {gaps[0].missing}",
-        f"Not known: {unknown_facts}.{in_format}",
-        gaps[0].advice,
-        scope,
+        state="inconclusive",
+        headline=f"INCONCLUSIVE: {gaps[0].missing}",
+        why=f"Not known: {unknown_facts}.{in_format}",
+        action=gaps[0].advice,
+        scope=scope,
     )
 
 

@@ -66,7 +66,7 @@ def find_last_ranks(facts: Facts, waits_share: float) -> LastRanks | None:
     most_often = columns[np.argsort(-times_last[columns], kind="stable")][: fmt.MOST_LISTED]
     rank_texts = [f"rank {times.ranks[i]} in {times_last[i]:,}" for i in most_often.tolist()]
     last_text = fmt.join_words(rank_texts or ["another rank each time"])
-    phase = fmt.phase(times.phases[int(phase_delays_ns.argmax())])
+    phase = fmt.phase(times.phase_names[int(phase_delays_ns.argmax())])
     mostly = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < rank_count else ""
     extra = fmt.duration(float(phase_delays_ns.max()) / step_count)
     return LastRanks(

@@ -91,7 +91,12 @@ def measure(
         name: time_ns / total_ns for name, time_ns in spent_time.lost_ns_by_category.items()
     }
     lost_shares[_OUTSIDE] = 1.0 - useful_share - sum(lost_shares.values())
-    account = _Account(total_ns, lost_shares, [], uncovered_beyond_peers)
+    account = _Account(
+        total_ns,
+        remaining_shares=lost_shares,
+        losses=[],
+        uncovered_beyond_peers=uncovered_beyond_peers,
+    )
     account.book("idle", spent_time.launching_ns / total_ns, "launching")
     queues = _find_queues(results)
     queued_shares = {
@@ -146,7 +151,7 @@ class _Account:
         """Attribute up to `share` of a category's remaining loss to a cause."""
         booked_share = min(share, self.remaining_shares[category])
         self.remaining_shares[category] -= booked_share
-        self.losses.append(Loss(category, booked_share, cause))
+        self.losses.append(Loss(category, share=booked_share, cause=cause))
 
     def claim(
         self,
@@ -183,7 +188,7 @@ class _Account:
                 if share > 0:
                     self.remaining_shares[category] -= share
                     remaining_cost = max(remaining_cost - (0.0 if is_own else share), 0.0)
-                    self.losses.append(Loss(category, share, "finding", number))
+                    self.losses.append(Loss(category, share, cause="finding", finding=number))
 
     def sum_rank_claims(self, findings: Sequence[Finding]) -> float:
         """Sum the queueing that findings without a shard claim: waits for their ranks."""
@@ -206,7 +211,7 @@ class _Account:
             common_share = max(self.remaining_shares[_UNINSTRUMENTED] - unclaimed_share, 0.0)
             self.book(_UNINSTRUMENTED, common_share, "uncovered")
         self.losses.extend(
-            Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
+            Loss(category=name, share=share, cause="unexplained" if name in _ASK_WHY else "known")
             for name, share in self.remaining_shares.items()
         )
 
@@ -252,7 +257,7 @@ def _measure_ns_beyond_peers(
 
 def _sum_work_ns(fix: Fix | None) -> float:
     """Sum the work of all ranks and steps that a fix takes away, ns."""
-    changes = fix.changes if isinstance(fix, WorkFix) else ()
+    changes = fix.phases_and_effects_ns if isinstance(fix, WorkFix) else ()
     return sum(float(work_ns.sum()) for _, work_ns in changes)
 
 
@@ -287,7 +292,9 @@ def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
 
 def _make_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
     waited_ns = phases.sum_by_step(phases.sum_ns_by_window(category)).astype(np.float64)
-    return Waits(tuple(ranks), alone, phases.steps, waited_ns)
+    return Waits(
+        tuple(ranks), waits_for_one=alone, step_numbers=phases.step_numbers, waited_ns=waited_ns
+    )
 
 
 def _find_most_awaited(waits: Waits | None) -> tuple[int | None, float | None]:

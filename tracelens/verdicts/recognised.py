@@ -53,7 +53,7 @@ def find_gaps(trace: Trace) -> tuple[Gap, ...]:
 def _find_missing_ranks(trace: Trace) -> Iterator[Gap]:
     """Yield a gap if fewer ranks are here than are expected."""
     present_ranks = trace.workers["rank"].to_list()
-    if trace.choice.ranks is None and len(present_ranks) < trace.expected_ranks:
+    if trace.choice.rank_ranges is None and len(present_ranks) < trace.expected_ranks:
         verb = "is" if len(present_ranks) == 1 else "are"
         yield Gap(
             f"only {fmt.listing('rank', present_ranks)} of {trace.expected_ranks:,} {verb} here",
@@ -164,7 +164,10 @@ def _describe_devices(trace: Trace, device_spans: pl.DataFrame) -> list[str]:
 
 
 def _describe_device(device: DeviceTime) -> str:
-    text = f"rank {device.rank}: {device.shares.description} of {fmt.duration(device.job_ns)}"
-    if device.overlap_share is None:
+    text = (
+        f"rank {device.rank}: {device.device_shares.description} of {fmt.duration(device.job_ns)}"
+    )
+    overlapped_share = device.overlapped_communication_share
+    if overlapped_share is None:
         return text
-    return f"{text}; {fmt.percent(device.overlap_share)} of communication beside computation"
+    return f"{text}; {fmt.percent(overlapped_share)} of communication beside computation"

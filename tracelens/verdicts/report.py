@@ -66,15 +66,15 @@ def analyze(
     results: dict[str, Result] = {"phases": phase_results}
     for done, analysis in enumerate(ANALYSES, 1):
         results[analysis.name] = analysis.run(facts)
-        needed_later = frozenset[str]().union(*(later.needs for later in ANALYSES[done:]))
-        for fact in analysis.needs - needed_later:
+        needed_later = frozenset[str]().union(*(later.needed_facts for later in ANALYSES[done:]))
+        for fact in analysis.needed_facts - needed_later:
             facts.drop(fact)
         free_unused_memory()
         on_progress(half_percent + half_percent * done // len(ANALYSES), 100)
     plugin_results, plugin_notes = _run_plugins(trace, phase_results)
     results |= plugin_results
     all_findings = (finding for result in results.values() for finding in result.findings)
-    leaves_out_ranks = trace.choice.ranks is not None
+    leaves_out_ranks = trace.choice.rank_ranges is not None
     findings = rank_findings(
         f for f in all_findings if not (leaves_out_ranks and KINDS[f.kind].needs_all_ranks)
     )
@@ -146,12 +146,16 @@ def _note_unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
         "unjudged": stragglers.statement if isinstance(stragglers, Stragglers) else None,
         "unrecorded": shards.statement if isinstance(shards, Shards) else None,
     }
-    return tuple(Note("", sentence, kind) for kind, sentence in reason_by_kind.items() if sentence)
+    return tuple(
+        Note(file="", sentence=sentence, kind=kind)
+        for kind, sentence in reason_by_kind.items()
+        if sentence
+    )
 
 
 def _count_spans(trace: Trace, process: int) -> int:
     """Count the spans of a process that are here."""
-    if trace.choice.steps is None and trace.choice.time_ns is None:
+    if trace.choice.step_ranges is None and trace.choice.time_range_ns is None:
         return list_outlines(trace)[process].span_count
     return int(np.count_nonzero(trace.source.read_columns(process, ("type",)).is_span))
 

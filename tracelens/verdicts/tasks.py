@@ -129,7 +129,7 @@ def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
 
 
 def _list_call_begins(trace: Trace, process: int) -> Ints:
-    """Return when a process began collectives, ns, ascending."""
+    """Return when a process began collectives, ns, ascending, [call]."""
     begins_ns = [
         grid.start_ns[grid.is_made[:, column], column]
         for grid in trace.calls

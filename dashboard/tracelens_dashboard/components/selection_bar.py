@@ -50,7 +50,7 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
     all_ranks_text = f"all {store.run_of_all_ranks.workers.height:,}"
     ranks_text, steps_text = (
         format_ranges(ranges) if ranges is not None else ""
-        for ranges in (choice.ranks, choice.steps)
+        for ranges in (choice.rank_ranges, choice.step_ranges)
     )
     names_label = "names to show, such as a bucket or a layer"
     names_field = fields.text_input(NAMES, names_label, "all", value=view.searched_name, w=150)
@@ -149,9 +149,9 @@ def _lay_out_groups(store: Store) -> Component:
 def _describe_selection(choice: Choice, searched_name: str) -> str:
     """Return a sentence about what the selection leaves out; empty for the whole run."""
     clauses = []
-    if choice.ranks is not None:
+    if choice.rank_ranges is not None:
         clauses.append("findings, shares and peers are of all ranks")
-    if choice.steps is not None:
+    if choice.step_ranges is not None:
         clauses.append("all numbers are of these steps")
     if searched_name:
         clauses.append("tables show rows with these names, where they have any; charts show all")
@@ -185,7 +185,7 @@ def _address(choice: Choice, searched_name: str, address_query: Any, path: Any, 
     if run_selection.choice == choice:
         return replace(view, searched_name=searched_name).make_link(str(path))
     kept_notes: tuple[Note, ...] = ()
-    if run_selection.choice.steps == choice.steps:
+    if run_selection.choice.step_ranges == choice.step_ranges:
         kept_notes = view.notes if notes is None else address_notes.from_browser(notes)
     new_key = run_selection._replace(choice=choice).address_key
     cleared = replace(view, start_ns=None, end_ns=None, selected_point=None, opened_row_keys=None)

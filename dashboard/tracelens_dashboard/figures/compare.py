@@ -140,9 +140,9 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
     """Draw a usual step's time by category here and in the other run; `names` are theirs."""
     # A phase's change is from the other run (`before`) to this one (`after`), ns per step.
     times_by_category = [
-        (name_of(CATEGORY_OF[phase.name]), phase.change.after, phase.change.before)
+        (name_of(CATEGORY_OF[phase.name]), phase.change.value_after, phase.change.value_before)
         for phase in phases
-        if max(phase.change.after, phase.change.before) >= LEAST_NS
+        if max(phase.change.value_after, phase.change.value_before) >= LEAST_NS
     ]
     if not times_by_category:
         return empty(theme, "No steps recorded.")
@@ -185,10 +185,12 @@ def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> D
 def changes(comparison: Comparison, theme: Theme) -> Drawing:
     """Draw each metric's ratio to the baselines, if they have it, with its 95 % interval."""
     # A change is from the mean of the baselines (`before`) to the new run (`after`).
-    drawn_metrics = [metric for metric in comparison.metrics if metric.change.before]
+    drawn_metrics = [metric for metric in comparison.metrics if metric.change.value_before]
     if not drawn_metrics:
         return empty(theme, NO_STEPS)
-    ratios = np.array([metric.change.after / metric.change.before for metric in drawn_metrics])
+    ratios = np.array(
+        [metric.change.value_after / metric.change.value_before for metric in drawn_metrics]
+    )
     cut_ratio = min([*ratios[ratios > 0], 1.0]) / MOST_BELOW_LEAST
     low_ratios, high_ratios = np.array([_ratio_interval(metric) for metric in drawn_metrics]).T
     low_ratios = np.maximum(low_ratios, cut_ratio)
@@ -242,9 +244,9 @@ def _ratio_interval(metric: Metric) -> tuple[float, float]:
     """Return the ends of the 95 % interval of after / before; the ratio twice without one."""
     # The ends of a change are differences to `before`, the mean of the baselines.
     change = metric.change
-    low_delta = change.difference if change.low is None else change.low
-    high_delta = change.difference if change.high is None else change.high
-    return 1 + low_delta / change.before, 1 + high_delta / change.before
+    low_delta = change.difference if change.low_difference is None else change.low_difference
+    high_delta = change.difference if change.high_difference is None else change.high_difference
+    return 1 + low_delta / change.value_before, 1 + high_delta / change.value_before
 
 
 def _name_metric(metric: Metric) -> str:
@@ -262,8 +264,8 @@ def _change_colour(metric: Metric, theme: Theme) -> str:
 def _ratio_text(metric: Metric) -> str:
     """Return the ratio of a metric to the baselines in words, with its 95 % interval."""
     change = metric.change
-    ratio_text = f"{change.after / change.before:.2f} times the baselines"
-    if change.low is None or change.high is None:
+    ratio_text = f"{change.value_after / change.value_before:.2f} times the baselines"
+    if change.low_difference is None or change.high_difference is None:
         return f"{ratio_text}; too few steps for an interval"
     low_ratio, high_ratio = _ratio_interval(metric)
     return f"{ratio_text} (95 % interval {low_ratio:.2f} to {high_ratio:.2f})"
@@ -271,7 +273,9 @@ def _ratio_text(metric: Metric) -> str:
 
 def _describe_changes(comparison: Comparison) -> str:
     """Return a sentence about the phases of a step that clearly changed, the largest first."""
-    clear_phases = [phase for phase in comparison.phases if phase.is_clear and phase.change.before]
+    clear_phases = [
+        phase for phase in comparison.phases if phase.is_clear and phase.change.value_before
+    ]
     if not clear_phases:
         return "No part of a step differs clearly from the baselines."
     phase_texts = [f"{_name_metric(phase)} {_ratio_text(phase)}" for phase in clear_phases[:2]]
@@ -284,14 +288,16 @@ def _change_row(metric: Metric) -> dict[str, Any]:
     # A change is from the mean of the baselines (`before`) to the new run (`after`).
     change = metric.change
     unit, factor = ("%", 0.01) if metric.name == EFFICIENCY else ("ms", 1e6)
-    has_interval = bool(change.before) and change.low is not None
+    has_interval = bool(change.value_before) and change.low_difference is not None
     low_ratio, high_ratio = _ratio_interval(metric) if has_interval else (None, None)
     return {
         "per step": _name_metric(metric),
         "unit": unit,
-        "baselines": round(change.before / factor, 3),
-        "new": round(change.after / factor, 3),
-        "ratio": round(change.after / change.before, 3) if change.before else None,
+        "baselines": round(change.value_before / factor, 3),
+        "new": round(change.value_after / factor, 3),
+        "ratio": round(change.value_after / change.value_before, 3)
+        if change.value_before
+        else None,
         "95 % from": None if low_ratio is None else round(low_ratio, 3),
         "95 % to": None if high_ratio is None else round(high_ratio, 3),
         "p (adjusted)": None if metric.probability is None else round(metric.probability, 4),
@@ -351,7 +357,7 @@ def _compare_levels(comparison: Comparison) -> str:
     return (
         f"The median step of {text.count(len(medians_ns), 'baseline')} is "
         f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new "
-        f"run {text.duration(step_metric.change.after)}."
+        f"run {text.duration(step_metric.change.value_after)}."
     )
 
 

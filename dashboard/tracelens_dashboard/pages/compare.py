@@ -248,8 +248,8 @@ def _compare_steps(store: Store, baseline: Store) -> str:
         "no clear difference" if not step_metric.is_clear else _describe_change(step_metric)
     )
     return (
-        f"Median step {text.duration(step_metric.change.after)}, in {current.name_run(baseline)} "
-        f"{text.duration(step_metric.change.before)}: {change_text}; the mean step is "
+        f"Median step {text.duration(step_metric.change.value_after)}, in {current.name_run(baseline)} "
+        f"{text.duration(step_metric.change.value_before)}: {change_text}; the mean step is "
         f"{_describe_change(mean_metric)}."
     )
 
@@ -258,13 +258,14 @@ def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval if that is clear."""
     # A change is in the metric's unit; `as_share` relates it to what was before, if that is not 0.
     change = metric.change
-    relative_change = change.as_share(change.difference) or 0.0
+    relative_change = change.to_share(change.difference) or 0.0
     direction = "longer" if relative_change > 0 else "shorter"
     amount_text = f"{text.percent(abs(relative_change))} {direction}"
-    if not metric.is_clear or change.low is None or change.high is None:
+    if not metric.is_clear or change.low_difference is None or change.high_difference is None:
         return amount_text
     low_share, high_share = sorted(
-        abs(change.as_share(interval_end) or 0.0) for interval_end in (change.low, change.high)
+        abs(change.to_share(interval_end) or 0.0)
+        for interval_end in (change.low_difference, change.high_difference)
     )
     low_text, high_text = text.percent_number(low_share), text.percent(high_share)
     return f"{amount_text} (95 % interval {low_text} to {high_text})"

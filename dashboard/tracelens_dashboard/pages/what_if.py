@@ -88,7 +88,9 @@ def _draw_step(store: Store, theme: Theme, given_edits: Any, step: Any) -> Drawi
     except TraceLensError as error:
         return empty(theme, clean(str(error)))
     ranks = _select_ranks(answer, edits)
-    return replayed_steps.steps(before_and_after, int(replay.graph.steps[step_index]), ranks, theme)
+    return replayed_steps.steps(
+        before_and_after, int(replay.graph.step_numbers[step_index]), ranks, theme
+    )
 
 
 def _draw_savings(store: Store, theme: Theme, clicks: Any) -> Drawing:
@@ -352,7 +354,7 @@ def describe_answer(answer: Answer) -> str:
 def _find_step(replay: Replay, edits: Sequence[str], asked_step: Any) -> int:
     """Return the index of the step that was asked for, else of the one with the median saving."""
     # Steps that hardly change do not count, unless all are such.
-    steps = replay.graph.steps.tolist()
+    steps = replay.graph.step_numbers.tolist()
     if asked_step in steps:
         return steps.index(asked_step)
     savings_ns = replay.measure_savings_ns(*edits)  # [step]

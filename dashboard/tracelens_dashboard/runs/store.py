@@ -103,12 +103,12 @@ class Store:
             InvalidArgument: it has none of them.
         """
         run_of_all_ranks, source = self.run_of_all_ranks, self.span_source
-        if choice.steps is not None:
+        if choice.step_ranges is not None:
             with progress("reading"):
                 source = narrowed.select_steps(self._recorded_spans.open_trace(), choice)
             run_of_all_ranks = opening.explain_trace(source, progress)
         narrowed_run = run_of_all_ranks
-        if choice.ranks is not None:
+        if choice.rank_ranges is not None:
             narrowed_run = narrowed.select_ranks(run_of_all_ranks, choice)
         return Store(narrowed_run, source, run_key, run_of_all_ranks)
 

@@ -180,7 +180,7 @@ def to_steps(store: Store, path: str, finding: Finding) -> str | None:
     first, last = finding.steps
     if first <= shown_steps[0] and shown_steps[-1] <= last:
         return None
-    choice = replace(run_selection.choice, steps=(finding.steps,))  # ranges of steps
+    choice = replace(run_selection.choice, step_ranges=(finding.steps,))  # ranges of steps
     return ViewState(run_key=run_selection._replace(choice=choice).address_key).make_link(path)
 
 

@@ -46,7 +46,7 @@ def table(*rows: dict[str, Any]) -> pl.DataFrame:
 
 def error_ns(mapped: ClockMap | None, true_ns: int) -> int:
     assert mapped is not None
-    return abs(int(mapped.to_common(np.array([true_ns + LEAD]))[0]) - true_ns)
+    return abs(int(mapped.to_common_ns(np.array([true_ns + LEAD]))[0]) - true_ns)
 
 
 @pytest.mark.parametrize("clock", [0, 1], ids=["the server's", "the worker's"])

@@ -67,4 +67,4 @@ def test_exits_of_a_busy_host_are_no_jump() -> None:
     exits_ns = np.stack([first_us, first_us + second_us, first_us + third_us], axis=1) * 1_000.0
     corrections = fit_exits(exits_ns)
     assert corrections
-    assert [correction.jumps for correction in corrections] == [()] * HOSTS
+    assert [correction.jump_times_and_heights_ns for correction in corrections] == [()] * HOSTS

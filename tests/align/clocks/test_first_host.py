@@ -34,7 +34,7 @@ def test_others_follow_a_varying_rate_of_the_first_clock() -> None:
     corrections = fit_exits(exits)
     assert corrections is not None
     for correction in corrections[1:]:
-        apart = correction.evaluate(t) + swing
+        apart = correction.evaluate_ns(t) + swing
         assert np.median(np.abs(apart)) < 1_000
         assert np.quantile(np.abs(apart), 0.99) < 3_000
-    assert corrections[0].evaluate(t) == pytest.approx(0.0, abs=1e-9)
+    assert corrections[0].evaluate_ns(t) == pytest.approx(0.0, abs=1e-9)

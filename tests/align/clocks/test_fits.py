@@ -66,16 +66,20 @@ def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
         axis=1
     )
     is_sure = distance_ns > AROUND
-    error_ns = np.abs(corrections[2].evaluate(t + ahead_ns) - ahead_ns)[is_sure]
+    error_ns = np.abs(corrections[2].evaluate_ns(t + ahead_ns) - ahead_ns)[is_sure]
     assert np.quantile(error_ns, 0.9) < truth.near
     for clock in (0, 1, 3):
-        assert np.quantile(np.abs(corrections[clock].evaluate(exits[:, clock])), 0.9) < 1.25 * NOISE
-        assert corrections[clock].jumps == ()
-    assert not corrections[0].evaluate(t).any()
-    assert [height for _, height in corrections[2].jumps] == pytest.approx(
+        assert (
+            np.quantile(np.abs(corrections[clock].evaluate_ns(exits[:, clock])), 0.9) < 1.25 * NOISE
+        )
+        assert corrections[clock].jump_times_and_heights_ns == ()
+    assert not corrections[0].evaluate_ns(t).any()
+    assert [height for _, height in corrections[2].jump_times_and_heights_ns] == pytest.approx(
         [height for _, height in truth.jumps], abs=2 * NOISE
     )
-    for (at_ns, _), (true, height) in zip(corrections[2].jumps, truth.jumps, strict=True):
+    for (at_ns, _), (true, height) in zip(
+        corrections[2].jump_times_and_heights_ns, truth.jumps, strict=True
+    ):
         assert min(true, true + height) - AROUND < at_ns < max(true, true + height) + AROUND
 
 
@@ -106,10 +110,10 @@ def test_a_jump_within_a_block_of_collectives() -> None:
     exits[:, 2] += ahead_ns
     corrections = fit_exits(exits)
     assert corrections is not None
-    ((at_ns, height),) = corrections[2].jumps
+    ((at_ns, height),) = corrections[2].jump_times_and_heights_ns
     assert exits[jump_index - 1, 2] < at_ns < exits[jump_index, 2]
     assert height == pytest.approx(HEIGHT, abs=2_000)
-    assert np.abs(corrections[2].evaluate(exits[:, 2]) - ahead_ns)[
+    assert np.abs(corrections[2].evaluate_ns(exits[:, 2]) - ahead_ns)[
         : 60 * per_block
     ] == pytest.approx(0.0, abs=100)
 
@@ -120,7 +124,7 @@ def test_a_drift_is_found_beside_a_jump_that_few_collectives_surround() -> None:
     ahead = 1e-5 * t + np.where(t > 7.5 * SPACING, 1e9, 0.0)
     found = fit_exits(np.stack([t, t, t + ahead, t], axis=1))
     assert found is not None
-    at = found[2].evaluate(np.array([0.0, SPACING]))
+    at = found[2].evaluate_ns(np.array([0.0, SPACING]))
     assert at[1] - at[0] == pytest.approx(1e-5 * SPACING, rel=0.01)
 
 
@@ -135,7 +139,9 @@ def test_of_three_clocks_the_one_that_jumps_is_known() -> None:
         found = fit_exits(np.stack(clocks, axis=1))
         assert found is not None
         for correction, known in zip(found, heights, strict=True):
-            assert [height for _, height in correction.jumps] == pytest.approx(known, abs=10)
+            assert [height for _, height in correction.jump_times_and_heights_ns] == pytest.approx(
+                known, abs=10
+            )
 
 
 @pytest.mark.parametrize(("count", "enough"), [(1, False), (2, False), (3, True)])
@@ -144,14 +150,14 @@ def test_three_collectives_tie_clocks(count: int, *, enough: bool) -> None:
     found = fit_exits(exits)
     assert (found is not None) is enough
     for correction, ahead in zip(found or (), [0.0, 500.0, -300.0], strict=False):
-        assert correction.evaluate(exits[:, 0]) == pytest.approx(ahead)
+        assert correction.evaluate_ns(exits[:, 0]) == pytest.approx(ahead)
 
 
 def test_a_clock_that_runs_wild_is_no_clock() -> None:
     """What drifts by a thousandth and more is no drift; the other clocks are right all the same."""
     t, exits, found = fit_simulated_exits(Truth(lambda t: 1e-2 * t), 400)
-    assert np.quantile(np.abs(found[1].evaluate(exits[:, 1])), 0.9) < 1.25 * NOISE
-    assert np.isfinite(found[2].evaluate(t)).all()
+    assert np.quantile(np.abs(found[1].evaluate_ns(exits[:, 1])), 0.9) < 1.25 * NOISE
+    assert np.isfinite(found[2].evaluate_ns(t)).all()
 
 
 def test_a_known_lag_widens_by_three_errors() -> None:
@@ -170,7 +176,7 @@ def test_a_sharper_measurement_shifts() -> None:
     clock_map = ClockMap(3, 4, correction, uncertainty_ns=99)
     shifted = shift_map(clock_map, 100.0, 8.6)
     times = np.array([3, 8, 13])
-    assert (clock_map.to_common(times) - shifted.to_common(times)).tolist() == [100, 100, 100]
+    assert (clock_map.to_common_ns(times) - shifted.to_common_ns(times)).tolist() == [100, 100, 100]
     assert shifted.uncertainty_ns == 9
     assert measure_scatter(shifted) == 7.0
     common = ClockMap(3, 4)

@@ -54,7 +54,7 @@ def round_as_float32(shown: np.ndarray) -> np.ndarray:
 def error(truth: Truth, found: ClockMap, first: int, last: int) -> int:
     """How wrong the map is at worst between two moments of the host."""
     host = np.linspace(first, last, 200).astype(np.int64)
-    return int(np.abs(found.to_common(truth.show_time(host)) - host).max())
+    return int(np.abs(found.to_common_ns(truth.show_time(host)) - host).max())
 
 
 @example(29.0, 0.0, 60.0, 0, [(1.0, 196461, 1.0), (1.5, 38448276, 0.0)])
@@ -131,7 +131,7 @@ def test_senseless_readings_do_not_overflow(rows: list[tuple[int, int, int, int]
     """What was read from a damaged file is mapped somewhere, without an error."""
     host, window, offset, sign = (np.array(part) for part in zip(*sorted(rows), strict=True))
     mapped = map_through(Readings(4 * host, window, offset * sign))
-    moved = mapped.to_common(np.array([0, 10**12, 2**60]))
+    moved = mapped.to_common_ns(np.array([0, 10**12, 2**60]))
     assert len(moved) == 3
     assert mapped.uncertainty_ns >= 0
 

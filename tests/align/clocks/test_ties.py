@@ -55,7 +55,7 @@ def backward(true: int, window: int = 1000, drift_ppm: int = 0) -> dict[str, Any
 def wrong_by(found: ClockMap | None, drift_ppm: int = 0, times: list[int] = TRUE) -> int:
     assert found is not None
     shown = np.array([our_clock_ns(true, drift_ppm) for true in times])
-    return int(np.abs(found.to_common(shown) - np.array(times)).max())
+    return int(np.abs(found.to_common_ns(shown) - np.array(times)).max())
 
 
 @pytest.mark.parametrize("drift_ppm", [0, 30, -30])
@@ -85,7 +85,7 @@ def test_readings_that_cannot_show_a_drift() -> None:
     close = [forward(SECOND + n * 1000, 10_000, off=n * 100) for n in range(5)]
     found = map_by_ping_pong(table(close), table([]), OTHER)
     assert found is not None
-    moved = found.to_common(np.array([our_clock_ns(true) for true in TRUE])) - np.array(TRUE)
+    moved = found.to_common_ns(np.array([our_clock_ns(true) for true in TRUE])) - np.array(TRUE)
     assert len({*moved.tolist()}) == 1
     assert abs(moved[0]) <= 500
 
@@ -160,7 +160,7 @@ def test_windows_that_contradict_each_other(
         assert mapped is None
     elif gap_ns < 1:
         assert mapped is not None
-        (lead,) = mapped.lead_ns_at(np.array([0])).tolist()
+        (lead,) = mapped.measure_lead_ns(np.array([0])).tolist()
         assert min(0, -apart_ns) - 1 <= lead <= max(0, -apart_ns) + 1
 
 

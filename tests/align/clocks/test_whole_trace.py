@@ -30,10 +30,10 @@ def test_calls_are_moved_process_by_process(aligned_run: Trace) -> None:
             clock_map = aligned_run.clock_maps[process]
             assert (
                 aligned_grid.start_ns[:, column]
-                == clock_map.to_common(raw_grid.start_ns[:, column])
+                == clock_map.to_common_ns(raw_grid.start_ns[:, column])
             ).all()
             assert (
-                aligned_grid.end_ns[:, column] == clock_map.to_common(raw_grid.end_ns[:, column])
+                aligned_grid.end_ns[:, column] == clock_map.to_common_ns(raw_grid.end_ns[:, column])
             ).all()
 
 
@@ -69,7 +69,7 @@ def test_processes_are_moved_as_their_events_are(aligned_run: Trace) -> None:
     for trace in (aligned_run, again):
         raw = dict(shuffled.processes.select("process", "first_ns").iter_rows())
         for process, first_ns in trace.processes.select("process", "first_ns").iter_rows():
-            assert first_ns == maps[process].to_common(np.array([raw[process]]))[0]
+            assert first_ns == maps[process].to_common_ns(np.array([raw[process]]))[0]
 
 
 def test_a_missing_time_stays_so(aligned_run: Trace) -> None:

@@ -46,7 +46,7 @@ def test_the_best_link_bounds_what_bytes_take() -> None:
     carried = np.full(20, 100_000.0)
     seen = call_costs.bound_cost(carried, ns, best_bandwidth=1.0)
     assert seen is not None
-    assert seen.latency_interval == pytest.approx((8e5, 9e5))
+    assert seen.latency_interval_ns == pytest.approx((8e5, 9e5))
     assert call_costs.bound_cost(carried, ns, best_bandwidth=0.15) is None
     assert call_costs.bound_cost(carried, ns, best_bandwidth=0.0) is None
     assert call_costs.bound_cost(carried[:8], ns[:8], best_bandwidth=1.0) is None

@@ -36,5 +36,5 @@ def test_late_between_its_stalls_is_late_for_a_while(seed: int) -> None:
     matrices = healthy(seed, 8, STEPS, spiky=True)
     matrices[2][80:, 3] += 0.25 * draw.uniform(0.5, 1.5, STEPS - 80)
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.columns, late.pattern) == ((3,), "persistent")
-    assert abs(late.late_rows[0] - 80) <= 4
+    assert (late.rank_columns, late.pattern) == ((3,), "persistent")
+    assert abs(late.late_step_rows[0] - 80) <= 4

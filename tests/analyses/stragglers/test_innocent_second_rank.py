@@ -29,7 +29,9 @@ def test_a_rank_late_in_every_phase_is_alone(runs: int) -> None:
         for values in matrices:
             values[:, 5] *= 1.3
         accused_ranks = {
-            rank for late in detection.find_episodes(own_time(matrices)) for rank in late.columns
+            rank
+            for late in detection.find_episodes(own_time(matrices))
+            for rank in late.rank_columns
         }
         assert accused_ranks == {5}, f"seed {seed}"
 
@@ -44,8 +46,8 @@ def test_delays_wanders_among_spikes() -> None:
     matrices[2] += (draw.random((120, 64)) < 0.08) * draw.lognormal(-0.9, 0.7, (120, 64))
     (late,) = detection.find_episodes(own_time(matrices))
     assert late.pattern == "migrating"
-    assert set(late.columns) <= set(visited.tolist())
-    assert len(late.columns) >= 12
+    assert set(late.rank_columns) <= set(visited.tolist())
+    assert len(late.rank_columns) >= 12
 
 
 def test_rare_spikes_are_no_stalls() -> None:

@@ -26,7 +26,11 @@ def test_turns_are_one_finding(ranks: int) -> None:
     for seed in range(3):
         matrices, visited = turns(healthy(seed, ranks, 160), 0.4, seed)
         (late,) = detection.find_episodes(own_time(matrices))
-        assert (set(late.columns), late.phase, late.pattern) == (visited, "backprop", "migrating")
+        assert (set(late.rank_columns), late.phase, late.pattern) == (
+            visited,
+            "backprop",
+            "migrating",
+        )
         assert late.delay_ns.sum(axis=1)[STAY:-STAY].mean() == pytest.approx(0.4 * 2e7, rel=0.3)
 
 
@@ -35,7 +39,7 @@ def test_ranks_late_together_do_not_wander() -> None:
     matrices = healthy(0, 16, 160)
     matrices[2][:, 4:8] += 0.3
     found = detection.find_episodes(own_time(matrices))
-    assert {late.columns for late in found} == {(4,), (5,), (6,), (7,)}
+    assert {late.rank_columns for late in found} == {(4,), (5,), (6,), (7,)}
     assert {late.pattern for late in found} == {"persistent"}
 
 
@@ -54,7 +58,7 @@ def test_it_is_told_where_others_disturbances_hide_it() -> None:
     matrices[2] += (draw.random((160, 256)) < 0.03) * 1.5
     own = own_time(matrices)
     ((late, cost),) = episodes.price_episodes(own, float(own.total_compute_ns.max(axis=1).sum()))
-    assert (late.pattern, set(late.columns) <= visited) == ("migrating", True)
+    assert (late.pattern, set(late.rank_columns) <= visited) == ("migrating", True)
     assert cost.saving_share < 0.01
 
 
@@ -70,7 +74,7 @@ def test_it_is_told_in_noise_that_does_not_last() -> None:
     """Outliers of many ranks are single steps, never this many in a row."""
     matrices, visited = turns(healthy(0, 256, 160, 0.12, 0.0), 0.4)
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (set(late.columns), late.pattern) == (visited, "migrating")
+    assert (set(late.rank_columns), late.pattern) == (visited, "migrating")
 
 
 def test_it_is_told_where_much_noise_is_as_far_out_as_a_short_delay() -> None:
@@ -79,5 +83,5 @@ def test_it_is_told_where_much_noise_is_as_far_out_as_a_short_delay() -> None:
     draw = np.random.default_rng(0)
     matrices[2] += (draw.random((120, 512)) < 0.05) * 0.25
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.pattern, set(late.columns) <= visited) == ("migrating", True)
-    assert len(late.columns) >= len(visited) / 2
+    assert (late.pattern, set(late.rank_columns) <= visited) == ("migrating", True)
+    assert len(late.rank_columns) >= len(visited) / 2

@@ -41,10 +41,12 @@ def test_delays_is_found_where_it_is(
     )
     own = own_time(matrices)
     (late,) = (late for late in detection.find_episodes(own) if late.pattern != "sparse")
-    assert (late.columns, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
-    assert abs(late.late_rows[0] - first_row) <= edge
-    assert abs(late.late_rows[-1] - last_row) <= edge
-    assert late.delay_ns[late.late_rows, rank].mean() / STEP_NS == pytest.approx(extra, rel=0.35)
+    assert (late.rank_columns, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
+    assert abs(late.late_step_rows[0] - first_row) <= edge
+    assert abs(late.late_step_rows[-1] - last_row) <= edge
+    assert late.delay_ns[late.late_step_rows, rank].mean() / STEP_NS == pytest.approx(
+        extra, rel=0.35
+    )
 
 
 @pytest.mark.parametrize("runs", few_or_many(6, 30))
@@ -54,7 +56,7 @@ def test_ten_percent_of_a_step_is_found_among_many(runs: int) -> None:
     for seed in range(runs):
         matrices, phase, rank, _ = plant_delay(seed, 8, 60, 0.1)
         found = detection.find_episodes(own_time(matrices))
-        assert {late.columns for late in found} <= {(rank,)}
+        assert {late.rank_columns for late in found} <= {(rank,)}
         hits += any(late.phase == PHASES[phase] for late in found)
     assert hits >= 28 / 30 * runs
 
@@ -64,7 +66,7 @@ def test_lasting_lateness_spans_the_run() -> None:
     matrices = healthy(0, 4, 80)
     matrices[1][:, 3] += 0.2
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.late_rows[0], late.late_rows[-1], late.pattern) == (0, 79, "persistent")
+    assert (late.late_step_rows[0], late.late_step_rows[-1], late.pattern) == (0, 79, "persistent")
 
 
 def test_growing_lateness_drifts() -> None:
@@ -72,9 +74,9 @@ def test_growing_lateness_drifts() -> None:
     matrices = healthy(0, 8, 120)
     matrices[2][40:, 5] += 0.4 * np.arange(80) / 80
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.columns, late.pattern) == ((5,), "drifting")
-    assert late.late_rows[-1] == 119
-    assert abs(late.late_rows[0] - 40) <= 3 * BLOCK
+    assert (late.rank_columns, late.pattern) == ((5,), "drifting")
+    assert late.late_step_rows[-1] == 119
+    assert abs(late.late_step_rows[0] - 40) <= 3 * BLOCK
 
 
 def test_regular_stalls_are_sparse() -> None:
@@ -82,13 +84,13 @@ def test_regular_stalls_are_sparse() -> None:
     matrices = healthy(0, 4, 100)
     matrices[0][8::10, 2] += 0.5
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.columns, late.phase, late.pattern, late.period_steps) == (
+    assert (late.rank_columns, late.phase, late.pattern, late.period_steps) == (
         (2,),
         "data",
         "sparse",
         10,
     )
-    assert late.late_rows.tolist() == list(range(8, 100, 10))
+    assert late.late_step_rows.tolist() == list(range(8, 100, 10))
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(4), quick=[0]))
@@ -100,9 +102,9 @@ def test_stalls_for_a_while_are_those_of_a_rank(ranks: int, seed: int) -> None:
     for row in hit:
         matrices[draw.integers(3)][row, 1] += 0.7
     late, *others = detection.find_episodes(own_time(matrices))
-    assert (late.columns, late.pattern, others) == ((1,), "sparse", [])
-    assert late.late_rows.tolist() == hit.tolist()
-    assert {*late.phases} == set(PHASES)
+    assert (late.rank_columns, late.pattern, others) == ((1,), "sparse", [])
+    assert late.late_step_rows.tolist() == hit.tolist()
+    assert {*late.phase_names} == set(PHASES)
 
 
 def test_two_ranks_need_a_large_difference() -> None:
@@ -118,7 +120,11 @@ def test_the_slower_of_two_is_named() -> None:
         matrices = healthy(slow, 2, 80)
         matrices[2][30:60, slow] += 0.5
         (late,) = detection.find_episodes(own_time(matrices))
-        assert (late.columns, late.late_rows[0], late.late_rows[-1]) == ((slow,), 30, 59)
+        assert (late.rank_columns, late.late_step_rows[0], late.late_step_rows[-1]) == (
+            (slow,),
+            30,
+            59,
+        )
 
 
 def test_a_rank_that_lacks_steps_does_not_disturb() -> None:
@@ -128,4 +134,4 @@ def test_a_rank_that_lacks_steps_does_not_disturb() -> None:
     for matrix in matrices:
         matrix[70:, 4] = np.nan
     (late,) = detection.find_episodes(own_time(matrices))
-    assert late.columns == (1,)
+    assert late.rank_columns == (1,)

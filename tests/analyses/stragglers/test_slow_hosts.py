@@ -25,7 +25,7 @@ sizes = pytest.mark.parametrize(
 def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
     """Put neighbouring ranks on a host."""
     own = own_time(matrices)
-    return replace(own, hosts=tuple(f"node{rank // per_host}" for rank in own.ranks))
+    return replace(own, host_of_column=tuple(f"node{rank // per_host}" for rank in own.ranks))
 
 
 def find_late(own: ComputeTime) -> list[Episode]:
@@ -48,8 +48,8 @@ def test_a_slow_host_is_one_finding_with_all_its_ranks(
     for values in matrices:
         values[LATE, slow] *= 1.25
     (late,) = find_late(on_hosts(matrices, per_host))
-    assert late.columns == tuple(slow)
-    assert (late.late_rows[0], late.late_rows[-1]) == pytest.approx(
+    assert late.rank_columns == tuple(slow)
+    assert (late.late_step_rows[0], late.late_step_rows[-1]) == pytest.approx(
         (LATE.start, LATE.stop - 1), abs=2
     )
 
@@ -63,8 +63,8 @@ def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
         own = on_hosts(matrices, 8)
         assert len(detection.find_episodes(own)) < 8
         (late,) = find_late(own)
-        assert late.columns == tuple(range(8, 16))
-        share = late.delay_ns[late.late_rows][:, 8:16].mean() / STEP_NS
+        assert late.rank_columns == tuple(range(8, 16))
+        share = late.delay_ns[late.late_step_rows][:, 8:16].mean() / STEP_NS
         assert share == pytest.approx(0.03, rel=0.2)
 
 
@@ -74,7 +74,7 @@ def test_one_late_rank_does_not_make_its_host_late(per_host: int, ranks: int) ->
         matrices = healthy(seed, ranks, STEPS)
         matrices[2][LATE, per_host] += by
         (late,) = find_late(on_hosts(matrices, per_host))
-        assert late.columns == (per_host,)
+        assert late.rank_columns == (per_host,)
 
 
 def test_ranks_of_a_host_lose_each_its_own() -> None:
@@ -83,7 +83,7 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
     grown = np.linspace(0.2, 0.4, 8)
     matrices[2][LATE, 8:16] += grown
     (late,) = find_late(on_hosts(matrices, 8))
-    found = late.delay_ns[late.late_rows][:, 8:16].mean(axis=0) / STEP_NS
+    found = late.delay_ns[late.late_step_rows][:, 8:16].mean(axis=0) / STEP_NS
     assert found == pytest.approx(grown, abs=0.03)
 
 

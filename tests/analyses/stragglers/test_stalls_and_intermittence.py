@@ -19,13 +19,13 @@ def test_six_regular_stalls_among_three_ranks(seed: int) -> None:
     matrices = healthy(seed, 3, 60)
     matrices[1][6::9, 1] += 8.0
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.columns, late.phase, late.pattern, late.period_steps) == (
+    assert (late.rank_columns, late.phase, late.pattern, late.period_steps) == (
         (1,),
         "forward",
         "sparse",
         9,
     )
-    assert late.late_rows.tolist() == list(range(6, 60, 9))
+    assert late.late_step_rows.tolist() == list(range(6, 60, 9))
 
 
 IRREGULAR = [6, 11, 25, 31, 47, 52]
@@ -36,7 +36,7 @@ def test_six_irregular_stalls_among_three_ranks(length: float, named: list[int])
     """Counted, some rank has all short ones often enough; long ones are more than equal ranks lose."""
     residuals = 0.01 * np.random.default_rng(0).standard_normal((60, 3))
     residuals[IRREGULAR, 1] += length
-    assert [one.column for one in find_stalls(residuals, np.arange(60), RATE)] == named
+    assert [one.rank_column for one in find_stalls(residuals, np.arange(60), RATE)] == named
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -52,16 +52,16 @@ def test_long_stalls_of_any_rank_are_no_ones_fault(seed: int) -> None:
 def test_stalls_that_others_wait_for_without_a_span() -> None:
     """Then all ranks take as long in these steps, but not in the same phases: the steps count."""
     healthy_time = own_time(healthy(3, 3, 60))
-    rows, data = [8, 15, 27, 33, 41, 55], healthy_time.phases.index("data")
+    rows, data = [8, 15, 27, 33, 41, 55], healthy_time.phase_names.index("data")
     longer = healthy_time.compute_ns.copy()
     for rank in range(3):
-        longer[data if rank == 1 else healthy_time.phases.index("backprop"), rows, rank] += (
+        longer[data if rank == 1 else healthy_time.phase_names.index("backprop"), rows, rank] += (
             6 * healthy_time.typical_step_ns
         )
     settled = compute_time._find_settled(longer)
     assert settled[rows].all()
-    late = detection.find_episodes(replace(healthy_time, compute_ns=longer, is_settled=settled))
-    assert (1, "data") in [(*one.columns, one.phase) for one in late]
+    late = detection.find_episodes(replace(healthy_time, compute_ns=longer, is_settled_row=settled))
+    assert (1, "data") in [(*one.rank_columns, one.phase) for one in late]
     longer[data, rows] = 6 * healthy_time.typical_step_ns
     assert not compute_time._find_settled(longer)[rows].any()
 
@@ -75,7 +75,7 @@ def test_small_disturbances_hide_no_long_stalls(ranks: int) -> None:
         excess[draw.choice(300, 12, replace=False), rank] += 0.12
     rows = np.sort(draw.choice(np.arange(0, 300, 5), 12, replace=False))
     excess[rows, 2] += 1.2
-    assert [one.column for one in find_stalls(excess, np.arange(len(excess)), RATE)] == [2]
+    assert [one.rank_column for one in find_stalls(excess, np.arange(len(excess)), RATE)] == [2]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,7 +87,7 @@ def test_a_delay_that_comes_and_goes_has_its_own_steps(seed: int) -> None:
         is_delayed[first_step : first_step + 30] = True
     matrices[2][is_delayed, 5] += 0.3
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.columns, late.phase, late.pattern) == ((5,), "backprop", "intermittent")
+    assert (late.rank_columns, late.phase, late.pattern) == ((5,), "backprop", "intermittent")
     assert np.count_nonzero((late.delay_ns[:, 5] > 0) != is_delayed) <= 8
     assert late.delay_ns[:, 5].sum() == pytest.approx(120 * 0.3 * 2e7, rel=0.15)
 
@@ -98,7 +98,7 @@ def test_a_phase_that_one_rank_has_alone_is_seen_in_any_noise() -> None:
     draw = np.random.default_rng(0)
     matrices[2] += (draw.random((120, 512)) < 0.05) * 0.5
     matrices[3][12::13, 7] = 0.3
-    own = replace(own_time(matrices), phases=("data", "forward", "backprop", "gc"))
+    own = replace(own_time(matrices), phase_names=("data", "forward", "backprop", "gc"))
     (late,) = detection.find_episodes(own)
-    assert (late.columns, late.phase, late.pattern) == ((7,), "gc", "sparse")
-    assert set(range(12, 120, 13)) <= set(late.late_rows.tolist())
+    assert (late.rank_columns, late.phase, late.pattern) == ((7,), "gc", "sparse")
+    assert set(range(12, 120, 13)) <= set(late.late_step_rows.tolist())

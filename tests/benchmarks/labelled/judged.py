@@ -37,19 +37,19 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
     steps, ranks = total.shape
     table = ComputeTime(
         ranks=tuple(range(ranks)),
-        hosts=tuple(f"node{rank // per_host}" for rank in range(ranks)),
-        steps=np.arange(steps),
-        phases=tuple(phases),
+        host_of_column=tuple(f"node{rank // per_host}" for rank in range(ranks)),
+        step_numbers=np.arange(steps),
+        phase_names=tuple(phases),
         compute_ns=own_ns,
         step_length_ns=length,
         wait_ns=length - total,
-        is_settled=np.arange(steps) >= WARM_UP,
+        is_settled_row=np.arange(steps) >= WARM_UP,
     )
     return [
         Verdict(
-            late.columns,
+            late.rank_columns,
             late.phase,
-            (int(late.late_rows[0]), int(late.late_rows[-1])),
+            (int(late.late_step_rows[0]), int(late.late_step_rows[-1])),
             cost.saving_share,
             cost.saving_interval,
         )

@@ -135,8 +135,8 @@ def test_devices_are_as_busy_as_hta_says(name: str, tmp_path: Path) -> None:
     assert 100 * device_time.compute_ns / device_time.job_ns == pytest.approx(
         hta_values["compute_time_pctg"], abs=1
     )
-    if device_time.overlap_share is not None:
-        assert 100 * device_time.overlap_share == pytest.approx(
+    if device_time.overlapped_communication_share is not None:
+        assert 100 * device_time.overlapped_communication_share == pytest.approx(
             hta_values["comp_comm_overlap_pctg"], abs=1
         )
 

@@ -49,7 +49,7 @@ def assert_same(actual: UsableEvents, expected: UsableEvents) -> None:
     """Compare all but words that no row has."""
     assert actual.side == expected.side
     assert (actual.lost_by_reason, actual.is_cut) == (expected.lost_by_reason, expected.is_cut)
-    assert actual.columns.height == expected.columns.height
+    assert actual.columns.row_count == expected.columns.row_count
     assert actual.columns.communicator_uids == expected.columns.communicator_uids
     assert rows_of(actual.columns) == rows_of(expected.columns)
 

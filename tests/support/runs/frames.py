@@ -81,13 +81,13 @@ def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
     for process_rows in table.partition_by("process", maintain_order=True):
         pieces = Pieces(
             bounds_ns=np.append(process_rows["start_ns"].to_numpy(), process_rows["end_ns"][-1]),
-            window=process_rows["step"].to_numpy(),
-            category_code=process_rows["category"].to_physical().to_numpy().astype(np.int8),
-            name_code=np.full(process_rows.height, -1, np.int32),
+            window_indices=process_rows["step"].to_numpy(),
+            category_codes=process_rows["category"].to_physical().to_numpy().astype(np.int8),
+            name_codes=np.full(process_rows.height, -1, np.int32),
             spent_ns=np.zeros((steps, len(CATEGORIES)), np.int64),
             hidden_ns=np.zeros(steps, np.int64),
         )
-        store.append(PackedPieces.from_pieces(pieces, pieces.name_code))
+        store.append(PackedPieces.from_pieces(pieces, pieces.name_codes))
     begins = tuple(range(0, (len(store) + 1) * steps, steps))
     return Segments(store, begins, stepped.select("process", "rank", "step"), ())
 

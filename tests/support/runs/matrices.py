@@ -56,11 +56,11 @@ def own_time(matrices: list[Floats]) -> ComputeTime:
     settled = np.arange(steps) >= WARM_UP
     return ComputeTime(
         ranks=tuple(range(ranks)),
-        hosts=("host",) * ranks,
-        steps=np.arange(steps),
-        phases=("data", "forward", "backprop"),
+        host_of_column=("host",) * ranks,
+        step_numbers=np.arange(steps),
+        phase_names=("data", "forward", "backprop"),
         compute_ns=own_ns,
         step_length_ns=length,
         wait_ns=length - total,
-        is_settled=settled,
+        is_settled_row=settled,
     )

@@ -88,24 +88,25 @@ def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
-    """Return the collectives of some steps (numbers) that every rank came to."""
+def select_complete_calls(trace: Trace, step_numbers: Ints) -> tuple[CallGrid, ...]:
+    """Return the collectives of some steps that every rank came to."""
     grids = (
         grid.take_calls(
             np.flatnonzero(
-                (grid.last_arrival_ns != NEVER) & np.isin(grid.first_values("step"), steps)
+                (grid.last_arrival_ns != NEVER)
+                & np.isin(grid.first_value_of_calls("step"), step_numbers)
             )
         )
         for grid in trace.calls
     )
-    return tuple(grid for grid in grids if grid.height)
+    return tuple(grid for grid in grids if grid.call_count)
 
 
 def measure_last_share(grids: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
     """Return in what share of collectives one of `ranks` came last; None without any."""
     if not grids:
         return None
-    last_ranks = np.concatenate([grid.last_rank for grid in grids])
+    last_ranks = np.concatenate([grid.last_rank_of_call for grid in grids])
     return float(np.mean(np.isin(last_ranks, ranks)))
 
 
@@ -135,7 +136,7 @@ def measure_blocking(
                 has_both = (named_arrival_ns != NEVER) & (other_arrival_ns != NEVER)
                 alone_ns += int(np.maximum(named_arrival_ns - other_arrival_ns, 0)[has_both].sum())
         if len(is_named) > 1:
-            for rank, ns in _sum_by_rank(grid.last_rank, grid.last_gap_ns).items():
+            for rank, ns in _sum_by_rank(grid.last_rank_of_call, grid.last_gap_ns).items():
                 hold_ns_by_rank[rank] = hold_ns_by_rank.get(rank, 0) + ns
     other_holds_ns = np.array(
         [ns for rank, ns in hold_ns_by_rank.items() if rank not in ranks], np.float64

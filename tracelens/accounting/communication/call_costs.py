@@ -121,12 +121,12 @@ def measure_call_costs(
 def _measure_latency_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float]:
     """Return the least and the largest share (0 to 1) of latency in calls, and their total time, ns.
 
-    `wire_ns` holds what each call takes on the wire.
+    `wire_ns`, [call], is what each call takes on the wire.
     """
     total_wire_ns = float(wire_ns.sum())
     low_share, high_share = (
         float(np.minimum(wire_ns, latency_ns).sum()) / total_wire_ns
-        for latency_ns in cost.latency_interval
+        for latency_ns in cost.latency_interval_ns
     )
     return low_share, high_share, total_wire_ns
 
@@ -231,7 +231,7 @@ def bound_cost(
     return CostModel(
         latency_ns=least_latency_ns,
         ns_per_byte=0.0,
-        latency_interval=(least_latency_ns, max(most_latency_ns, least_latency_ns)),
+        latency_interval_ns=(least_latency_ns, max(most_latency_ns, least_latency_ns)),
         ns_per_byte_interval=(0.0, 0.0),
         relative_error=0.0,
         smallest_bytes=int(carried_bytes.min()),

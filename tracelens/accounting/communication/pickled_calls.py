@@ -46,4 +46,4 @@ def find_pickled_calls(calls: pl.DataFrame) -> PickledCalls | None:
         return None
     by_op = pickled.group_by("op").agg(pl.len(), pl.col("wire_ns").sum())
     op, count, _ = by_op.sort("wire_ns", "op").row(-1)
-    return PickledCalls(_METHODS.get(op, op), count, share)
+    return PickledCalls(method=_METHODS.get(op, op), count=count, share=share)

@@ -88,11 +88,11 @@ def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def measure_wire_ns(calls: pl.DataFrame, steps: Ints) -> Floats:
+def measure_wire_ns(calls: pl.DataFrame, step_numbers: Ints) -> Floats:
     """Measure how long the calls, a row each, of each of some steps held the wire, ns, [step]."""
     sums = calls.group_by("step").agg(pl.col("wire_ns").sum())
     wire_ns_by_step = dict(sums.iter_rows())
-    return np.array([wire_ns_by_step.get(step, 0) for step in steps.tolist()], np.float64)
+    return np.array([wire_ns_by_step.get(step, 0) for step in step_numbers.tolist()], np.float64)
 
 
 def _list_calls(calls: CallGrid, thread_of_process: Ints) -> pl.DataFrame:
@@ -101,19 +101,21 @@ def _list_calls(calls: CallGrid, thread_of_process: Ints) -> pl.DataFrame:
     Calls after ranks made different operations are left out, and calls of other ranks than the first.
     `thread_of_process` is the thread that trains in each process, [process].
     """
-    is_complete = calls.is_completed.sum(axis=1) == calls.expected_count
+    is_complete = calls.is_completed.sum(axis=1) == calls.expected_rank_count
     grid = calls.take_calls(
         np.flatnonzero(is_complete & ~calls.follows_mismatch)
     ).select_same_members()
-    if not grid.height:
+    if not grid.call_count:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    sizes = pl.DataFrame({"bytes": grid.first_values("nbytes")})
+    sizes = pl.DataFrame({"bytes": grid.first_value_of_calls("nbytes")})
     columns = {
-        "communicator": pl.Series([grid.uid], dtype=pl.Categorical).new_from_index(0, grid.height),
+        "communicator": pl.Series([grid.communicator_uid], dtype=pl.Categorical).new_from_index(
+            0, grid.call_count
+        ),
         "seq": grid.seq,
-        "op": [COLLECTIVES[op] for op in grid.first_values("op").tolist()],
-        "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.height),
-        "step": grid.first_values("step"),
+        "op": [COLLECTIVES[op] for op in grid.first_value_of_calls("op").tolist()],
+        "ranks": pl.Series([len(grid.ranks)]).new_from_index(0, grid.call_count),
+        "step": grid.first_value_of_calls("step"),
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
         "ready_ns": grid.start_ns.max(axis=1),
         "wire_ns": _measure_wire_ns(grid),
@@ -130,7 +132,7 @@ def _measure_wire_ns(grid: CallGrid) -> Ints:
     A call holds it from its last arrival or the end of the call before, whichever is later. Ranks of a
     call with a root do not all wait for each other: there it is the median rank's time without waits.
     """
-    wire_ns = np.empty(grid.height, np.int64)
+    wire_ns = np.empty(grid.call_count, np.int64)
     previous_end_ns = grid.start_ns[:1]  # of the call before, [call, process]
     for call_range, block in grid.split_into_blocks():
         start_ns, end_ns = block.start_ns, block.end_ns
@@ -138,7 +140,7 @@ def _measure_wire_ns(grid: CallGrid) -> Ints:
         is_after = previous_end_ns < end_ns  # else calls overlap
         begin_ns = np.where(is_after, np.maximum(start_ns, previous_end_ns), start_ns)
         wire_ns[call_range] = (end_ns - begin_ns).min(axis=1)
-        rooted_calls = np.flatnonzero(~block.is_full)
+        rooted_calls = np.flatnonzero(~block.is_synchronised)
         if len(rooted_calls):
             transfer_ns = np.where(
                 block.last_arrival_ns[:, None] == NEVER, 0, end_ns - start_ns - block.wait_ns()

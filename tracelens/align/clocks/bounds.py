@@ -108,13 +108,13 @@ def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.
 
     A call is entered and exited by the first clock (0) and by the other one (1).
     """
-    full_calls = grid.take_calls(np.flatnonzero(grid.is_full))
+    full_calls = grid.take_calls(np.flatnonzero(grid.is_synchronised))
     column_clocks = np.array(
         [clock_of.get(process, -1) for process in full_calls.processes.tolist()]
     )
     first_clock, *other_clocks = np.unique(column_clocks[column_clocks >= 0]).tolist() or [-1]
     for other_clock in other_clocks:
-        entered_ns, exited_ns = np.empty((2, 2, full_calls.height), np.int64)
+        entered_ns, exited_ns = np.empty((2, 2, full_calls.call_count), np.int64)
         for side, columns in enumerate(
             (column_clocks == first_clock, column_clocks == other_clock)
         ):

@@ -56,7 +56,9 @@ def align(trace: Trace) -> Trace:
     processes = _number_clocks(trace.processes)
     clocks = processes.unique("clock", keep="first", maintain_order=True).sort("clock")
     if clocks.height < 2:
-        return trace.with_(alignment=Alignment("same_clock", _describe_one(clocks, trace.clocks)))
+        return trace.with_(
+            alignment=Alignment(method="same_clock", hosts=_describe_one(clocks, trace.clocks))
+        )
     maps, method, notes, untied_clocks = _map_clocks(trace, processes, clocks)
     clock_maps = {process: maps[clock] for process, clock in processes["process", "clock"].rows()}
     free_unused_memory()  # what fitting left: memory is at its most while all calls are there twice
@@ -66,7 +68,7 @@ def align(trace: Trace) -> Trace:
         processes=_move_frame(trace.processes, clock_maps),
         samples=_move_frame(trace.samples, clock_maps),
         endings=_move_frame(trace.endings, clock_maps),
-        alignment=Alignment(method, _describe_hosts(processes, maps, untied_clocks)),
+        alignment=Alignment(method, hosts=_describe_hosts(processes, maps, untied_clocks)),
         notes=(*trace.notes, *notes),
         clock_maps=clock_maps,
     )
@@ -101,13 +103,13 @@ def to_common_times(clock_map: ClockMap, times_ns: Ints, *missing: int) -> Ints:
     """Return common times; values that are `missing` stay as they are."""
     is_missing = reduce(or_, (times_ns == mark for mark in missing), np.False_)
     if not is_missing.any():
-        return clock_map.to_common(times_ns)
-    return np.where(is_missing, times_ns, clock_map.to_common(np.where(is_missing, 0, times_ns)))
+        return clock_map.to_common_ns(times_ns)
+    return np.where(is_missing, times_ns, clock_map.to_common_ns(np.where(is_missing, 0, times_ns)))
 
 
 def to_common_series(clock_map: ClockMap, times: pl.Series) -> pl.Series:
     """Return common times, null where there is no time."""
-    return _with_nulls_of(times, clock_map.to_common(times.fill_null(0).to_numpy()))
+    return _with_nulls_of(times, clock_map.to_common_ns(times.fill_null(0).to_numpy()))
 
 
 def _with_nulls_of(column: pl.Series, values: Ints) -> pl.Series:
@@ -153,7 +155,9 @@ def _describe_one(clocks: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClo
     uncertainty_ns = window_ns // 2 if isinstance(window_ns, int) else 0
     rows = clocks.select("host", "clock_domain").iter_rows()
     return tuple(
-        HostClock(host, domain, offset_ns=0, drift_ppm=0.0, uncertainty_ns=uncertainty_ns)
+        HostClock(
+            host, clock_domain=domain, offset_ns=0, drift_ppm=0.0, uncertainty_ns=uncertainty_ns
+        )
         for host, domain in rows
     )
 
@@ -228,7 +232,7 @@ def _map_untied(
     Else (another boot) a clock is moved so that both begin together. `origin_map` is the origin's map.
     """
     extents_ns = _find_extents_ns(processes)
-    begin_ns, end_ns = origin_map.to_common(np.array(extents_ns[origin])).tolist()
+    begin_ns, end_ns = origin_map.to_common_ns(np.array(extents_ns[origin])).tolist()
     return {
         clock: ClockMap(
             base_ns=first_ns,
@@ -332,7 +336,7 @@ def _describe_hosts(
         HostClock(
             host=host,
             clock_domain=domain,
-            offset_ns=int(maps[clock].lead_ns_at(np.array([extents_ns[clock][0]]))[0]),
+            offset_ns=int(maps[clock].measure_lead_ns(np.array([extents_ns[clock][0]]))[0]),
             drift_ppm=maps[clock].measure_drift_ppm(*extents_ns[clock]),
             uncertainty_ns=None if clock in untied_clocks else maps[clock].uncertainty_ns,
             jumps=maps[clock].jump_times_ns,
@@ -352,6 +356,6 @@ def _move_frame(frame: pl.DataFrame, maps: Mapping[int, ClockMap]) -> pl.DataFra
             times_ns = column.fill_null(0).to_numpy()
             common_ns = np.empty_like(times_ns)
             for rows in rows_by_process:
-                common_ns[rows] = maps[int(process[rows[0]])].to_common(times_ns[rows])
+                common_ns[rows] = maps[int(process[rows[0]])].to_common_ns(times_ns[rows])
             moved_columns.append(_with_nulls_of(column, common_ns))
     return frame.with_columns(moved_columns)

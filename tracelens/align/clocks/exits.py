@@ -73,7 +73,7 @@ def fit_exits(exits_ns: Floats) -> list[Correction] | None:
         more_lines = _fit_lines(synchronised)
         aligned_ns = np.stack(
             [
-                clock_exits_ns - line.evaluate(clock_exits_ns)
+                clock_exits_ns - line.evaluate_ns(clock_exits_ns)
                 for clock_exits_ns, line in zip(aligned_ns.T, more_lines, strict=True)
             ],
             axis=1,
@@ -105,7 +105,7 @@ class _Synchronised(NamedTuple):
 
     @classmethod
     def from_exits(cls, exits_ns: Floats) -> _Synchronised:
-        """Take the median clock as the reference; of two the first, as neither is known to be right."""
+        """Take the median clock of exits, [collective, clock], as the reference; of two the first."""
         has_median = exits_ns.shape[1] > 2
         reference_ns = np.asarray(np.median(exits_ns, axis=1) if has_median else exits_ns[:, 0])
         rows = _find_synchronising(exits_ns, reference_ns)
@@ -115,7 +115,13 @@ class _Synchronised(NamedTuple):
         leads_ns = [
             np.median(synced_ns[block] - reference_ns[block, None], axis=0) for block in blocks
         ]
-        return cls(synced_ns, reference_ns, blocks, times_ns, np.array(leads_ns))
+        return cls(
+            aligned_ns=synced_ns,
+            reference_ns=reference_ns,
+            rows_by_block=blocks,
+            block_times_ns=times_ns,
+            block_leads_ns=np.array(leads_ns),
+        )
 
 
 def _split_into_blocks(count: int) -> list[Indices]:
@@ -123,7 +129,9 @@ def _split_into_blocks(count: int) -> list[Indices]:
 
 
 def _find_synchronising(aligned_ns: Floats, reference_ns: Floats) -> Indices:
-    """Return the collectives that did synchronise: their exits are as close together as in others.
+    """Return the collectives (rows) that did synchronise: their exits are as close as in others.
+
+    `aligned_ns` are exits, [collective, clock], `reference_ns` those of the reference, [collective].
 
     The median lead of each clock is taken off by blocks first, so that a jump or a wandering clock is
     not mistaken for collectives that let ranks leave early.
@@ -153,7 +161,7 @@ def _fit_lines(exits: _Synchronised) -> list[Line]:
 
 
 def _fit_line(times_ns: Floats, leads_ns: Floats) -> Line:
-    """Fit a line to leads over time; if it is too steep for a clock, one by the slopes of neighbours."""
+    """Fit a line to leads, ns, [block]; if it is too steep for a clock, one by neighbours' slopes."""
     line = fit_theil_sen(times_ns, leads_ns)
     if abs(line.slope) <= MAX_DRIFT:
         return line
@@ -182,14 +190,21 @@ def _follow_residual(exits: _Synchronised, clock: int, block_exits_ns: Floats) -
     sigma_ns = MEDIAN_ERROR_RATIO * scatter_ns / float(np.sqrt(len(leads_ns) / len(blocks)))
     least_ns = max(6 * sigma_ns, MIN_PIECE_NS)
     if len(block_leads_ns) < MIN_POINTS_FOR_SLOPE or np.ptp(block_leads_ns) <= least_ns:
-        return Correction(np.array([-FAR_NS, FAR_NS]), np.zeros(2), sigma_ns, scatter_ns)
+        return Correction(
+            knot_times_ns=np.array([-FAR_NS, FAR_NS]),
+            knot_values_ns=np.zeros(2),
+            sigma_ns=sigma_ns,
+            scatter_ns=scatter_ns,
+        )
     near, correction = _find_blocks_near_jump(block_leads_ns), None
     if near:
         correction = _fit_jump(times_ns, leads_ns, np.concatenate(blocks[near]))
     if correction is None:
         correction = Correction(
-            np.concatenate([[-FAR_NS], block_exits_ns, [FAR_NS]]),
-            np.concatenate([block_leads_ns[:1], block_leads_ns, block_leads_ns[-1:]]),
+            knot_times_ns=np.concatenate([[-FAR_NS], block_exits_ns, [FAR_NS]]),
+            knot_values_ns=np.concatenate(
+                [block_leads_ns[:1], block_leads_ns, block_leads_ns[-1:]]
+            ),
         )
     return replace(correction, sigma_ns=sigma_ns, scatter_ns=scatter_ns)
 
@@ -199,21 +214,23 @@ def _correct_to_first(lines: list[Line], residuals: list[Correction], clock: int
     line, first_line = lines[clock], lines[0]
     residual, first_residual = residuals[clock], residuals[0]
     knots_ns = np.unique(np.concatenate([residual.knot_times_ns, first_residual.knot_times_ns]))
-    beyond_first_ns = residual.evaluate(knots_ns) - first_residual.evaluate(knots_ns)
-    times_ns = (knots_ns + line.intercept) / (1 - line.slope)
-    total_ns = line.evaluate(times_ns) + beyond_first_ns - first_line.evaluate(times_ns)
+    beyond_first_ns = residual.evaluate_ns(knots_ns) - first_residual.evaluate_ns(knots_ns)
+    times_ns = (knots_ns + line.intercept_ns) / (1 - line.slope)
+    total_ns = line.evaluate_ns(times_ns) + beyond_first_ns - first_line.evaluate_ns(times_ns)
     total_ns = total_ns / (1 - first_line.slope) if clock else np.zeros_like(times_ns)
     jumps = tuple(
-        ((time_ns + line.intercept) / (1 - line.slope), height_ns)
-        for time_ns, height_ns in residual.jumps
+        ((time_ns + line.intercept_ns) / (1 - line.slope), height_ns)
+        for time_ns, height_ns in residual.jump_times_and_heights_ns
     )
-    return replace(residual, knot_times_ns=times_ns, knot_values_ns=total_ns, jumps=jumps)
+    return replace(
+        residual, knot_times_ns=times_ns, knot_values_ns=total_ns, jump_times_and_heights_ns=jumps
+    )
 
 
 def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
     """Return the blocks around the one jump that explains most of how levels differ; None without one.
 
-    A jump within a block is half before its level, half after it.
+    `levels_ns` are leads, [block]. A jump within a block is half before its level, half after it.
     """
     changes = np.abs(np.diff(levels_ns))
     double_changes = changes[:-1] + changes[1:]
@@ -228,7 +245,7 @@ def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
 
 
 def _find_jump(leads_ns: Floats, near: Indices) -> int:
-    """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
+    """Return the first collective after the jump in leads, [collective]: where two levels fit best."""
     near_leads_ns = leads_ns[near]
     quarter = max(len(near_leads_ns) // 4, 1)
     level_before_ns = np.median(near_leads_ns[:quarter])
@@ -239,7 +256,7 @@ def _find_jump(leads_ns: Floats, near: Indices) -> int:
 
 
 def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction | None:
-    """Fit a line on each side; the jump itself lies between two of the collectives `near` it.
+    """Fit a line on each side of a jump in leads, [collective]; it is between two of those `near` it.
 
     None where it is not clearly higher than single exits scatter around these lines, or where a side has
     too few collectives to show a level.
@@ -252,17 +269,21 @@ def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction |
     jump_ns = (times_ns[first_after - 1] + times_ns[first_after]) / 2
     knots_ns = np.array([-FAR_NS, jump_ns - 0.5, jump_ns + 0.5, FAR_NS])  # within a nanosecond
     values_ns = np.concatenate(
-        [line_before.evaluate(knots_ns[:2]), line_after.evaluate(knots_ns[2:])]
+        [line_before.evaluate_ns(knots_ns[:2]), line_after.evaluate_ns(knots_ns[2:])]
     )
     height_ns = float(values_ns[2] - values_ns[1])
     distances_ns = [
-        leads_ns[side] - line.evaluate(times_ns[side])
+        leads_ns[side] - line.evaluate_ns(times_ns[side])
         for side, line in zip(sides, (line_before, line_after), strict=True)
     ]
     scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
     if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):
         return None
-    return Correction(knots_ns, values_ns, jumps=((float(jump_ns), height_ns),))
+    return Correction(
+        knot_times_ns=knots_ns,
+        knot_values_ns=values_ns,
+        jump_times_and_heights_ns=((float(jump_ns), height_ns),),
+    )
 
 
 def _fit_side(times_ns: Floats, leads_ns: Floats) -> Line:
@@ -327,16 +348,27 @@ def map_by_exits(trace: Trace, processes: pl.DataFrame) -> dict[int, ClockMap]:
     lag_errors_ns = measure_lags(
         common_exits.since_entry_ns, common_exits.sizes_bytes
     ).bound_errors()
-    jumps_only = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
+    jumps_only = Correction(
+        knot_times_ns=np.zeros(1),
+        knot_values_ns=np.zeros(1),
+        jump_times_and_heights_ns=corrections[0].jump_times_and_heights_ns,
+    )
     first_map = ClockMap(
-        bases_ns[0], bases_ns[0], correction=jumps_only if jumps_only.jumps else None
+        base_ns=bases_ns[0],
+        target_ns=bases_ns[0],
+        correction=jumps_only if jumps_only.jump_times_and_heights_ns else None,
     )
     maps = {common_exits.clocks[0]: first_map}
     fits = zip(common_exits.clocks, bases_ns, corrections, lag_errors_ns, strict=True)
     for clock, base_ns, correction, lag_error_ns in list(fits)[1:]:
         # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
         errors_ns = (correction.sigma_ns, correction.scatter_ns, lag_error_ns, MIN_UNCERTAINTY_NS)
-        maps[clock] = ClockMap(base_ns, bases_ns[0], correction, round(max(errors_ns)))
+        maps[clock] = ClockMap(
+            base_ns,
+            target_ns=bases_ns[0],
+            correction=correction,
+            uncertainty_ns=round(max(errors_ns)),
+        )
     return maps
 
 
@@ -365,9 +397,9 @@ class _CommonExits(NamedTuple):
 
 
 class _Exits(NamedTuple):
-    """The full calls of a communicator by clock, all [call, clock]; `is_there`: the clock took part."""
+    """The full calls of a communicator by clock, all [call, clock]; not every clock takes part."""
 
-    is_there: Flags
+    takes_part: Flags
     exit_ns: Ints  # the median of a clock's processes, rounded down
     fraction_ns: Floats  # what was rounded off
     entry_ns: Ints  # the last one of a clock's processes
@@ -385,7 +417,7 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
     for status in ("closed", "estimated"):  # calls matched by their order scatter, but still tell
         status_code = STATUSES.index(status)
         all_exits = [_read_exits(grid, clock_of, clock_count, status_code) for grid in trace.calls]
-        all_exits = [exits for exits in all_exits if exits.is_there.any()]
+        all_exits = [exits for exits in all_exits if exits.takes_part.any()]
         if all_exits:
             break
     members = _find_widest(all_exits)
@@ -393,7 +425,7 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
         return None
     columns = to_slice(np.array(members))
     common_calls = [
-        to_slice(np.flatnonzero(exits.is_there[:, columns].all(axis=1))) for exits in all_exits
+        to_slice(np.flatnonzero(exits.takes_part[:, columns].all(axis=1))) for exits in all_exits
     ]
     exit_ns, fraction_ns, entry_ns, nbytes = (
         np.concatenate(
@@ -407,24 +439,24 @@ def _gather_exits(trace: Trace, processes: pl.DataFrame) -> _CommonExits | None:
     order = np.argsort(exit_ns[:, 0])
     bases_ns = exit_ns.min(axis=0)
     return _CommonExits(
-        members,
-        bases_ns,
-        ((exit_ns - bases_ns) + fraction_ns)[order],
-        (exit_ns - entry_ns)[order].astype(float),
-        nbytes[order, 0],
+        clocks=members,
+        first_exits_ns=bases_ns,
+        exits_ns=((exit_ns - bases_ns) + fraction_ns)[order],
+        since_entry_ns=(exit_ns - entry_ns)[order].astype(float),
+        sizes_bytes=nbytes[order, 0],
     )
 
 
 def _find_widest(grids: list[_Exits]) -> list[int]:
     """Return the clocks of the collective that most clocks took part in; of several the first."""
-    widest = [grid.is_there[int(grid.is_there.sum(axis=1).argmax())] for grid in grids]
+    widest = [grid.takes_part[int(grid.takes_part.sum(axis=1).argmax())] for grid in grids]
     return np.flatnonzero(max(widest, key=np.count_nonzero)).tolist() if widest else []
 
 
 def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
     """Return the exits of a communicator's full calls that have a status (number in `STATUSES`)."""
-    full_calls = grid.take_calls(np.flatnonzero(grid.is_full))
-    shape = (full_calls.height, clock_count)
+    full_calls = grid.take_calls(np.flatnonzero(grid.is_synchronised))
+    shape = (full_calls.call_count, clock_count)
     is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
     exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
     column_clocks = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])

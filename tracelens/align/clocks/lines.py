@@ -21,23 +21,23 @@ FAR_NS: Final = 1e16  # beyond any run, from its start
 class Line:
     """``intercept + slope * t``: nanoseconds over times in nanoseconds."""
 
-    intercept: float = 0.0
+    intercept_ns: float = 0.0
     slope: float = 0.0
 
-    def evaluate(self, times_ns: Floats) -> Floats:
+    def evaluate_ns(self, times_ns: Floats) -> Floats:
         """Return the line's values at some times."""
-        return self.intercept + self.slope * times_ns
+        return self.intercept_ns + self.slope * times_ns
 
     def then_corrected_by(self, second: Line) -> Line:
         """Return the line whose correction equals that of this one followed by that of `second`."""
         return Line(
-            self.intercept + second.intercept - second.slope * self.intercept,
+            self.intercept_ns + second.intercept_ns - second.slope * self.intercept_ns,
             self.slope + second.slope - second.slope * self.slope,
         )
 
 
 def fit_theil_sen(x: Floats, y: Floats, min_points: int = MIN_POINTS_FOR_SLOPE) -> Line:
-    """Fit a line by the median of the slopes of all pairs; fewer than `min_points` give a level one.
+    """Fit a line to `y` over `x`, [point], by the median slope of all pairs; a level one to few points.
 
     SciPy's `theilslopes` does so, too; importing it takes longer than explaining a small run.
     """

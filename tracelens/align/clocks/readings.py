@@ -86,23 +86,34 @@ class _Bounds:
         times_ns, half_windows_ns = since_first_ns[order], readings.window_ns[order] / 2.0
         offsets_ns = (lead_ns - lead_ns[0]).astype(np.float64)[order]
         line, pace = _fit_trend(times_ns, offsets_ns, half_windows_ns)
-        beside_line_ns = offsets_ns - line.evaluate(times_ns)
+        beside_line_ns = offsets_ns - line.evaluate_ns(times_ns)
         low_ns = -_limit_pace(half_windows_ns - beside_line_ns, times_ns, pace)
         high_ns = _limit_pace(half_windows_ns + beside_line_ns, times_ns, pace)
-        return cls(int(read_ns[0]), int(common_ns[0]), times_ns, low_ns, high_ns, line, pace)
+        return cls(
+            base_ns=int(read_ns[0]),
+            target_ns=int(common_ns[0]),
+            times_ns=times_ns,
+            low_ns=low_ns,
+            high_ns=high_ns,
+            line=line,
+            pace=pace,
+        )
 
     def to_map(self) -> ClockMap:
         """Interpolate between the middles, and extrapolate along the line."""
         times_ns, slope = self.times_ns, self.line.slope
-        middle_ns = (self.low_ns + self.high_ns) / 2 + self.line.evaluate(times_ns)
+        middle_ns = (self.low_ns + self.high_ns) / 2 + self.line.evaluate_ns(times_ns)
         far_before_ns = middle_ns[0] - slope * (FAR_NS + times_ns[0])
         far_after_ns = middle_ns[-1] + slope * (FAR_NS - times_ns[-1])
         correction = Correction(
-            np.concatenate([[-FAR_NS], times_ns, [FAR_NS]]),
-            -np.concatenate([[far_before_ns], middle_ns, [far_after_ns]]),
+            knot_times_ns=np.concatenate([[-FAR_NS], times_ns, [FAR_NS]]),
+            knot_values_ns=-np.concatenate([[far_before_ns], middle_ns, [far_after_ns]]),
         )
         return ClockMap(
-            self.base_ns, self.target_ns, correction, round(self._find_worst_error_ns())
+            self.base_ns,
+            self.target_ns,
+            correction,
+            uncertainty_ns=round(self._find_worst_error_ns()),
         )
 
     def _find_worst_error_ns(self) -> float:
@@ -122,7 +133,8 @@ class _Bounds:
 def _fit_trend(times_ns: Floats, offsets_ns: Floats, half_windows_ns: Floats) -> tuple[Line, float]:
     """Draw a line through the sharpest reading of each block, level where they are too close.
 
-    Also return how much faster than the line a clock may run: its wander, and the line's own error.
+    Offsets and half windows are [reading]. Also return how much faster than the line a clock may run,
+    ns / ns: its wander, and the line's own error.
     """
     widest_ns = MAX_RATIO_OF_SHARP_WINDOW * max(float(half_windows_ns.min()), 1.0)
     sharp_readings = np.flatnonzero(half_windows_ns <= widest_ns)
@@ -157,13 +169,13 @@ def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) 
         return None
     local_ns, local_wall_ns = (local_rows[name].to_numpy() for name in ("monotonic_ns", "wall_ns"))
     wall_ns = reference_rows["wall_ns"].to_numpy()
-    reference_lead_ns = wall_ns - common.to_common(reference_rows["monotonic_ns"].to_numpy())
+    reference_lead_ns = wall_ns - common.to_common_ns(reference_rows["monotonic_ns"].to_numpy())
     middle_ns = int(np.median(reference_lead_ns))
     # By how much the reference's wall clock is ahead of the common one, beyond the median.
     line = fit_theil_sen(
         (wall_ns - wall_ns[0]).astype(float), (reference_lead_ns - middle_ns).astype(float)
     )
-    fitted_ns = line.evaluate((local_wall_ns - wall_ns[0]).astype(float))
+    fitted_ns = line.evaluate_ns((local_wall_ns - wall_ns[0]).astype(float))
     wall_lead_ns = np.rint(fitted_ns).astype(np.int64)
     lead_ns = local_ns - local_wall_ns + middle_ns + wall_lead_ns
     clock_map = _map_by_line(local_ns, lead_ns, half_window_ns=0.0)
@@ -173,9 +185,9 @@ def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) 
 def wall_windows(clock_readings: pl.DataFrame, wall_map: ClockMap) -> Readings:
     """Return readings of wall clocks as windows, each as wide as their uncertainty."""
     local_ns = _select_local(clock_readings)["monotonic_ns"].to_numpy()
-    common_ns = wall_map.to_common(local_ns)
+    common_ns = wall_map.to_common_ns(local_ns)
     windows_ns = np.full_like(local_ns, 2 * wall_map.uncertainty_ns)
-    return Readings(common_ns, windows_ns, lead_ns=common_ns - local_ns)
+    return Readings(common_ns, window_ns=windows_ns, lead_ns=common_ns - local_ns)
 
 
 def _select_local(readings: pl.DataFrame) -> pl.DataFrame:
@@ -223,15 +235,15 @@ def measure_bias(
     pings = _select_narrow(readings)
     if pings.is_empty():
         return None
-    expected_ns = clock_map.lead_ns_at(pings["monotonic_ns"].to_numpy())
+    expected_ns = clock_map.measure_lead_ns(pings["monotonic_ns"].to_numpy())
     bias_ns = float(np.mean(_measure_leads_ns(pings, other) - expected_ns))
     return bias_ns, _find_half_window_ns(pings)
 
 
-def _measure_leads_ns(pings: pl.DataFrame, other: ClockMap) -> Ints:
+def _measure_leads_ns(pings: pl.DataFrame, other_map: ClockMap) -> Ints:
     """Return by how much the reading clock is ahead of the common one, [ping], by the other's map."""
     times_ns = pings["monotonic_ns"].to_numpy()
-    return times_ns - other.to_common(times_ns - pings["offset_ns"].to_numpy())
+    return times_ns - other_map.to_common_ns(times_ns - pings["offset_ns"].to_numpy())
 
 
 def _find_half_window_ns(readings: pl.DataFrame) -> float:
@@ -251,4 +263,8 @@ def _map_by_line(times_ns: Ints, leads_ns: Ints, half_window_ns: float) -> Clock
     min_points = 2 if error_ppm < PLAUSIBLE_PPM / 2 else len(times_ns) + 1
     line = fit_theil_sen(since_ns, (leads_ns - middle_ns).astype(np.float64), min_points)
     knots_ns = np.array([-FAR_NS, FAR_NS])
-    return ClockMap(base_ns, base_ns - middle_ns, Correction(knots_ns, line.evaluate(knots_ns)))
+    return ClockMap(
+        base_ns,
+        target_ns=base_ns - middle_ns,
+        correction=Correction(knot_times_ns=knots_ns, knot_values_ns=line.evaluate_ns(knots_ns)),
+    )

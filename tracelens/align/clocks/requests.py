@@ -150,14 +150,19 @@ def _find_windows(
         drift_ns = np.rint(np.abs(returned_ns - arrived_ns) * PLAUSIBLE_DRIFT).astype(np.int64)
         if worker == clock:
             times_ns = sent_ns
-            low_ns = peer_map.to_common(returned_ns) - answered_ns
-            high_ns = peer_map.to_common(arrived_ns) - sent_ns
+            low_ns = peer_map.to_common_ns(returned_ns) - answered_ns
+            high_ns = peer_map.to_common_ns(arrived_ns) - sent_ns
         else:
             times_ns = arrived_ns
-            low_ns = peer_map.to_common(sent_ns) - arrived_ns
-            high_ns = peer_map.to_common(answered_ns) - returned_ns
+            low_ns = peer_map.to_common_ns(sent_ns) - arrived_ns
+            high_ns = peer_map.to_common_ns(answered_ns) - returned_ns
         uncertainty_ns = peer_map.uncertainty_ns + drift_ns
-        yield _Windows(replied, times_ns, low_ns - uncertainty_ns, high_ns + uncertainty_ns)
+        yield _Windows(
+            is_replied=replied,
+            times_ns=times_ns,
+            low_ns=low_ns - uncertainty_ns,
+            high_ns=high_ns + uncertainty_ns,
+        )
 
 
 def _combine(windows: Iterable[_Windows]) -> Readings:
@@ -166,7 +171,7 @@ def _combine(windows: Iterable[_Windows]) -> Readings:
     _, *columns = zip(*narrowest_first[:MAX_PEERS_COMBINED], strict=True)
     times_ns, low_ns, high_ns = map(np.concatenate, columns)
     lead_ns = low_ns + (high_ns - low_ns) // 2
-    return Readings(times_ns + lead_ns, high_ns - low_ns, lead_ns)
+    return Readings(common_ns=times_ns + lead_ns, window_ns=high_ns - low_ns, lead_ns=lead_ns)
 
 
 def _concatenate(*readings: Readings) -> Readings:
@@ -209,6 +214,6 @@ def _measure_early(
     if replied:
         directions.append(("returned", server_map, "answered", worker_map))
     for begin_column, sender_map, end_column, receiver_map in directions:
-        sent_ns = sender_map.to_common(rows[begin_column].to_numpy())
-        arrived_ns = receiver_map.to_common(rows[end_column].to_numpy())
+        sent_ns = sender_map.to_common_ns(rows[begin_column].to_numpy())
+        arrived_ns = receiver_map.to_common_ns(rows[end_column].to_numpy())
         yield sent_ns - arrived_ns - uncertainty_ns

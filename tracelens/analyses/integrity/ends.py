@@ -135,7 +135,7 @@ def _find_running_hang(facts: Facts, standstill: Standstill) -> Finding | None:
     if not _is_hang(trace, silent_ns):
         return None
     if root is None:
-        return _find_unrecorded(trace, standstill, silent_ns, "")
+        return _find_unrecorded(trace, standstill, silent_ns, end_text="")
     rank = root.ranks[0]
     stall = _find_stall(trace, rank)
     frames = _list_frames(stall, rank)
@@ -394,7 +394,7 @@ def _report_cut_off(
         ordered = other_processes.sort("role", "rank", descending=[True, False])
         names = [name_process(other) for other in ordered.iter_rows(named=True)]
         consequences.append(f"{list_some(names)} ended after it")
-    if trace.choice.ranks is not None:
+    if trace.choice.rank_ranges is not None:
         consequences.append("ranks that were left out may have ended before it")
     may_run_on = process["file"].endswith(SEGMENTS_SUFFIX)
     return [

@@ -73,7 +73,7 @@ class _SlowSteps:
     `episode_rows` are the first and last row of each episode; the error is that of the usual time.
     """
 
-    is_inside: Flags
+    is_slow_step: Flags
     time_ratio: float
     episode_rows: tuple[tuple[int, int], ...]
     relative_error: float
@@ -89,13 +89,14 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
     ratios = _measure_ratios(by_communicator, steps, slow) if slow else {}
     if slow is None or not ratios or _compute_slows_down(facts.phases, steps, slow):
         return []
-    slow_steps, margin = steps[slow.is_inside], TWO_SIDED * slow.relative_error
+    slow_steps, margin = steps[slow.is_slow_step], TWO_SIDED * slow.relative_error
     price = _price_usual(facts.replay, calls, slow_steps, ratios)
-    saving = float(price.saved_ns.sum()) / run_ns
+    saving = float(price.saved_ns_by_step.sum()) / run_ns
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
     low_saving, high_saving = (
-        float(_price_usual(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / run_ns
+        float(_price_usual(facts.replay, calls, slow_steps, ratios, usual).saved_ns_by_step.sum())
+        / run_ns
         for usual in (1 + margin, 1 - margin)
     )
     ranks = _list_some_ranks(facts.trace, ratios)
@@ -138,7 +139,7 @@ def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) ->
 def _price_usual(
     replay: WindowedReplay,
     calls: pl.DataFrame,
-    steps: Ints,
+    step_numbers: Ints,
     ratios: dict[str, Floats],
     usual_ratio: float = 1.0,
 ) -> TransferPrice:
@@ -150,30 +151,37 @@ def _price_usual(
         communicator: np.minimum(usual_ratio / np.maximum(ratio, 1.0), 1.0)
         for communicator, ratio in ratios.items()
     }
-    lost_ns = np.zeros(len(steps))
+    lost_ns = np.zeros(len(step_numbers))
     for communicator, time_ratio in time_ratios.items():
         communicator_calls = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.measure_wire_ns(communicator_calls, steps) * (1 - time_ratio)
-    return price_faster_calls(replay, TransferFix(steps, time_ratios), lost_ns)
+        lost_ns += transfers.measure_wire_ns(communicator_calls, step_numbers) * (1 - time_ratio)
+    return price_faster_calls(
+        replay, TransferFix(step_numbers=step_numbers, ratios_by_carrier=time_ratios), lost_ns
+    )
 
 
 def _measure_ratios(
-    by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
+    by_communicator: pl.DataFrame, step_numbers: Ints, slow: _SlowSteps
 ) -> dict[str, Floats]:
     """Return the ratio of calls' time to the usual time, [slow step], by slow communicator.
 
-    `by_communicator` has a row per communicator and step, `steps` the numbers of all steps.
+    `by_communicator` has a row per communicator and step; `step_numbers` are those of all steps.
     """
     ratios = {}
     tables = by_communicator.partition_by("communicator", as_dict=True)
     for (communicator,), by_step in tables.items():
-        ratio = np.full(len(steps), np.nan)
-        ratio[np.searchsorted(steps, by_step["step"])] = by_step["wire_ns"] / by_step["usual_ns"]
+        ratio = np.full(len(step_numbers), np.nan)
+        ratio[np.searchsorted(step_numbers, by_step["step"])] = (
+            by_step["wire_ns"] / by_step["usual_ns"]
+        )
         usual_ratio, slow_ratio = (
-            float(medians(ratio[is_chosen], 0)) for is_chosen in (~slow.is_inside, slow.is_inside)
+            float(medians(ratio[is_chosen], axis=0))
+            for is_chosen in (~slow.is_slow_step, slow.is_slow_step)
         )
         if slow_ratio >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual_ratio:
-            ratios[str(communicator)] = np.nan_to_num(ratio[slow.is_inside] / usual_ratio, nan=1.0)
+            ratios[str(communicator)] = np.nan_to_num(
+                ratio[slow.is_slow_step] / usual_ratio, nan=1.0
+            )
     return ratios
 
 
@@ -197,44 +205,44 @@ def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _find_episodes(ratio: Floats) -> _SlowSteps | None:
-    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step].
+def _find_episodes(time_ratios: Floats) -> _SlowSteps | None:
+    """Search for episodes; `time_ratios` is how many times as long as usual transfers take, [step].
 
     None without any, or where too few steps outside of them show what is usual.
     """
-    if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
+    if len(time_ratios) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
-    lowest_ratio, spread = _find_lowest_level(ratio[WARM_UP:])
+    lowest_ratio, spread = _find_lowest_level(time_ratios[WARM_UP:])
     min_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest_ratio, MIN_Z_SCORE_OF_EPISODE * spread)
-    is_slow = ratio > lowest_ratio + min_rise / 2
+    is_slow = time_ratios > lowest_ratio + min_rise / 2
     is_slow[:WARM_UP] = False
     episode_rows = _join_slow_steps(is_slow)
-    is_inside = mark_runs(episode_rows, len(ratio))
+    is_inside = mark_runs(episode_rows, len(time_ratios))
     is_outside = ~is_inside
     is_outside[:WARM_UP] = False
     if not episode_rows or is_outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
         return None
-    slow_ratio = float(np.median(ratio[is_inside]))
+    slow_ratio = float(np.median(time_ratios[is_inside]))
     has_slow_outside = np.mean(is_slow[is_outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
     if has_slow_outside or slow_ratio < lowest_ratio + min_rise:
         return None
-    usual_ratio = float(np.median(ratio[is_outside]))
+    usual_ratio = float(np.median(time_ratios[is_outside]))
     independent_steps = is_outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
-    relative_deviation = measure_deviation(ratio[is_outside] - usual_ratio) / usual_ratio
+    relative_deviation = measure_deviation(time_ratios[is_outside] - usual_ratio) / usual_ratio
     return _SlowSteps(
-        is_inside=is_inside,
+        is_slow_step=is_inside,
         time_ratio=slow_ratio / usual_ratio,
         episode_rows=episode_rows,
         relative_error=float(relative_deviation / np.sqrt(independent_steps)),
     )
 
 
-def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
+def _find_lowest_level(time_ratios: Floats) -> tuple[float, float]:
     """Return the lowest level of the ratio, [step], that lasts, and its steps' standard deviation.
 
     Steps are divided where logarithms differ most (Otsu 1979), and the lower ones again.
     """
-    log_ratio = np.sort(np.log(ratio))
+    log_ratio = np.sort(np.log(time_ratios))
     while len(log_ratio) > MIN_STEPS_OF_LOWEST_LEVEL:
         lower_count = np.arange(1, len(log_ratio))  # for each place where steps may be divided
         upper_count, lower_sum = lower_count[::-1], np.cumsum(log_ratio)[:-1]
@@ -254,7 +262,7 @@ def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
 
 
 def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
-    """Return the first and last row of runs in which nearly all steps are slow, in order."""
+    """Return the first and last row of runs in which nearly all steps are slow; flags are [step]."""
     cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE  # of a step: a run gains with more slow ones
     gains = np.where(is_slow, 1 - cost, -cost)
     episode_rows: list[tuple[int, int]] = []
@@ -266,13 +274,15 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
         gains[first_row : last_row + 1] = -cost
 
 
-def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
-    """Return True if computation slows down in the slow ones of some steps (numbers)."""
-    compute_times = phases.pieces.windows.select("step", ns=phases.sum_ns_by_window(*USEFUL_KINDS))
+def _compute_slows_down(phases: Phases, step_numbers: Ints, slow: _SlowSteps) -> bool:
+    """Return True if computation slows down in the slow ones of some steps."""
+    compute_times = phases.pieces.step_windows.select(
+        "step", ns=phases.sum_ns_by_window(*USEFUL_KINDS)
+    )
     by_step = compute_times.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
     slow_ns, usual_ns = (
-        by_step.filter(pl.col("step").is_in(steps[is_chosen]))["ns"].to_numpy()
-        for is_chosen in (slow.is_inside, ~slow.is_inside)
+        by_step.filter(pl.col("step").is_in(step_numbers[is_chosen]))["ns"].to_numpy()
+        for is_chosen in (slow.is_slow_step, ~slow.is_slow_step)
     )
     if not len(slow_ns) or not len(usual_ns):
         return False
@@ -282,16 +292,16 @@ def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
 
 def _list_some_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
     """Return the ranks of some communicators; none where these are all."""
-    grids = [grid for grid in trace.calls if grid.uid in communicators]
+    grids = [grid for grid in trace.calls if grid.communicator_uid in communicators]
     ranks = {rank for grid in grids for rank in grid.ranks.tolist()}
     return () if len(ranks) == trace.workers.height else tuple(sorted(ranks))
 
 
-def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
+def _describe_steps(step_numbers: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
     """Describe the slow steps in words, and name their pattern."""
-    slow_steps = steps[slow.is_inside]
+    slow_steps = step_numbers[slow.is_slow_step]
     steps_text = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
     if len(slow.episode_rows) > 1:
         return f"{len(slow_steps)} of {steps_text} (in {len(slow.episode_rows)} episodes)", "sparse"
-    lasts = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
+    lasts = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(step_numbers)
     return steps_text, "persistent" if lasts else "transient"

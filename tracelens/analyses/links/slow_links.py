@@ -95,13 +95,13 @@ class Links(DisplayMixin):
 class _SlowLink:
     """A link, given by its sender and receiver, and the steps (numbers, ascending) in which it is slow.
 
-    `time_ratio` is how many times as long as others its messages take, `lost_ns` what it loses where
+    `time_ratios` are how many times as long as others its messages take, `lost_ns` what it loses where
     that is known, else 0, both [step]; `p_value` is the probability of chance.
     """
 
-    end_ranks: tuple[int, int]
-    steps: Ints
-    time_ratio: Floats
+    sender_and_receiver: tuple[int, int]
+    step_numbers: Ints
+    time_ratios: Floats
     lost_ns: Floats
     pattern: Pattern
     p_value: float
@@ -109,16 +109,16 @@ class _SlowLink:
 
 def run(facts: Facts) -> Links:
     """Judge messages between ranks, and collectives over time."""
-    trace, messages = facts.trace, facts.messages
+    trace, messages = facts.trace, facts.message_table
     if not job_ns(trace):
-        return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
-    calls = facts.calls.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
+        return Links(pl.DataFrame(schema=LINK_COLUMNS), findings=())
+    calls = facts.call_table.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     groups = _group_by_rank(_find_slow_links(facts, messages))
     findings = [_report_links(facts, calls, messages, group) for group in groups]
     findings = [f for f in findings if (f.saving or 0.0) >= MIN_SAVING_TO_REPORT_LINK]
     if not findings:
         findings = find_congestion(facts, calls, has_messages=not messages.is_empty())
-    return Links(_summarise_links(trace, messages), tuple(findings))
+    return Links(links=_summarise_links(trace, messages), findings=tuple(findings))
 
 
 def _summarise_links(trace: Trace, messages: pl.DataFrame) -> pl.DataFrame:
@@ -150,7 +150,7 @@ def _group_by_rank(links: list[_SlowLink]) -> list[list[_SlowLink]]:
         touching_groups = [
             group
             for group in groups
-            if any({*link.end_ranks} & {*member.end_ranks} for member in group)
+            if any({*link.sender_and_receiver} & {*member.sender_and_receiver} for member in group)
         ]
         groups = [group for group in groups if group not in touching_groups]
         groups.append([*(member for group in touching_groups for member in group), link])
@@ -163,17 +163,17 @@ def _report_links(
     """Report slow links of one reason; `calls` has a row a collective, `messages` one a message."""
     group = _sort_by_loss(group)
     main_link, run_ns = group[0], job_ns(facts.trace)
-    sender, receiver = main_link.end_ranks
-    steps = int(main_link.steps[0]), int(main_link.steps[-1])
+    sender, receiver = main_link.sender_and_receiver
+    steps = int(main_link.step_numbers[0]), int(main_link.step_numbers[-1])
     in_steps = messages.filter(pl.col("step").is_between(*steps))
     on_link = pl.col("sender").eq(sender) & pl.col("receiver").eq(receiver)
     message_ns, usual_ns = (_find_median_ns(in_steps.filter(rows)) for rows in (on_link, ~on_link))
     has_hops = bool(in_steps.filter(on_link)["hop"].any())  # messages that are part of a collective
     price = _price_links(facts, calls, group, is_of_collectives=has_hops)
-    shared_ranks = set.intersection(*({*link.end_ranks} for link in group))
+    shared_ranks = set.intersection(*({*link.sender_and_receiver} for link in group))
     ranks = sorted(shared_ranks) if len(group) > 1 and shared_ranks else [sender, receiver]
     host_of = dict(facts.trace.workers.select("rank", "host").iter_rows())
-    slowdown = float(np.median(main_link.time_ratio))
+    slowdown = float(np.median(main_link.time_ratios))
     return Finding.of(
         "slow_link",
         {
@@ -188,7 +188,7 @@ def _report_links(
         pattern=main_link.pattern,
         steps=steps,
         slowdown=slowdown,
-        saving=float(price.saved_ns.sum()) / run_ns,
+        saving=float(price.saved_ns_by_step.sum()) / run_ns,
         interval=price.measure_interval(run_ns),
         confidence=1 - main_link.p_value,
         fix=price.fix,
@@ -197,7 +197,7 @@ def _report_links(
             "receiver": receiver,
             "message_ns": message_ns,
             "usual_message_ns": usual_ns,
-            "slow_links": [list(link.end_ranks) for link in group],
+            "slow_links": [list(link.sender_and_receiver) for link in group],
             "p_value": main_link.p_value,
         },
     )
@@ -211,21 +211,25 @@ def _price_links(
     If those are hops of collectives, all calls (a row each) get shorter by what the first link loses.
     """
     main_link = group[0]
-    collectives_ns = transfers.measure_wire_ns(calls, main_link.steps)  # [step]
+    collectives_ns = transfers.measure_wire_ns(calls, main_link.step_numbers)  # [step]
     if is_of_collectives and collectives_ns.any():
         time_ratio = _measure_ratio_of_collectives(main_link, collectives_ns)
         communicators = calls["communicator"].cast(pl.String).unique()
-        fix = TransferFix(main_link.steps, dict.fromkeys(communicators, time_ratio))
+        fix = TransferFix(
+            main_link.step_numbers, ratios_by_carrier=dict.fromkeys(communicators, time_ratio)
+        )
         return price_faster_calls(facts.replay, fix, collectives_ns * (1 - time_ratio))
-    steps = np.unique(np.concatenate([link.steps for link in group]))
+    steps = np.unique(np.concatenate([link.step_numbers for link in group]))
     time_ratios: dict[Carrier, Floats] = {}
     lost_ns = np.zeros(len(steps))
     for link in group:
-        rows = np.searchsorted(steps, link.steps)
+        rows = np.searchsorted(steps, link.step_numbers)
         lost_ns[rows] += link.lost_ns
-        time_ratio = time_ratios[link.end_ranks] = np.ones(len(steps))
-        time_ratio[rows] = 1 / np.maximum(link.time_ratio, 1)
-    return price_faster_calls(facts.replay, TransferFix(steps, time_ratios), lost_ns)
+        time_ratio = time_ratios[link.sender_and_receiver] = np.ones(len(steps))
+        time_ratio[rows] = 1 / np.maximum(link.time_ratios, 1)
+    return price_faster_calls(
+        facts.replay, TransferFix(step_numbers=steps, ratios_by_carrier=time_ratios), lost_ns
+    )
 
 
 def _measure_ratio_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Floats:
@@ -234,8 +238,8 @@ def _measure_ratio_of_collectives(link: _SlowLink, collectives_ns: Floats) -> Fl
     Where its messages make up the collectives' transfer, that is divided by the link's ratio; else the
     link's loss is subtracted.
     """
-    link_ns = link.lost_ns * link.time_ratio / np.maximum(link.time_ratio - 1, ROUNDING_OF_RATIO)
-    remaining_ratio = 1 / np.maximum(link.time_ratio, 1)
+    link_ns = link.lost_ns * link.time_ratios / np.maximum(link.time_ratios - 1, ROUNDING_OF_RATIO)
+    remaining_ratio = 1 / np.maximum(link.time_ratios, 1)
     collectives_ns = np.maximum(collectives_ns, 1)
     if np.median(link_ns / collectives_ns) < MIN_SHARE_OF_COLLECTIVES_ON_LINK:
         remaining_ratio = np.maximum(remaining_ratio, 1 - link.lost_ns / collectives_ns)
@@ -250,7 +254,7 @@ def _find_median_ns(messages: pl.DataFrame) -> float:
 def _name_links(messages: pl.DataFrame, group: list[_SlowLink], ranks: list[int]) -> str:
     """Name slow links as a subject, by ranks in common; `messages` has a row each, of all links."""
     if len(group) == 1:
-        sender, receiver = group[0].end_ranks
+        sender, receiver = group[0].sender_and_receiver
         return f"The link from rank {sender} to rank {receiver} is"
     if len(ranks) == 1:
         messages_of_rank = messages.filter(pl.any_horizontal(pl.col(_ENDS) == ranks[0]))
@@ -278,14 +282,18 @@ def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
         for link in _search_alike_links(times, step_ns, trace.uncertainty_ns)
     ]
     host_of = dict(hosts.iter_rows())
-    between_hosts = [link for link in links if len({host_of[rank] for rank in link.end_ranks}) == 2]
+    between_hosts = [
+        link for link in links if len({host_of[rank] for rank in link.sender_and_receiver}) == 2
+    ]
     if len(between_hosts) == len(links) or is_machine_busy(facts.core_wait_share or 0.0):
         return between_hosts
     return [
         link
         for link in links
         if link in between_hosts
-        or not any(_may_be_slow(rank, link, link_times, facts.phases) for rank in link.end_ranks)
+        or not any(
+            _may_be_slow(rank, link, link_times, facts.phases) for rank in link.sender_and_receiver
+        )
     ]
 
 
@@ -294,10 +302,12 @@ def _search_alike_links(times: _LinkTimes, step_ns: float, uncertainty_ns: int) 
 
     A usual step takes `step_ns`; the clocks of two hosts may differ by `uncertainty_ns`.
     """
-    steps, link_count = times.time_ratio.shape
+    steps, link_count = times.time_ratios.shape
     if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or link_count < 2:
         return []
-    windows = [_scan_group(times, group, step_ns) for group in _find_groups(times.links)]
+    windows = [
+        _scan_group(times, group, step_ns) for group in _find_groups(times.senders_and_receivers)
+    ]
     if link_count > 2:
         windows += _scan_links(times, step_ns)
     p_values = np.array([window.p_value for window in windows])
@@ -313,7 +323,7 @@ def _search_alike_links(times: _LinkTimes, step_ns: float, uncertainty_ns: int) 
         links = [_follow_link(times, window, column, step_ns, uncertainty_ns) for column in columns]
         known_links = [link for link in links if link is not None]
         for link in known_links if len(known_links) == len(links) else ():
-            slow_links.setdefault(link.end_ranks, link)
+            slow_links.setdefault(link.sender_and_receiver, link)
     return list(slow_links.values())
 
 
@@ -335,9 +345,9 @@ class _Window:
     def from_scan(cls, is_in_group: Flags, scan: Scan, *, column: int) -> _Window:
         """Return the window that a scan, which leaves out the warm-up, found for one of its columns."""
         first_row, last_row = (
-            int(rows[column]) + WARM_UP for rows in (scan.first_row, scan.last_row)
+            int(rows[column]) + WARM_UP for rows in (scan.first_rows, scan.last_rows)
         )
-        mean_delay, p_value = float(scan.residual[column]), float(scan.p_value[column])
+        mean_delay, p_value = float(scan.residuals[column]), float(scan.p_values[column])
         return cls(is_in_group, first_row, last_row, mean_delay, p_value)
 
 
@@ -368,7 +378,7 @@ def _scan_group(times: _LinkTimes, is_in_group: Flags, step_ns: float) -> _Windo
 
 def _scan_links(times: _LinkTimes, step_ns: float) -> list[_Window]:
     """Compare each link with all."""
-    count = len(times.links)
+    count = len(times.senders_and_receivers)
     delays_ns = times.measure_delays_ns(np.ones(count, np.bool_))
     scan = window_scan.scan_ranks(_to_shares_of_step(delays_ns[WARM_UP:], step_ns))
     return [_Window.from_scan(np.arange(count) == link, scan, column=link) for link in range(count)]
@@ -381,13 +391,15 @@ def _to_shares_of_step(delays_ns: Floats, step_ns: float) -> Floats:
 
 def _may_be_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phases: Phases) -> bool:
     """Return True if a rank of a link computes longer, or has no other link that could show it."""
-    links_of_rank = [ends for times in link_times for ends in times.links if rank in ends]
-    if links_of_rank == [link.end_ranks]:
+    links_of_rank = [
+        ends for times in link_times for ends in times.senders_and_receivers if rank in ends
+    ]
+    if links_of_rank == [link.sender_and_receiver]:
         return True
     compute_ns = phases.sum_ns_by_window(*USEFUL_KINDS)  # a number for each step of a rank
-    is_of_rank = phases.pieces.windows["rank"].to_numpy() == rank
+    is_of_rank = phases.pieces.step_windows["rank"].to_numpy() == rank
     is_in_steps = phases.window_has_time & np.isin(
-        phases.steps[phases.step_index_of_window], link.steps
+        phases.step_numbers[phases.step_index_of_window], link.step_numbers
     )
     own_ns, others_ns = compute_ns[is_in_steps & is_of_rank], compute_ns[is_in_steps & ~is_of_rank]
     min_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
@@ -398,16 +410,16 @@ def _may_be_slow(rank: int, link: _SlowLink, link_times: list[_LinkTimes], phase
 class _LinkTimes:
     """Links that are alike, each given by sender and receiver, and their messages, [step, link].
 
-    `time_ratio` is how many times as long as usual they take; usual ones of the same sizes take
+    `time_ratios` are how many times as long as usual they take; usual ones of the same sizes take
     `expected_ns`. Where too little `is_known` of a link, both are those of about the nearest step.
     """
 
-    steps: Ints
-    links: list[tuple[int, int]]
+    step_numbers: Ints
+    senders_and_receivers: list[tuple[int, int]]
     message_counts: Floats
     is_known: Flags
     expected_ns: Floats
-    time_ratio: Floats
+    time_ratios: Floats
 
     @classmethod
     def from_messages(cls, messages: pl.DataFrame) -> _LinkTimes:
@@ -429,12 +441,19 @@ class _LinkTimes:
         ratio = np.where(is_known, spent_ns / np.where(is_known, expected_ns, 1), np.nan)
         expected_ns, ratio = (_fill_unknown(values, is_known) for values in (expected_ns, ratio))
         numbers = steps.to_numpy().astype(np.int64)
-        return cls(numbers, list(links.iter_rows()), counts, is_known, expected_ns, ratio)
+        return cls(
+            step_numbers=numbers,
+            senders_and_receivers=list(links.iter_rows()),
+            message_counts=counts,
+            is_known=is_known,
+            expected_ns=expected_ns,
+            time_ratios=ratio,
+        )
 
     def measure_delays_ns(self, is_usual: Flags) -> Floats:
         """Return by how much each link takes longer than the median of usual links, [step, link]."""
-        usual = np.nan_to_num(medians(self.time_ratio[:, is_usual], axis=1)[:, None], nan=1.0)
-        return np.nan_to_num((self.time_ratio - usual) * self.expected_ns, nan=0.0)
+        usual = np.nan_to_num(medians(self.time_ratios[:, is_usual], axis=1)[:, None], nan=1.0)
+        return np.nan_to_num((self.time_ratios - usual) * self.expected_ns, nan=0.0)
 
 
 def _add_usual_time(messages: pl.DataFrame) -> pl.DataFrame:
@@ -491,7 +510,7 @@ def _follow_link(
         first_row = 0
     rows = slice(first_row, last_row + 1)
     is_known = times.is_known[rows, link]
-    time_ratio = times.time_ratio[rows]  # [step, link]
+    time_ratio = times.time_ratios[rows]  # [step, link]
     slow_ratio = time_ratio[:, link] / medians(time_ratio[:, ~window.is_in_group], axis=1)
     is_slow = medians(slow_ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK
     lost_ns = np.where(is_known, np.maximum(delays_ns[rows], 0), 0.0)
@@ -500,9 +519,9 @@ def _follow_link(
     if is_known.sum() < MIN_STEPS_OF_SLOW_LINK or not is_slow or not exceeds_clocks:
         return None
     return _SlowLink(
-        end_ranks=times.links[link],
-        steps=times.steps[rows],
-        time_ratio=slow_ratio,
+        sender_and_receiver=times.senders_and_receivers[link],
+        step_numbers=times.step_numbers[rows],
+        time_ratios=slow_ratio,
         lost_ns=lost_ns,
         pattern=course.pattern,
         p_value=window.p_value,

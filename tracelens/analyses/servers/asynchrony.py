@@ -66,7 +66,7 @@ def run(facts: Facts) -> Asynchrony:
     updates = _find_updates(trace)
     turns = _sum_ns_by(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
     if not run_ns or (updates.is_empty() and turns.is_empty()):
-        return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
+        return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), findings=())
     updates_of_rank = (
         updates.group_by("rank")
         .agg(

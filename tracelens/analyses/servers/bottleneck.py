@@ -95,7 +95,7 @@ def find_bottlenecks(
     Fewer messages are advised instead of bandwidth where they save more. `bounds` are by a shard's
     column; shards (numbers) that are `explained` by the bytes they hold are left out.
     """
-    if len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_SERVERS:
+    if len(exchange.exposed_wait_ns) < MIN_STEPS_TO_JUDGE_SERVERS:
         findings: list[Finding] = []
     else:
         findings = _report_bounds(exchange, bounds, explained) or _report_gains(exchange, explained)
@@ -117,7 +117,7 @@ def _report_bounds(
     for kind in _KINDS:
         columns = [column for column, bound in bounds.items() if bound == kind]
         unexplained_columns = [
-            column for column in columns if exchange.shards[column] not in explained
+            column for column in columns if exchange.shard_ranks[column] not in explained
         ]
         slow_findings = (
             [] if kind == "incast" else _report_slower(exchange, unexplained_columns, kind)
@@ -139,9 +139,9 @@ def _report_bounds(
 
 def _report_gains(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
     """Report slow shards, or what would help most, where pushes are too far apart to fill a window."""
-    all_columns = list(range(len(exchange.shards)))
+    all_columns = list(range(len(exchange.shard_ranks)))
     unexplained_columns = [
-        column for column in all_columns if exchange.shards[column] not in explained
+        column for column in all_columns if exchange.shard_ranks[column] not in explained
     ]
     slow_findings = [
         finding
@@ -169,14 +169,14 @@ def _report_gains(exchange: Exchange, explained: frozenset[int]) -> list[Finding
     ]
 
 
-def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPrice:
+def _price_faster(exchange: Exchange, shard_columns: list[int], kind: Bound) -> EditPrice:
     """Price processors, or links, of some shards (columns) that are twice as fast.
 
     Where all messages have about one size, all that links take counts as for bytes.
     """
     device, replay = _DEVICES[kind], exchange.replay
-    if len(columns) < len(exchange.shards):
-        edits = (f"shard:{exchange.shards[column]},{device}*2" for column in columns)
+    if len(shard_columns) < len(exchange.shard_ranks):
+        edits = (f"shard:{exchange.shard_ranks[column]},{device}*2" for column in shard_columns)
         return price_edits(replay, *edits)
     if kind == "network":
         price = price_edits(replay, "bandwidth*2")
@@ -241,18 +241,18 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
     return [replace(findings[0], interval=interval)]
 
 
-def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
+def _report_slower(exchange: Exchange, shard_columns: list[int], kind: Bound) -> list[Finding]:
     """Report those of some shards (columns) whose device takes longer per byte than the others'."""
-    if len(exchange.shards) < 2 or exchange.moved_bytes is None or not columns:
+    if len(exchange.shard_ranks) < 2 or exchange.moved_bytes is None or not shard_columns:
         return []
-    if np.isnan(_measure_busy_share(exchange, columns, kind)):
+    if np.isnan(_measure_busy_share(exchange, shard_columns, kind)):
         return []
     # In ns per byte, [step, shard].
     paces = _get_work_ns(exchange, kind) / np.maximum(exchange.moved_bytes, 1)
     slowdowns: dict[int, float] = {}  # by column, as the patterns
     patterns: dict[int, Pattern] = {}
     lost_ns = np.zeros(len(paces))  # of the worst shard, [step]
-    for column in columns:
+    for column in shard_columns:
         own_pace, other_paces = paces[:, column], np.delete(paces, column, axis=1)
         usual_pace = np.median(other_paces, axis=1)
         pattern = _find_pattern(own_pace, usual_pace)
@@ -267,8 +267,10 @@ def _report_slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[
     slowest = max(sorted(slowdowns), key=slowdowns.__getitem__)
     slowdown, pattern = slowdowns[slowest], patterns[slowest]
     busy_share = _measure_busy_share(exchange, slow_columns, kind)
-    edits = [f"shard:{exchange.shards[column]},{_DEVICES[kind]}=median" for column in slow_columns]
-    lost = None if pattern == "persistent" else (exchange.steps, lost_ns)
+    edits = [
+        f"shard:{exchange.shard_ranks[column]},{_DEVICES[kind]}=median" for column in slow_columns
+    ]
+    lost = None if pattern == "persistent" else (exchange.step_numbers, lost_ns)
     fields = _describe_busy(exchange, slow_columns, kind, busy_share)
     return _report(
         exchange,
@@ -306,17 +308,19 @@ def _find_pattern(own_pace: Floats, usual_pace: Floats) -> Pattern | None:
 
 
 def _report_alike(
-    exchange: Exchange, columns: list[int], kind: Bound, price: EditPrice
+    exchange: Exchange, shard_columns: list[int], kind: Bound, price: EditPrice
 ) -> list[Finding]:
     """Report what twice the processors, or the bandwidth, of some shards (columns) would save."""
-    busy_share = _measure_busy_share(exchange, columns, kind)
-    fields = _describe_busy(exchange, columns, kind, busy_share)
+    busy_share = _measure_busy_share(exchange, shard_columns, kind)
+    fields = _describe_busy(exchange, shard_columns, kind, busy_share)
     if price.saving_share is not None:
         fields["more"] = f"twice the {'processors' if kind == 'cpu' else 'bandwidth'}"
-    busiest_ns = _get_work_ns(exchange, kind)[:, columns].max(axis=1)  # of these shards, [step]
+    busiest_ns = _get_work_ns(exchange, kind)[:, shard_columns].max(
+        axis=1
+    )  # of these shards, [step]
     return _report(
         exchange,
-        columns,
+        shard_columns,
         kind,
         price,
         at_most=float(busiest_ns.sum()) / 2 / exchange.job_ns,
@@ -355,7 +359,7 @@ def _describe_busy(
 
 def _report(
     exchange: Exchange,
-    columns: list[int],
+    shard_columns: list[int],
     kind: Bound,
     price: EditPrice,
     *,
@@ -380,8 +384,8 @@ def _report(
         fields if is_priced else {**fields, "refusal": price.refusal},
         case=case if is_priced else f"{case} not priced".lstrip(),
         category="fault" if is_fault else "opportunity",
-        shards=tuple(exchange.shards[column] for column in columns),
-        hosts=exchange.list_hosts(columns),
+        shards=tuple(exchange.shard_ranks[column] for column in shard_columns),
+        hosts=exchange.list_hosts(shard_columns),
         phase="ps",
         pattern=pattern,
         saving=price.saving_share,
@@ -394,6 +398,6 @@ def _report(
 
 
 def _name_shards(exchange: Exchange, columns: list[int]) -> str:
-    if len(columns) == len(exchange.shards) > 1:
+    if len(columns) == len(exchange.shard_ranks) > 1:
         return "Both PS shards" if len(columns) == 2 else f"All {len(columns)} PS shards"
-    return fmt.listing("PS shard", [exchange.shards[column] for column in columns])
+    return fmt.listing("PS shard", [exchange.shard_ranks[column] for column in columns])

@@ -148,14 +148,16 @@ def find_held_requests(
     They do what they did not record, or do not run: a lock, other work, too few cores. Which of these is
     not known, so it is an opportunity, at best as large as the time itself.
     """
-    held_ns = np.array([held_ns_by_shard.get(shard, 0.0) for shard in exchange.shards])  # [shard]
+    held_ns = np.array(
+        [held_ns_by_shard.get(shard, 0.0) for shard in exchange.shard_ranks]
+    )  # [shard]
     held_share = held_ns / (worker_count * exchange.job_ns)  # of the workers' time
     columns = np.flatnonzero(held_share > held_share.mean() / 2).tolist()
     saving = float(held_share[columns].sum())
-    is_short = len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_HELD_REQUESTS
+    is_short = len(exchange.exposed_wait_ns) < MIN_STEPS_TO_JUDGE_HELD_REQUESTS
     if saving < MIN_SAVING_TO_REPORT_HELD_REQUESTS or is_short:
         return []
-    shards = [exchange.shards[column] for column in columns]
+    shards = [exchange.shard_ranks[column] for column in columns]
     hold, they_do = ("holds", "it does") if len(shards) == 1 else ("hold", "they do")
     return [
         Finding.of(
@@ -171,7 +173,7 @@ def find_held_requests(
             saving=saving,
             cost=saving,
             evidence={
-                "held": dict(zip(map(str, exchange.shards), held_share.tolist(), strict=True))
+                "held": dict(zip(map(str, exchange.shard_ranks), held_share.tolist(), strict=True))
             },
         )
     ]

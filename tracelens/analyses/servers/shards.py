@@ -142,7 +142,7 @@ def run(facts: Facts) -> Shards:
     advice = variable_placement.advise(facts.replay, located_requests, loads) if is_sized else None
     findings: list[Finding] = []
     unseen_columns: list[int] = []
-    if exchange.exposed_ns.sum() >= (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns:
+    if exchange.exposed_wait_ns.sum() >= (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns:
         findings = [] if advice is None else _find_hot_shard(loads, exchange, advice)
         hot_shards = frozenset(shard for finding in findings for shard in finding.shards)
         findings += find_bottlenecks(exchange, bounds, messages, hot_shards)
@@ -151,13 +151,13 @@ def run(facts: Facts) -> Shards:
             c for c in np.flatnonzero(~exchange.has_receives).tolist() if c not in bounds
         ]
     return Shards(
-        _add_bounds(loads, exchange, bounds),
-        traffic,
-        NOTHING.placements if advice is None else advice.placements,
-        variable_placement.list_largest_tensors(located_requests),
-        tuple(_add_clues(finding, trace, services) for finding in findings),
-        queues,
-        _describe_unseen([exchange.shards[column] for column in unseen_columns]),
+        loads=_add_bounds(loads, exchange, bounds),
+        traffic=traffic,
+        placements=NOTHING.placements if advice is None else advice.placements,
+        tensors=variable_placement.list_largest_tensors(located_requests),
+        findings=tuple(_add_clues(finding, trace, services) for finding in findings),
+        queues=queues,
+        statement=_describe_unseen([exchange.shard_ranks[column] for column in unseen_columns]),
     )
 
 
@@ -314,7 +314,7 @@ def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> b
     """
     if (hottest["busy_share"] or 0.0) < MIN_BUSY_SHARE_IF_REQUESTS_QUEUED:
         return False
-    column = exchange.shards.index(hottest["shard"])
+    column = exchange.shard_ranks.index(hottest["shard"])
     work_ns = float((exchange.cpu_ns + exchange.link_ns)[:, column].sum())
     max_saving = work_ns * (1 - 1 / ratio) / exchange.job_ns
     return not exchange.has_receives[column] or max_saving >= MIN_SAVING_TO_REPORT_HOT_SHARD
@@ -339,7 +339,7 @@ def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> 
     others_ns = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
     usual_ns = others_ns if isinstance(others_ns, float) else 0.0
     serves_longer = hottest["service_ns"] >= MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * usual_ns
-    exposed_share = float(exchange.exposed_ns.sum()) / exchange.job_ns
+    exposed_share = float(exchange.exposed_wait_ns.sum()) / exchange.job_ns
     return [
         Finding.of(
             "ps_hot_shard",

@@ -60,7 +60,7 @@ class Messages:
         )
 
     @property
-    def fused_ratio(self) -> float:
+    def message_ratio_if_fused(self) -> float:
         """How many times as many if each shard got one each way; if it does, every other step."""
         needed_count = 2 * self.shard_count
         if self.count_per_step <= needed_count:
@@ -82,7 +82,7 @@ def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
         )
         cost_model = fit_cost_model(messages["bytes"].to_numpy(), link_ns)
         latency_ns = (
-            cost_model.latency_ns if cost_model and cost_model.latency_interval[0] > 0 else 0.0
+            cost_model.latency_ns if cost_model and cost_model.latency_interval_ns[0] > 0 else 0.0
         )
         latencies_ns.append(latency_ns)
         sum_of_latencies_ns += float(np.minimum(link_ns, latency_ns).sum())
@@ -93,12 +93,12 @@ def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
 def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
     is_costly = messages.cost_share >= MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES  # of the links' work
-    if not is_costly or len(exchange.exposed_ns) < MIN_STEPS_TO_JUDGE_MESSAGES:
+    if not is_costly or len(exchange.exposed_wait_ns) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
-    price = price_edits(exchange.replay, f"messages/{1 / messages.fused_ratio:g}")
+    price = price_edits(exchange.replay, f"messages/{1 / messages.message_ratio_if_fused:g}")
     if price.saving_share is None or price.saving_share < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
-    fewer_per_step = messages.count_per_step * messages.fused_ratio
+    fewer_per_step = messages.count_per_step * messages.message_ratio_if_fused
     return [
         Finding.of(
             "small_messages",
@@ -111,8 +111,8 @@ def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]
                 "share": fmt.percent(messages.cost_share),
                 "messages": fmt.count(max(round(fewer_per_step), 1), "message"),
             },
-            shards=exchange.shards,
-            hosts=exchange.list_hosts([*range(len(exchange.shards))]),
+            shards=exchange.shard_ranks,
+            hosts=exchange.list_hosts([*range(len(exchange.shard_ranks))]),
             phase="ps",
             pattern="persistent",
             saving=price.saving_share,

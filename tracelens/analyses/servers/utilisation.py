@@ -51,20 +51,20 @@ class Exchange:
     """How long shards worked, [step, shard], and for how long the mean worker waited for them, [step].
 
     Processors work for `cpu_ns`, links for `link_ns`, of these `receiving_ns` for pushes; windows last
-    from the first to the last of such work. `exposed_ns` is what workers waited. `moved_bytes`, [shard],
+    from the first to the last of such work. Workers waited `exposed_wait_ns`. `moved_bytes`, [shard],
     are those of all workers, None where requests do not say. A goodput is None where the link received
     too little. The `replay` of the run prices changes of shards.
     """
 
-    shards: tuple[int, ...]
-    hosts: tuple[str, ...]
-    steps: Ints
+    shard_ranks: tuple[int, ...]
+    host_of_shard: tuple[str, ...]
+    step_numbers: Ints
     cpu_ns: Floats
     link_ns: Floats
     receiving_ns: Floats
     push_window_ns: Floats
     pull_window_ns: Floats
-    exposed_ns: Floats
+    exposed_wait_ns: Floats
     moved_bytes: Floats | None
     job_ns: float
     goodput_of_shard: tuple[Goodput | None, ...]
@@ -84,19 +84,23 @@ class Exchange:
         """Put sums, a row per shard and step, into matrices; `loads` has a row a shard."""
         worker_counts = phases.sum_by_step(phases.window_has_time)  # [step]
         has_workers = worker_counts > 0
-        steps, shards, nbytes = phases.steps[has_workers], loads["shard"], loads["bytes"]
-        known_sums = sums.filter(pl.col("step").is_in(steps))
-        row = np.searchsorted(steps, known_sums["step"])
+        step_numbers, shards, nbytes = (
+            phases.step_numbers[has_workers],
+            loads["shard"],
+            loads["bytes"],
+        )
+        known_sums = sums.filter(pl.col("step").is_in(step_numbers))
+        row = np.searchsorted(step_numbers, known_sums["step"])
         column = shards.search_sorted(known_sums["shard"])
-        matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
+        matrices = np.zeros((len(_TIMES), len(step_numbers), len(shards)))
         matrices[:, row, column] = known_sums.select(_TIMES).to_numpy().T
         times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
         exposed_ns = phases.sum_by_step(phases.sum_ns_by_window("ps_queue", "transfer"))
         return cls(
-            shards=tuple(shards.to_list()),
-            hosts=tuple(loads["host"].fill_null("").to_list()),
-            steps=steps,
-            exposed_ns=exposed_ns[has_workers] / worker_counts[has_workers],
+            shard_ranks=tuple(shards.to_list()),
+            host_of_shard=tuple(loads["host"].fill_null("").to_list()),
+            step_numbers=step_numbers,
+            exposed_wait_ns=exposed_ns[has_workers] / worker_counts[has_workers],
             moved_bytes=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
             goodput_of_shard=tuple(map(goodput_by_shard.get, shards)),
@@ -104,9 +108,9 @@ class Exchange:
             **times,
         )
 
-    def list_hosts(self, columns: list[int]) -> tuple[str, ...]:
+    def list_hosts(self, shard_columns: list[int]) -> tuple[str, ...]:
         """Return the machines of some shards, by their columns, each once."""
-        return tuple(dict.fromkeys(self.hosts[column] for column in columns))
+        return tuple(dict.fromkeys(self.host_of_shard[column] for column in shard_columns))
 
     @property
     def has_receives(self) -> Flags:
@@ -339,7 +343,12 @@ def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
     least_counts = tuple(int(1 << power) for power in fitted_classes)
     mean_count = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
     mean_rate = float(nbytes.sum() / link_ns)
-    return Goodput(least_counts, tuple(rates.tolist()), mean_rate, mean_count)
+    return Goodput(
+        message_counts=least_counts,
+        bytes_per_ns_by_class=tuple(rates.tolist()),
+        mean_bytes_per_ns=mean_rate,
+        mean_message_count=mean_count,
+    )
 
 
 def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
@@ -362,15 +371,15 @@ def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
     return message_ns.T, interval_ns.sum(axis=1)
 
 
-def _solve_without_negatives(shares_ns: Floats, nbytes: Floats) -> Floats:
+def _solve_without_negatives(shares_ns: Floats, sizes_bytes: Floats) -> Floats:
     """Solve shares_ns @ rates = nbytes without negative rates (bytes / ns), by coordinate descent.
 
-    `shares_ns` is [message, class], `nbytes` [message]; the rates are [class].
+    `shares_ns` is [message, class], `sizes_bytes` [message]; the rates are [class].
     """
-    weight = 1 / np.maximum(nbytes, 1)  # relative errors: large messages do not decide alone
+    weight = 1 / np.maximum(sizes_bytes, 1)  # relative errors: large messages do not decide alone
     weighted_ns = shares_ns * weight[:, None]
-    normal_matrix, right_side = weighted_ns.T @ weighted_ns, weighted_ns.T @ (nbytes * weight)
-    rates = np.full(len(right_side), float(nbytes.sum() / shares_ns.sum()))
+    normal_matrix, right_side = weighted_ns.T @ weighted_ns, weighted_ns.T @ (sizes_bytes * weight)
+    rates = np.full(len(right_side), float(sizes_bytes.sum() / shares_ns.sum()))
     classes = np.flatnonzero(np.diag(normal_matrix) > 0)
     for _ in range(ROUNDS_OF_GOODPUT_FIT):
         for row in classes:

@@ -89,7 +89,13 @@ def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame)
     placements = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
     variable = max(bytes_by_variable, key=bytes_by_variable.__getitem__, default=None)
     sentence, placement = _choose_placement(placements, prices, variable, largest_bytes)
-    return Advice(placements, variable, largest_bytes or None, sentence, prices[placement])
+    return Advice(
+        placements,
+        largest_variable=variable,
+        largest_variable_bytes=largest_bytes or None,
+        sentence=sentence,
+        price=prices[placement],
+    )
 
 
 def _choose_placement(

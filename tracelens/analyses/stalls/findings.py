@@ -76,7 +76,7 @@ class _Stall:
     """A finding, the rows (steps) in which all ranks are slow, None = all, and by how much."""
 
     finding: Finding
-    rows: Indices | None
+    slow_rows: Indices | None
     extra_ns_per_step: float
 
 
@@ -85,7 +85,7 @@ def run(facts: Facts) -> Stalls:
     times = facts.compute_time
     if (
         len(times.ranks) < 2
-        or len(times.steps) < MIN_STEPS_FOR_STALL_TEST
+        or len(times.step_numbers) < MIN_STEPS_FOR_STALL_TEST
         or not times.typical_step_ns
     ):
         return Stalls()
@@ -94,7 +94,7 @@ def run(facts: Facts) -> Stalls:
     workload = compute_time.measure_workload(facts.phases, times)
     more_work = compute_time.measure_more_work(workload)
     has_more_work = _find_steps_with_more_work(times, more_work)
-    for row, phase in enumerate(times.phases):
+    for row, phase in enumerate(times.phase_names):
         stalls += find_slow_steps(times, row, has_more_work, run_ns, facts.replay)
         if phase == "data":
             stalls += _report_loading(times, times.compute_ns[row], run_ns, facts.replay)
@@ -102,26 +102,39 @@ def run(facts: Facts) -> Stalls:
     finding_and_slowdown = report_slowdown(times, run_ns, known_findings, facts.replay, more_work)
     if finding_and_slowdown is not None:
         finding, slowdown = finding_and_slowdown
-        stalls.append(_Stall(finding, slowdown.rows, slowdown.extra_share * times.typical_step_ns))
+        stalls.append(
+            _Stall(
+                finding,
+                slowdown.slow_rows,
+                extra_ns_per_step=slowdown.extra_share_of_step * times.typical_step_ns,
+            )
+        )
     return Stalls(tuple(_add_clues(facts, stall) for stall in stalls))
 
 
 def _add_clues(facts: Facts, stall: _Stall) -> Finding:
     """Add to a finding the code sampled more than in other steps, and waits for cores, if any."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
-    finding, rows, extra_ns = stall.finding, stall.rows, stall.extra_ns_per_step
+    finding, rows, extra_ns = stall.finding, stall.slow_rows, stall.extra_ns_per_step
     phase = finding.phase or ""
     if rows is None:
         culprit = sampled_code.find_in_phase(
-            trace, phases, phase, steps=times.steps, extra_ns=extra_ns
+            trace, phases, phase, step_numbers=times.step_numbers, extra_ns=extra_ns
         )
         return sampled_code.add_code(finding, culprit)
     if phase == "user":
-        span_name = _find_longest_span(facts.trace, times.steps[rows])
+        span_name = _find_longest_span(facts.trace, times.step_numbers[rows])
         finding = replace(finding, evidence={**finding.evidence, "span": span_name})
-    other_steps = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
+    other_steps = times.step_numbers[
+        np.setdiff1d(np.arange(WARM_UP, len(times.step_numbers)), rows)
+    ]
     culprit = sampled_code.find_in_steps(
-        trace, phases, phase, steps=times.steps[rows], other_steps=other_steps, extra_ns=extra_ns
+        trace,
+        phases,
+        phase,
+        step_numbers=times.step_numbers[rows],
+        other_steps=other_steps,
+        extra_ns=extra_ns,
     )
     core_wait = (
         measure_core_wait_of_all(trace, times, rows, extra_ns)
@@ -129,19 +142,19 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
         else None
     )
     if core_wait is not None:
-        sentences = core_wait.sentences("all ranks", "in the whole run")
+        sentences = core_wait.describe("all ranks", "in the whole run")
         finding = replace(
             finding,
             category="opportunity" if core_wait.may_be_cause else finding.category,
             sentence=" ".join([finding.sentence, *sentences]),
-            evidence={**finding.evidence, "core_wait": core_wait.evidence()},
+            evidence={**finding.evidence, "core_wait": core_wait.to_evidence()},
         )
     return sampled_code.add_code(finding, culprit)
 
 
-def _find_longest_span(trace: Trace, steps: Ints) -> str | None:
+def _find_longest_span(trace: Trace, step_numbers: Ints) -> str | None:
     """Return the name of the program's own spans that take most time in some steps."""
-    is_own = (pl.col("kind").cast(pl.String) == "user") & pl.col("step").is_in(steps)
+    is_own = (pl.col("kind").cast(pl.String) == "user") & pl.col("step").is_in(step_numbers)
     length_ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
     spans = trace.events.filter(is_own).group_by("name").agg(length_ns=length_ns)
     names = spans.sort("length_ns", descending=True).select("name").collect().to_series()
@@ -164,15 +177,15 @@ def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> 
     if more_work is not None:
         longer_share = times.total_compute_ns / np.nanmedian(times.total_compute_ns, axis=0) - 1
         has_more_work |= compute_time.is_in_proportion(more_work, longer_share)
-    return np.asarray(has_more_work[np.arange(len(times.steps)), shortest_rank])
+    return np.asarray(has_more_work[np.arange(len(times.step_numbers)), shortest_rank])
 
 
 @dataclass(frozen=True, eq=False)
 class _SlowSteps:
     """Rows in which all ranks are slow, and by what share of a step, [row]."""
 
-    rows: Indices
-    extra_share: Floats
+    slow_rows: Indices
+    extra_shares_of_step: Floats
     pattern: Pattern
 
 
@@ -188,7 +201,7 @@ def find_slow_steps(
     Fixing it saves what a rank spends beyond its median in the other steps. Scattered steps with more
     work, [step], do not count.
     """
-    phase, spent_ns = times.phases[phase_row], times.compute_ns[phase_row]  # [step, rank]
+    phase, spent_ns = times.phase_names[phase_row], times.compute_ns[phase_row]  # [step, rank]
     rows = np.arange(WARM_UP, len(spent_ns))
     least_share = _find_least(spent_ns)[rows] / times.typical_step_ns
     residual = least_share - np.median(least_share)  # share of a step, [row]
@@ -200,20 +213,26 @@ def find_slow_steps(
         is_slow &= ~has_more_work[rows]
     slow_indices, pattern = _choose_steps(residual, level, is_slow)
     slow_steps = _SlowSteps(rows[slow_indices], residual[slow_indices], pattern)
-    overrun_ns = np.maximum(slow_steps.extra_share, 0.0) * times.typical_step_ns
+    overrun_ns = np.maximum(slow_steps.extra_shares_of_step, 0.0) * times.typical_step_ns
     max_steps = MAX_SHARE_OF_SLOW_STEPS * len(residual)
     if not 0 < len(slow_indices) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
         return []
     known_ns = np.nan_to_num(spent_ns, nan=0.0)
-    usual_ns = np.median(known_ns[np.setdiff1d(rows, slow_steps.rows)], axis=0)  # [rank]
+    usual_ns = np.median(known_ns[np.setdiff1d(rows, slow_steps.slow_rows)], axis=0)  # [rank]
     less_ns = np.zeros(times.total_compute_ns.shape)
-    less_ns[slow_steps.rows] = np.maximum(known_ns[slow_steps.rows] - usual_ns, 0.0)
-    fix = WorkFix(times.steps, (((phase,), less_ns),))
+    less_ns[slow_steps.slow_rows] = np.maximum(known_ns[slow_steps.slow_rows] - usual_ns, 0.0)
+    fix = WorkFix(times.step_numbers, phases_and_effects_ns=(((phase,), less_ns),))
     price = price_less_work(replay, fix, job_ns, times.total_compute_ns)
     if price.saving_share < MIN_SAVING_OF_STALL:
         return []
-    extra_ns = float(slow_steps.extra_share.mean()) * times.typical_step_ns
-    return [_Stall(_report_slow_steps(times, phase, slow_steps, price), slow_steps.rows, extra_ns)]
+    extra_ns = float(slow_steps.extra_shares_of_step.mean()) * times.typical_step_ns
+    return [
+        _Stall(
+            finding=_report_slow_steps(times, phase, slow_steps, price),
+            slow_rows=slow_steps.slow_rows,
+            extra_ns_per_step=extra_ns,
+        )
+    ]
 
 
 def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
@@ -242,16 +261,16 @@ def _report_slow_steps(
     times: ComputeTime, phase: str, slow: _SlowSteps, price: WorkPrice
 ) -> Finding:
     """Report a phase that takes all ranks longer in slow steps; usual causes are an opportunity."""
-    slow_steps, is_sparse = times.steps[slow.rows], slow.pattern == "sparse"
+    slow_steps, is_sparse = times.step_numbers[slow.slow_rows], slow.pattern == "sparse"
     first_and_last = (int(slow_steps[0]), int(slow_steps[-1]))
     steps_text = fmt.steps(*first_and_last)
     if is_sparse:
         is_short = len(slow_steps) <= fmt.MOST_LISTED
         steps_listed = fmt.listing("step", slow_steps.tolist()) if is_short else ""
         steps_text = steps_listed or f"in {len(slow_steps)} of the {steps_text}"
-    mean_share = float(slow.extra_share.mean())
-    first_row, last_row = int(slow.rows[0]), int(slow.rows[-1])
-    warms_up = not is_sparse and is_warm_up(first_row, last_row, len(times.steps))
+    mean_share = float(slow.extra_shares_of_step.mean())
+    first_row, last_row = int(slow.slow_rows[0]), int(slow.slow_rows[-1])
+    warms_up = not is_sparse and is_warm_up(first_row, last_row, len(times.step_numbers))
     # A checkpoint, the program's own spans, or a run that warms up.
     is_usual = phase in {"checkpoint", "user"} or (phase in COMPUTED and warms_up)
     return Finding.of(
@@ -283,9 +302,9 @@ def _report_slow_steps(
     )
 
 
-def _find_period(steps: Ints) -> int | None:
+def _find_period(step_numbers: Ints) -> int | None:
     """Return the number of steps between slow ones, if about as many lie between each two of them."""
-    gaps = np.diff(steps)
+    gaps = np.diff(step_numbers)
     if len(gaps) < MIN_GAPS_OF_PERIOD:
         return None
     period = int(np.median(gaps))
@@ -300,7 +319,9 @@ def _report_loading(
     usual_ns = float(np.median(least_ns))
     if usual_ns * len(least_ns) < MIN_SHARE_OF_JOB_LOADING * job_ns:
         return []
-    fix = WorkFix(times.steps, ((("data",), np.nan_to_num(spent_ns, nan=0.0)),))
+    fix = WorkFix(
+        times.step_numbers, phases_and_effects_ns=((("data",), np.nan_to_num(spent_ns, nan=0.0)),)
+    )
     price = price_less_work(replay, fix, job_ns, times.total_compute_ns)
     if price.saving_share < MIN_SHARE_OF_JOB_LOADING:
         return []
@@ -315,7 +336,7 @@ def _report_loading(
         ranks=times.ranks,
         phase="data",
         pattern="persistent",
-        steps=(int(times.steps[0]), int(times.steps[-1])),
+        steps=(int(times.step_numbers[0]), int(times.step_numbers[-1])),
         evidence={"data_ns": round(usual_ns), "share_of_step": share},
     )
-    return [_Stall(finding, rows=None, extra_ns_per_step=usual_ns)]
+    return [_Stall(finding, slow_rows=None, extra_ns_per_step=usual_ns)]

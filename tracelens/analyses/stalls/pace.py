@@ -69,15 +69,15 @@ _GROWING: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Slowdown:
-    """Rows in which every rank computes longer, by `extra_share` of a step on average.
+    """Rows in which every rank computes longer, by `extra_share_of_step` of a step on average.
 
     `less_share`, [row], of their computation goes away with it, with a relative error; `is_drift`: it
     grows from step to step.
     """
 
-    rows: Indices
+    slow_rows: Indices
     less_share: Floats
-    extra_share: float
+    extra_share_of_step: float
     relative_error: float
     is_drift: bool = False
 
@@ -96,40 +96,41 @@ def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdo
     return _search_slowdown(computed / work_ratio)
 
 
-def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
+def _fit_elasticity(compute_shares: Floats, more_work: Floats) -> float:
     """Return by how much longer computation is with more work, as a share of that; from 0 to 1.
 
     Both are [step, rank]; `more_work` is a share of the usual work.
     """
-    longer_share = computed / np.nanmedian(computed, axis=0) - 1
+    longer_share = compute_shares / np.nanmedian(compute_shares, axis=0) - 1
     is_known = ~np.isnan(longer_share)
     squares = np.sum(more_work[is_known] ** 2)
     slope = np.sum((longer_share * more_work)[is_known]) / squares if squares else 0.0
     return float(np.clip(slope, 0.0, 1.0))
 
 
-def _search_slowdown(computed: Floats) -> Slowdown | None:
+def _search_slowdown(compute_shares: Floats) -> Slowdown | None:
     """Search the computation of ranks, [step, rank] as shares of a step, for two levels, or a drift."""
-    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
+    rows = np.flatnonzero(np.mean(~np.isnan(compute_shares), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
     rows = rows[rows >= WARM_UP]
     if len(rows) < MIN_STEPS_TO_JUDGE_PACE:
         return None
-    return _find_two_levels(computed[rows], rows) or _find_drift(computed[rows], rows)
+    return _find_two_levels(compute_shares[rows], rows) or _find_drift(compute_shares[rows], rows)
 
 
-def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
+def _find_two_levels(compute_shares: Floats, step_rows: Indices) -> Slowdown | None:
     """Find the interval of steps at the upper one of two levels; None if there is no such one.
 
-    `computed` is what ranks compute, [row, rank] as shares of a step; `rows` are the rows of the run.
+    `compute_shares` is what ranks compute, [row, rank] as shares of a step; `step_rows` are those of the
+    run, [row].
     """
-    median = medians(computed, axis=1)  # of ranks, [row]
+    median = medians(compute_shares, axis=1)  # of ranks, [row]
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = find_greatest_run(median - (low + high) / 2)
     course = fit_course(median - low, *run, max_ratio=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
     is_upper = course.is_upper  # [row]
     if min(np.count_nonzero(is_upper), np.count_nonzero(~is_upper)) < MIN_STEPS_OF_LEVEL:
         return None
-    levels = _measure_levels(computed, is_upper)
+    levels = _measure_levels(compute_shares, is_upper)
     if levels is None:
         return None
     upper, lower = levels  # [rank]
@@ -147,25 +148,28 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
         for values in (slow_medians, usual_medians)
     ]
     error = ratio * float(np.hypot(*relative_errors))
-    slow_rows = np.arange(rows[course.first_row], rows[course.last_row] + 1)
+    slow_rows = np.arange(step_rows[course.first_row], step_rows[course.last_row] + 1)
     less_share = 1 - ratio
     return Slowdown(
-        slow_rows, np.full(len(slow_rows), less_share), rise, error / max(less_share, error)
+        slow_rows,
+        less_share=np.full(len(slow_rows), less_share),
+        extra_share_of_step=rise,
+        relative_error=error / max(less_share, error),
     )
 
 
-def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
+def _find_drift(compute_shares: Floats, step_rows: Indices) -> Slowdown | None:
     """Return all rows if computation, [row, rank], rises from block to block, on nearly every rank.
 
-    `computed` are shares of a step; `rows` are the rows of the run.
+    `compute_shares` are shares of a step; `step_rows` are the rows of the run.
     """
-    edges = block_edges(len(rows))
-    blocks = block_medians(medians(computed, axis=1)[:, None], edges)[:, 0]
+    edges = block_edges(len(step_rows))
+    blocks = block_medians(medians(compute_shares, axis=1)[:, None], edges)[:, 0]
     later, earlier = np.triu_indices(len(blocks), 1)[::-1]  # all pairs of blocks
     slopes = (blocks[later] - blocks[earlier]) / (later - earlier)
     if np.mean(slopes > 0) < MIN_SHARE_OF_RISING_PAIRS:
         return None
-    levels = _measure_levels(computed, np.arange(len(rows)) >= len(rows) // 2)
+    levels = _measure_levels(compute_shares, np.arange(len(step_rows)) >= len(step_rows) // 2)
     if levels is None:
         return None
     later_level, earlier_level = levels
@@ -177,21 +181,25 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     block_levels = isotonic_regression(blocks).x
     first_level = float(block_levels[0])
     block_middles = (edges[:-1] + edges[1:] - 1) / 2
-    rise = np.interp(np.arange(len(rows)), block_middles, block_levels) - first_level  # [row]
+    rise = np.interp(np.arange(len(step_rows)), block_middles, block_levels) - first_level  # [row]
     if rise[-1] < MIN_RISE_OF_DRIFT * first_level:
         return None
     relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
     return Slowdown(
-        rows, rise / (first_level + rise), float(rise.mean()), relative_error, is_drift=True
+        slow_rows=step_rows,
+        less_share=rise / (first_level + rise),
+        extra_share_of_step=float(rise.mean()),
+        relative_error=relative_error,
+        is_drift=True,
     )
 
 
-def _measure_levels(computed: Floats, is_upper: Flags) -> tuple[Floats, Floats] | None:
+def _measure_levels(compute_shares: Floats, is_upper: Flags) -> tuple[Floats, Floats] | None:
     """Return the median of each rank in some steps, and in the others, of ranks that are in both.
 
-    `computed` is [row, rank], `is_upper` [row]. None where no rank is in both.
+    `compute_shares` is [row, rank], `is_upper` [row]. None where no rank is in both.
     """
-    groups = computed[is_upper], computed[~is_upper]
+    groups = compute_shares[is_upper], compute_shares[~is_upper]
     is_in_both = ~(np.isnan(groups[0]).all(axis=0) | np.isnan(groups[1]).all(axis=0))
     if not is_in_both.any():
         return None
@@ -235,11 +243,14 @@ def _price_speed(
 ) -> WorkPrice:
     """Price that all ranks compute by a share (0 to 1) less in each slow row, [slow row]."""
     less_ns = np.zeros(times.total_compute_ns.shape)
-    computed_ns = np.nan_to_num(_sum_computation(times)[slow.rows], nan=0.0)
-    less_ns[slow.rows] = np.clip(less_share, 0.0, 1.0)[:, None] * computed_ns
-    phases = tuple(times.phases[row] for row in _find_computed_phases(times))
+    computed_ns = np.nan_to_num(_sum_computation(times)[slow.slow_rows], nan=0.0)
+    less_ns[slow.slow_rows] = np.clip(less_share, 0.0, 1.0)[:, None] * computed_ns
+    phases = tuple(times.phase_names[row] for row in _find_computed_phases(times))
     return price_less_work(
-        replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total_compute_ns
+        replay,
+        WorkFix(times.step_numbers, phases_and_effects_ns=((phases, less_ns),)),
+        job_ns,
+        times.total_compute_ns,
     )
 
 
@@ -250,15 +261,15 @@ def _sum_computation(times: ComputeTime) -> Floats:
 
 def _find_computed_phases(times: ComputeTime) -> list[int]:
     """Return the rows of phases that compute; all, where a program such as plain MPI has none."""
-    computed = [row for row, phase in enumerate(times.phases) if phase in COMPUTED]
-    return computed or list(range(len(times.phases)))
+    computed = [row for row, phase in enumerate(times.phase_names) if phase in COMPUTED]
+    return computed or list(range(len(times.phase_names)))
 
 
 def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
     """Return True if a finding is about most steps of a slowdown."""
     if finding.steps is None:
         return False
-    first, last = times.steps[slowdown.rows[[0, -1]]].tolist()
+    first, last = times.step_numbers[slowdown.slow_rows[[0, -1]]].tolist()
     steps_of_both = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
     return bool(steps_of_both >= MIN_OVERLAP_OF_ONE_SLOWDOWN * (last - first + 1))
 
@@ -266,19 +277,21 @@ def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
 def _name_grown_phase(times: ComputeTime, slowdown: Slowdown) -> str:
     """Name the phase that grew most on the rank with the least of it."""
     least_ns = np.nan_to_num(np.fmin.reduce(times.compute_ns, axis=2), nan=0.0)
-    is_slow = np.zeros(len(times.steps), np.bool_)
-    is_slow[slowdown.rows[len(slowdown.rows) // 2 if slowdown.is_drift else 0 :]] = True
+    is_slow = np.zeros(len(times.step_numbers), np.bool_)
+    is_slow[slowdown.slow_rows[len(slowdown.slow_rows) // 2 if slowdown.is_drift else 0 :]] = True
     growth_ns = np.median(least_ns[:, is_slow], axis=1) - np.median(least_ns[:, ~is_slow], axis=1)
-    return times.phases[int(np.argmax(growth_ns))]
+    return times.phase_names[int(np.argmax(growth_ns))]
 
 
 def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding:
     """Report that all ranks are slower at the same time, at first, or as the run goes on."""
-    rows, phase = slowdown.rows, _name_grown_phase(times, slowdown)
-    first_step, last_step = times.steps[rows[[0, -1]]].tolist()
-    lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.steps)
+    rows, phase = slowdown.slow_rows, _name_grown_phase(times, slowdown)
+    first_step, last_step = times.step_numbers[rows[[0, -1]]].tolist()
+    lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.step_numbers)
     pattern: Pattern = "persistent" if lasts else "transient"
-    warms_up = not slowdown.is_drift and is_warm_up(int(rows[0]), int(rows[-1]), len(times.steps))
+    warms_up = not slowdown.is_drift and is_warm_up(
+        int(rows[0]), int(rows[-1]), len(times.step_numbers)
+    )
     when_text, cause = _GROWING if slowdown.is_drift else _WARMING if warms_up else _SLOWER
     return Finding.of(
         "slow_all",
@@ -286,8 +299,8 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
             "ranks": fmt.all_ranks(len(times.ranks)),
             "when": when_text,
             "steps": fmt.steps(first_step, last_step),
-            "extra": fmt.duration(slowdown.extra_share * times.typical_step_ns),
-            "share": fmt.percent(slowdown.extra_share),
+            "extra": fmt.duration(slowdown.extra_share_of_step * times.typical_step_ns),
+            "share": fmt.percent(slowdown.extra_share_of_step),
             "step": fmt.duration(times.typical_step_ns),
             "phase": fmt.phase(phase),
             "cause": cause,
@@ -302,7 +315,7 @@ def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding
         pattern="drifting" if slowdown.is_drift else pattern,
         steps=(first_step, last_step),
         evidence={
-            "extra_ns": round(slowdown.extra_share * times.typical_step_ns),
-            "share_of_step": slowdown.extra_share,
+            "extra_ns": round(slowdown.extra_share_of_step * times.typical_step_ns),
+            "share_of_step": slowdown.extra_share_of_step,
         },
     )

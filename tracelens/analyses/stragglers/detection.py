@@ -83,7 +83,7 @@ class Episode:
     `relative_error` is its standard error as a share of it, `period_steps` the steps between stalls.
     """
 
-    columns: tuple[int, ...]
+    rank_columns: tuple[int, ...]
     phase: str
     delay_ns: Floats
     pattern: Pattern
@@ -93,40 +93,42 @@ class Episode:
     more_phases: tuple[str, ...] = ()
 
     @property
-    def phases(self) -> tuple[str, ...]:
+    def phase_names(self) -> tuple[str, ...]:
         """All phases that hold the delay, the one with most of it first."""
         return (self.phase, *self.more_phases)
 
     @cached_property
-    def late_rows(self) -> Indices:
+    def late_step_rows(self) -> Indices:
         """Rows (steps) in which a rank is late, ascending."""
         return np.flatnonzero(self.delay_ns.any(axis=1))
 
     @cached_property
     def mean_delay_ns(self) -> float:
         """Delay of the latest rank of each late step, mean."""
-        return float(self.delay_ns[self.late_rows].max(axis=1).mean())
+        return float(self.delay_ns[self.late_step_rows].max(axis=1).mean())
 
 
 def find_episodes(times: ComputeTime) -> list[Episode]:
     """Find every delay of a single rank, and a delay that migrates."""
-    if not times.phases or not times.is_settled.any():
+    if not times.phase_names or not times.is_settled_row.any():
         return []
     # Of each phase, and last of all of them: [step, rank] as shares of a step.
     residuals = [_measure_residuals(times, phase_ns) for phase_ns in times.compute_ns]
-    if len(times.phases) > 1:
+    if len(times.phase_names) > 1:
         residuals.append(_measure_residuals(times, times.total_compute_ns))
-    migrating = find_migrating(times, residuals[-1], residuals[: len(times.phases)])
+    migrating = find_migrating(times, residuals[-1], residuals[: len(times.phase_names)])
     if migrating:
         for residual in residuals:
             residual[migrating.delay_ns > 0] = 0.0
     settled_residuals = [residual[times.settled_rows] for residual in residuals]
-    evidence = find_evidence(settled_residuals, np.flatnonzero(times.is_settled))
+    evidence = find_evidence(settled_residuals, np.flatnonzero(times.is_settled_row))
     episodes = [migrating] if migrating else []
-    for column in sorted({item.column for item in evidence}):
-        rank_evidence = [item for item in evidence if item.column == column]
+    for column in sorted({item.rank_column for item in evidence}):
+        rank_evidence = [item for item in evidence if item.rank_column == column]
         unexplained = np.stack([residual[:, column] for residual in residuals])
-        episodes += _RankDelays(times, unexplained, column).explain(rank_evidence)
+        episodes += _RankDelays(times, unexplained_shares=unexplained, rank_column=column).explain(
+            rank_evidence
+        )
     return episodes
 
 
@@ -149,17 +151,17 @@ class _RankDelays:
     """
 
     times: ComputeTime
-    unexplained: Floats
-    column: int
+    unexplained_shares: Floats
+    rank_column: int
 
     @cached_property
     def settled_rows(self) -> Indices:
         """Rows of the steps that are compared; evidence is of indices of these."""
-        return np.flatnonzero(self.times.is_settled)
+        return np.flatnonzero(self.times.is_settled_row)
 
     def explain(self, evidence: list[Evidence]) -> list[Episode]:
         """Follow the delays that there is evidence for, the greatest first; return their episodes."""
-        residuals_before = self.unexplained[:, self.settled_rows].copy()
+        residuals_before = self.unexplained_shares[:, self.settled_rows].copy()
         episodes = []
         while evidence:
             greatest = max(evidence, key=self._measure_explained_squares)
@@ -189,22 +191,22 @@ class _RankDelays:
         lasting_episodes = [episode for episode in episodes if episode.pattern != "sparse"]
         if not lasting_episodes:
             return episodes
-        longest = max(lasting_episodes, key=lambda episode: len(episode.late_rows))
-        phase_rows = [self.times.phases.index(name) for name in longest.phases]
+        longest = max(lasting_episodes, key=lambda episode: len(episode.late_step_rows))
+        phase_rows = [self.times.phase_names.index(name) for name in longest.phase_names]
         # As a share of a step, [settled step].
-        residual = self.unexplained[phase_rows].sum(axis=0)[self.settled_rows]
+        residual = self.unexplained_shares[phase_rows].sum(axis=0)[self.settled_rows]
         level = float(np.median(residual))
         is_slower = level >= window_scan.choose_min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
             return episodes
         delay_ns = longest.delay_ns.copy()
-        delay_ns[:, self.column] += level * self.times.typical_step_ns
+        delay_ns[:, self.rank_column] += level * self.times.typical_step_ns
         persistent = replace(longest, delay_ns=delay_ns, pattern="persistent")
         return [persistent if episode is longest else episode for episode in episodes]
 
     def _measure_explained_squares(self, item: Evidence) -> float:
         """Return the part of the sum of squares that a delay explains."""
-        residual = self.unexplained[item.series, self.settled_rows]
+        residual = self.unexplained_shares[item.series_index, self.settled_rows]
         return float((residual**2).sum()) - _find_best_course(residual, [item]).cost
 
     def _is_unexplained(
@@ -215,10 +217,10 @@ class _RankDelays:
         In the steps of the episode it must also be as great as the episode's `level`, a share of a step,
         as are the residuals before all episodes, [series, settled step].
         """
-        median_before = np.median(residuals_before[item.series, item.settled_indices])
+        median_before = np.median(residuals_before[item.series_index, item.settled_indices])
         item_rows = self.settled_rows[item.settled_indices]
-        median_left = np.median(self.unexplained[item.series, item_rows])
-        overlap = _measure_overlap(item_rows, episode.late_rows)
+        median_left = np.median(self.unexplained_shares[item.series_index, item_rows])
+        overlap = _measure_overlap(item_rows, episode.late_step_rows)
         least_level = level if overlap >= MIN_OVERLAP_WITH_EPISODE else 0.0
         return bool(median_left >= max(MIN_SHARE_OF_DELAY_LEFT * median_before, least_level))
 
@@ -227,14 +229,16 @@ class _RankDelays:
 
         Return its episode and level (a share of a step); None if it is no delay as in its evidence.
         """
-        residuals = self.unexplained[:, self.settled_rows]  # [series, settled step]
-        phase_count = len(self.times.phases)
+        residuals = self.unexplained_shares[:, self.settled_rows]  # [series, settled step]
+        phase_count = len(self.times.phase_names)
         phase_residuals = residuals[:phase_count]
-        certain_phases = sorted({item.series for item in evidence if item.series < phase_count})
+        certain_phases = sorted(
+            {item.series_index for item in evidence if item.series_index < phase_count}
+        )
         course = _find_best_course(residuals[-1], evidence)
         if len(certain_phases) == 1:
             phase_course = _find_best_course(residuals[certain_phases[0]], evidence)
-            total_effect, phase_effect = course.delay.sum(), phase_course.delay.sum()
+            total_effect, phase_effect = course.delays.sum(), phase_course.delays.sum()
             if phase_effect >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * total_effect:
                 course = phase_course
         increases = _find_clear_increases(phase_residuals, course, certain_phases)
@@ -243,19 +247,21 @@ class _RankDelays:
             phases = [int(np.argmax(_measure_increases(phase_residuals, course)))]
         elif sorted(phases) != certain_phases:
             course = _find_best_course(residuals[phases].sum(axis=0), evidence)
-        delay = self._extend(course, self.unexplained[phases, : self.settled_rows[0]].sum(axis=0))
+        delay = self._extend(
+            course, self.unexplained_shares[phases, : self.settled_rows[0]].sum(axis=0)
+        )
         late_steps = int(np.count_nonzero(delay))
         if course.mean_delay <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
             return None
         if course.has_mostly_stalls:
             stalls = np.maximum(residuals[phases].sum(axis=0), 0.0)
             delay[self.settled_rows] = np.where(course.is_upper, stalls, 0.0)
-            self.unexplained[:, delay > 0] = 0.0
+            self.unexplained_shares[:, delay > 0] = 0.0
         else:
             increases = np.maximum(_measure_increases(phase_residuals, course), 0.0)
             phase_shares = increases / max(increases.sum(), course.mean_delay)
-            self.unexplained[:phase_count] -= delay * phase_shares[:, None]
-            self.unexplained[phase_count:] -= delay
+            self.unexplained_shares[:phase_count] -= delay * phase_shares[:, None]
+            self.unexplained_shares[phase_count:] -= delay
         return self._build_episode(course, evidence, phases, delay), course.mean_delay
 
     def _lasts_as_seen(self, course: Course, evidence: list[Evidence], late_steps: int) -> bool:
@@ -273,11 +279,11 @@ class _RankDelays:
         A run that begins with the first settled step includes the warm-up, whose residuals are given, if
         that is as slow. All are shares of a step.
         """
-        delay = np.zeros(len(self.times.steps))
-        delay[self.settled_rows] = course.delay
+        delay = np.zeros(len(self.times.step_numbers))
+        delay[self.settled_rows] = course.delays
         if course.pattern == "drifting" or course.has_mostly_stalls:
             return delay
-        for first_row, last_row in course.runs:
+        for first_row, last_row in course.upper_runs:
             delay[self.settled_rows[first_row] : self.settled_rows[last_row] + 1] = (
                 course.mean_delay
             )
@@ -287,14 +293,14 @@ class _RankDelays:
         return delay
 
     def _build_episode(
-        self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay: Floats
+        self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay_shares: Floats
     ) -> Episode:
         """Build the episode of a delay, [step] as shares of a step, in some phases (rows)."""
         delay_ns = np.zeros(self.times.total_compute_ns.shape)
-        delay_ns[:, self.column] = delay * self.times.typical_step_ns
-        phase_names = [self.times.phases[phase] for phase in phase_rows]
+        delay_ns[:, self.rank_column] = delay_shares * self.times.typical_step_ns
+        phase_names = [self.times.phase_names[phase] for phase in phase_rows]
         return Episode(
-            columns=(self.column,),
+            rank_columns=(self.rank_column,),
             phase=phase_names[0],
             delay_ns=delay_ns,
             pattern="sparse" if course.has_mostly_stalls else course.pattern,
@@ -302,7 +308,9 @@ class _RankDelays:
             relative_error=0.0
             if course.has_mostly_stalls
             else max(item.relative_error for item in evidence),
-            period_steps=_find_period(np.flatnonzero(delay)) if course.has_mostly_stalls else None,
+            period_steps=_find_period(np.flatnonzero(delay_shares))
+            if course.has_mostly_stalls
+            else None,
             more_phases=tuple(phase_names[1:]),
         )
 
@@ -322,9 +330,9 @@ def _find_best_course(residual: Floats, evidence: list[Evidence]) -> Course:
     return min(courses, key=lambda course: course.cost)
 
 
-def _find_period(rows: Indices) -> int | None:
+def _find_period(stall_rows: Indices) -> int | None:
     """Return the steps between stalls (rows) if nearly all keep that period, or multiples; else None."""
-    gaps = np.diff(rows)
+    gaps = np.diff(stall_rows)
     gaps = gaps[gaps > 1]
     period = int(np.median(gaps)) if len(gaps) else 0
     multiples = np.maximum(np.rint(gaps / max(period, 1)), 1)
@@ -386,7 +394,7 @@ def find_migrating(
     `residuals` is what ranks take beyond their peers in all phases, [step, rank] as shares of a step,
     `residuals_of_phases` in each of them.
     """
-    rows = np.flatnonzero(times.is_settled)
+    rows = np.flatnonzero(times.is_settled_row)
     settled = residuals[times.settled_rows]
     has_few_ranks = len(times.ranks) < MIN_RANKS_FOR_MIGRATING_TEST
     if has_few_ranks or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
@@ -414,8 +422,8 @@ def find_migrating(
     delay_ns[rows] = is_late * level * times.typical_step_ns
     phase_delays = [float(of_phase[rows][is_late].mean()) for of_phase in residuals_of_phases]
     return Episode(
-        columns=tuple(np.flatnonzero(is_late.any(axis=0)).tolist()),
-        phase=times.phases[int(np.argmax(phase_delays))],
+        rank_columns=tuple(np.flatnonzero(is_late.any(axis=0)).tolist()),
+        phase=times.phase_names[int(np.argmax(phase_delays))],
         delay_ns=delay_ns,
         pattern="migrating",
         p_value=p_value,

@@ -77,10 +77,10 @@ def _join_simultaneous(episodes: list[Episode]) -> list[Episode]:
 
 def _join_pair(episode: Episode, other_episode: Episode) -> Episode:
     """Join two episodes of one cause into one of both's ranks and phases, as certain as the less so."""
-    more_phases = dict.fromkeys((*episode.more_phases, *other_episode.phases))
+    more_phases = dict.fromkeys((*episode.more_phases, *other_episode.phase_names))
     return replace(
         episode,
-        columns=tuple(sorted({*episode.columns, *other_episode.columns})),
+        rank_columns=tuple(sorted({*episode.rank_columns, *other_episode.rank_columns})),
         delay_ns=episode.delay_ns + other_episode.delay_ns,
         p_value=max(episode.p_value, other_episode.p_value),
         relative_error=max(episode.relative_error, other_episode.relative_error),
@@ -90,11 +90,11 @@ def _join_pair(episode: Episode, other_episode: Episode) -> Episode:
 
 def _have_one_cause(episode: Episode, other_episode: Episode) -> bool:
     """Return True if two share a phase and most steps; which phase grew most is often chance."""
-    if not {*episode.phases} & {*other_episode.phases}:
+    if not {*episode.phase_names} & {*other_episode.phase_names}:
         return False
-    steps_of_both = len(np.intersect1d(episode.late_rows, other_episode.late_rows))
+    steps_of_both = len(np.intersect1d(episode.late_step_rows, other_episode.late_step_rows))
     return steps_of_both >= MIN_OVERLAP_OF_ONE_CAUSE * len(
-        np.union1d(episode.late_rows, other_episode.late_rows)
+        np.union1d(episode.late_step_rows, other_episode.late_step_rows)
     )
 
 
@@ -108,14 +108,14 @@ def group_columns_by_host(hosts: tuple[str, ...]) -> dict[str, list[int]]:
 
 def find_slow_hosts(times: ComputeTime) -> list[Episode]:
     """Return an episode for every host that is late as a whole for a while, with its late ranks."""
-    columns_of_hosts = [*group_columns_by_host(times.hosts).values()]
+    columns_of_hosts = [*group_columns_by_host(times.host_of_column).values()]
     rank_counts = [len(columns) for columns in columns_of_hosts]
     min_count = max(float(np.median(rank_counts)) if rank_counts else 0.0, 2)
     large_hosts = [columns for columns in columns_of_hosts if len(columns) >= min_count]
     if len(large_hosts) < MIN_HOSTS_TO_COMPARE:
         return []
     episodes = [
-        _find_slow_ranks(times, host_episode, large_hosts[host_episode.columns[0]])
+        _find_slow_ranks(times, host_episode, large_hosts[host_episode.rank_columns[0]])
         for host_episode in detection.find_episodes(_present_hosts_as_ranks(times, large_hosts))
         if host_episode.pattern not in _NOT_LASTING
         and host_episode.p_value * len(large_hosts) <= MAX_P_VALUE_OF_SLOW_HOST
@@ -126,10 +126,10 @@ def find_slow_hosts(times: ComputeTime) -> list[Episode]:
 def _is_explained_by_host(episode: Episode, host_episodes: list[Episode]) -> bool:
     """Return True if a rank is late because its host is, in a phase and in steps of that."""
     return any(
-        set(episode.columns) <= set(host.columns)
-        and {*episode.phases} & {*host.phases}
-        and len(np.intersect1d(episode.late_rows, host.late_rows))
-        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(episode.late_rows), len(host.late_rows))
+        set(episode.rank_columns) <= set(host.rank_columns)
+        and {*episode.phase_names} & {*host.phase_names}
+        and len(np.intersect1d(episode.late_step_rows, host.late_step_rows))
+        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(episode.late_step_rows), len(host.late_step_rows))
         for host in host_episodes
     )
 
@@ -142,7 +142,7 @@ def _present_hosts_as_ranks(times: ComputeTime, members: list[list[int]]) -> Com
     return replace(
         times,
         ranks=tuple(range(len(members))),
-        hosts=tuple(times.hosts[columns[0]] for columns in members),
+        host_of_column=tuple(times.host_of_column[columns[0]] for columns in members),
         compute_ns=np.stack(
             [lower_medians(times.compute_ns[..., columns]) for columns in members], axis=-1
         ),
@@ -153,37 +153,43 @@ def _present_hosts_as_ranks(times: ComputeTime, members: list[list[int]]) -> Com
     )
 
 
-def _find_slow_ranks(times: ComputeTime, host: Episode, columns: list[int]) -> Episode | None:
+def _find_slow_ranks(
+    times: ComputeTime, host_episode: Episode, host_columns: list[int]
+) -> Episode | None:
     """Return the episode of a host's slow ranks, with what each loses; None if only some are slow.
 
-    `host` is the episode of the host as one rank, `columns` are its ranks.
+    `host_episode` is the episode of the host as one rank, `host_columns` are its ranks.
     """
-    levels, error = _measure_levels(times, host, columns)  # shares of a step, [rank of the host]
+    levels, error = _measure_levels(
+        times, host_episode, host_columns
+    )  # shares of a step, [rank of the host]
     upper_median = float(np.sort(levels)[len(levels) // 2])
     is_slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * upper_median, 0.0))
     if is_slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
         return None
-    host_level = host.mean_delay_ns / times.typical_step_ns
+    host_level = host_episode.mean_delay_ns / times.typical_step_ns
     deviations = levels[is_slow] - levels[is_slow].mean()
     # Errors make ranks differ, too: only the rest of the variance is theirs.
     share_of_ranks = 1 - error**2 / float(np.mean(deviations**2)) if deviations.any() else 0.0
     factors = np.maximum(1 + max(share_of_ranks, 0.0) * deviations / host_level, 0.0)
-    slow_columns = np.array(columns)[is_slow].tolist()
+    slow_columns = np.array(host_columns)[is_slow].tolist()
     delay_ns = np.zeros(times.total_compute_ns.shape)
-    delay_ns[:, slow_columns] = host.delay_ns.max(axis=1)[:, None] * factors
-    return replace(host, columns=tuple(slow_columns), delay_ns=delay_ns)
+    delay_ns[:, slow_columns] = host_episode.delay_ns.max(axis=1)[:, None] * factors
+    return replace(host_episode, rank_columns=tuple(slow_columns), delay_ns=delay_ns)
 
 
-def _measure_levels(times: ComputeTime, host: Episode, columns: list[int]) -> tuple[Floats, float]:
-    """Return the loss of each rank in a host's late steps, as a share of a step, and its error.
+def _measure_levels(
+    times: ComputeTime, host_episode: Episode, host_columns: list[int]
+) -> tuple[Floats, float]:
+    """Return the loss in a host's late steps, a share of a step, [rank of the host], and its error.
 
-    `host` is the episode of the host as one rank, `columns` are its ranks.
+    `host_episode` is the episode of the host as one rank, `host_columns` are its ranks.
     """
-    rows = np.flatnonzero(times.is_settled)
-    phase_rows = [times.phases.index(name) for name in host.phases]
+    rows = np.flatnonzero(times.is_settled_row)
+    phase_rows = [times.phase_names.index(name) for name in host_episode.phase_names]
     phases_ns = times.compute_ns[phase_rows].sum(axis=0)  # of the host's late phases, [step, rank]
-    residuals = measure_peer_residuals(phases_ns, times.typical_step_ns)[rows][:, columns]
-    is_inside = (rows >= host.late_rows[0]) & (rows <= host.late_rows[-1])
+    residuals = measure_peer_residuals(phases_ns, times.typical_step_ns)[rows][:, host_columns]
+    is_inside = (rows >= host_episode.late_step_rows[0]) & (rows <= host_episode.late_step_rows[-1])
     blocks = block_levels(residuals[is_inside], block_edges(int(is_inside.sum())))
     levels = blocks.mean(axis=0)
     if np.count_nonzero(~is_inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
@@ -206,7 +212,7 @@ def compare_with_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -
     hidden_ns[has_late_rank] = np.nan_to_num(raised_ns, nan=0.0)
     corrected = []
     for episode in episodes:
-        mean_hidden_ns = float(hidden_ns[episode.late_rows].mean())
+        mean_hidden_ns = float(hidden_ns[episode.late_step_rows].mean())
         delay_ns = episode.delay_ns + mean_hidden_ns * (episode.delay_ns > 0)
         corrected.append(replace(episode, delay_ns=delay_ns))
     return corrected
@@ -226,7 +232,7 @@ def price_episodes(
     prices = (
         (episode, _price_episode(times, episode, job_ns, replay))
         for episode in episodes
-        if len(episode.late_rows)  # of huge times the differences may vanish
+        if len(episode.late_step_rows)  # of huge times the differences may vanish
     )
     return [
         (episode, price)
@@ -239,10 +245,10 @@ def _price_episode(
     times: ComputeTime, episode: Episode, job_ns: float, replay: WindowedReplay | None
 ) -> Price:
     """Price an episode, in a job of `job_ns`, by the replay, or as if ranks met in each step."""
-    if times.is_work_left_to_others(episode.columns):
+    if times.is_work_left_to_others(episode.rank_columns):
         return _price_pace(times, episode)
     # What follows the meeting of a step delays the meeting of the next one.
-    follows_meeting = {*episode.phases} <= {*AFTER_MEETING}
+    follows_meeting = {*episode.phase_names} <= {*AFTER_MEETING}
     total_ns = times.compute_ns_between_meetings if follows_meeting else times.total_compute_ns
     fix, error = build_fix(times, episode), episode.relative_error
     return price_delay(times, fix, job_ns, replay, total=total_ns, relative_error=error)
@@ -266,13 +272,20 @@ def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:
 def _price_pace(times: ComputeTime, episode: Episode) -> Price:
     """Price ranks that take work at their own pace: what they do less of, others have to do."""
     step_counts = times.step_counts  # [rank]
-    peers = times.find_peer_columns(episode.columns)
+    peers = times.find_peer_columns(episode.rank_columns)
     usual_count = float(np.median(step_counts[peers]))
-    fewer_steps = sum(max(usual_count - step_counts[column], 0.0) for column in episode.columns)
-    all_steps = float(step_counts[[*peers, *episode.columns]].sum())
+    fewer_steps = sum(
+        max(usual_count - step_counts[column], 0.0) for column in episode.rank_columns
+    )
+    all_steps = float(step_counts[[*peers, *episode.rank_columns]].sum())
     saving = fewer_steps / (all_steps + fewer_steps)  # share of the job
     low, high = (saving * (1 + sign * TWO_SIDED * episode.relative_error) for sign in (-1, 1))
-    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost_share=0.0, waiting_rank_count=0)
+    return Price(
+        saving_share=saving,
+        saving_interval=(max(low, 0.0), min(high, 1.0)),
+        cost_share=0.0,
+        waiting_rank_count=0,
+    )
 
 
 def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
@@ -282,9 +295,9 @@ def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
     """
     delay_ns = episode.delay_ns
     if episode.pattern not in _NOT_LASTING:
-        is_late_phase = [name in episode.phases for name in times.phases]
+        is_late_phase = [name in episode.phase_names for name in times.phase_names]
         delay_ns = spread_by_work(times.compute_ns[is_late_phase].sum(axis=0), delay_ns)
-    return WorkFix(times.steps, ((episode.phases, delay_ns),))
+    return WorkFix(times.step_numbers, phases_and_effects_ns=((episode.phase_names, delay_ns),))
 
 
 def _find_min_saving(times: ComputeTime, episode: Episode) -> float:

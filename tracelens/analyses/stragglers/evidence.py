@@ -58,30 +58,30 @@ LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 class Evidence:
     """Settled steps in which a rank (column) is late, and how likely chance explains them.
 
-    `settled_indices` are indices among the settled rows. `series` is the phase (index of
-    `ComputeTime.phases`), or one more for all phases together; `relative_error` is the delay's standard
-    error as a share of it; `is_of_stalls`: the steps are single ones.
+    `settled_indices` are indices among the settled rows. `series_index` is the phase, an index of
+    `ComputeTime.phase_names`, or one more for all phases together; `relative_error` is the delay's
+    standard error as a share of it; `is_of_stalls`: the steps are single ones.
     """
 
-    column: int
+    rank_column: int
     settled_indices: Indices
     p_value: float
-    series: int = 0
+    series_index: int = 0
     relative_error: float = 0.0
     is_of_stalls: bool = False
 
 
-def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
+def find_evidence(residuals: list[Floats], step_numbers: Indices) -> list[Evidence]:
     """Search each series of residuals, [step, rank] as shares of a step; the last is of all phases.
 
-    `steps` are the numbers of the rows: nothing is known of the steps between them.
+    `step_numbers` are those of the rows: nothing is known of the steps between them.
     """
     max_p_value = MAX_P_VALUE_OF_STALLS / 2 / len(residuals)
     is_active = residuals[-1] != 0
     stall_evidence = [
-        replace(item, series=series)
+        replace(item, series_index=series)
         for series, residual in enumerate(residuals)
-        for item in find_stalls(residual, steps, max_p_value, is_active)
+        for item in find_stalls(residual, step_numbers, max_p_value, is_active)
     ]
     return [*_find_windows(residuals), *stall_evidence]
 
@@ -92,14 +92,14 @@ def _find_windows(residuals: list[Floats]) -> list[Evidence]:
     scans, p_values, is_late = judge(residuals)  # flags and p-values are [series, rank]
     return [
         Evidence(
-            column=int(column),
+            rank_column=int(column),
             settled_indices=np.arange(
-                scans[series].first_row[column], scans[series].last_row[column] + 1
+                scans[series].first_rows[column], scans[series].last_rows[column] + 1
             ),
             p_value=float(p_values[series, column]),
-            series=int(series),
+            series_index=int(series),
             relative_error=float(
-                scans[series].standard_error[column] / scans[series].residual[column]
+                scans[series].standard_errors[column] / scans[series].residuals[column]
             ),
         )
         for series, column in np.argwhere(is_late)
@@ -142,8 +142,8 @@ def _judge_by_peers(
     # How many searches a p-value is one of: half of the chance is for the last series, all phases.
     phase_count = len(scans) - 1
     search_counts = np.array([[2.0 * phase_count]] * phase_count + [[2.0 if phase_count else 1.0]])
-    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * search_counts, 1.0)
-    mean_delays = np.stack([scan.residual for scan in scans])
+    p_values = np.minimum(np.stack([scan.p_values for scan in scans]) * search_counts, 1.0)
+    mean_delays = np.stack([scan.residuals for scan in scans])
     is_large = mean_delays >= window_scan.choose_min_effect(mean_delays.shape[1])
     least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)  # [rank]
     is_late = window_scan.find_discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
@@ -152,19 +152,24 @@ def _judge_by_peers(
 
 
 def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
-    """Judge two ranks, as `_judge_many_ranks` does more."""
+    """Judge two ranks: scans by series, p-values and late flags, [series, rank].
+
+    Each series of residuals is [step, rank], shares of a step.
+    """
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
-    p_values = np.minimum(np.stack([scan.p_value for scan in scans]) * len(scans), 1.0)
-    is_large = np.stack([scan.residual for scan in scans]) >= window_scan.choose_min_effect(2)
+    p_values = np.minimum(np.stack([scan.p_values for scan in scans]) * len(scans), 1.0)
+    is_large = np.stack([scan.residuals for scan in scans]) >= window_scan.choose_min_effect(
+        rank_count=2
+    )
     return scans, p_values, (p_values < MAX_P_VALUE_OF_PAIR) & is_large
 
 
 def find_stalls(
-    residuals: Floats, steps: Indices, max_p_value: float, is_active: Flags | None = None
+    residuals: Floats, step_numbers: Indices, max_p_value: float, is_active: Flags | None = None
 ) -> list[Evidence]:
     """Find ranks that stall clearly more often than any but a quarter of their peers.
 
-    Residuals are [step, rank], shares of a step; `steps` are the numbers of their rows. Any rank is
+    Residuals are [step, rank], shares of a step; `step_numbers` are those of the rows. Any rank is
     accused wrongly with `max_p_value`. `is_active` says where ranks did anything, None = where residuals
     are not 0: in a phase that one rank alone has, the others' zeros are usual.
     """
@@ -174,9 +179,9 @@ def find_stalls(
     length_of_stall = max(MIN_LENGTH_OF_STALL, MIN_Z_SCORE_OF_STALL * sigma)
     least_likely_by_column: dict[int, Evidence] = {}
     while (is_stalled := residuals > length_of_stall).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
-        for item in _judge_stalls(is_stalled, steps, max_p_value, length_of_stall):
-            if item.p_value < least_likely_by_column.setdefault(item.column, item).p_value:
-                least_likely_by_column[item.column] = item
+        for item in _judge_stalls(is_stalled, step_numbers, max_p_value, length_of_stall):
+            if item.p_value < least_likely_by_column.setdefault(item.rank_column, item).p_value:
+                least_likely_by_column[item.rank_column] = item
         length_of_stall *= 2
     return [
         item for _, item in sorted(least_likely_by_column.items()) if item.p_value < max_p_value
@@ -184,11 +189,11 @@ def find_stalls(
 
 
 def _judge_stalls(
-    is_stalled: Flags, steps: Indices, max_p_value: float, length: float
+    is_stalled: Flags, step_numbers: Indices, max_p_value: float, stall_share: float
 ) -> Iterator[Evidence]:
-    """Judge every rank by when it stalled, [step, rank], for `length` of a step or longer.
+    """Judge every rank by when it stalled, [step, rank], for `stall_share` of a step or longer.
 
-    `steps` are the numbers of the rows. Yield evidence of the ranks with more stalls than a few.
+    `step_numbers` are those of the rows. Yield evidence of the ranks with more stalls than a few.
     """
     step_count, rank_count = is_stalled.shape
     is_begin = _mark_begins(is_stalled)
@@ -196,22 +201,27 @@ def _judge_stalls(
     usual_counts = _find_usual_counts(stall_counts)
     is_scattered = is_stalled.sum(axis=0) < step_count / 2
     is_often = (stall_counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
-    p_values = _judge_counts(stall_counts, usual_counts, step_count, is_often, length)
+    p_values = _judge_counts(stall_counts, usual_counts, step_count, is_often, stall_share)
     for column in np.flatnonzero(stall_counts > MAX_STALLS_BY_CHANCE).tolist():
         rows, begins = np.flatnonzero(is_stalled[:, column]), np.flatnonzero(is_begin[:, column])
         p_value = 1.0
         if is_often[column]:
-            p_value = _judge_period(float(p_values[column]), steps[begins])
+            p_value = _judge_period(float(p_values[column]), step_numbers[begins])
         if p_value * rank_count >= max_p_value:
             peers_count = float(np.delete(stall_counts, column).mean())
             usual_rate = (peers_count + 1) / (step_count + 1)
             rows, p_value = _find_dense_stretch(rows, begins, usual_rate, step_count)
-        yield Evidence(column, rows, p_value * rank_count, is_of_stalls=True)
+        yield Evidence(
+            rank_column=column,
+            settled_indices=rows,
+            p_value=p_value * rank_count,
+            is_of_stalls=True,
+        )
 
 
-def _judge_period(p_value: float, steps: Indices) -> float:
-    """Join the p-value of a number of stalls with that of the period of their steps (Fisher 1932)."""
-    gaps = np.diff(steps)
+def _judge_period(p_value: float, step_numbers: Indices) -> float:
+    """Join the p-value of a number of stalls with that of their steps' period (Fisher 1932)."""
+    gaps = np.diff(step_numbers)
     period = max(float(np.median(gaps)), 1.0)
     steps_off = np.abs(gaps - np.rint(gaps / period) * period)
     # For each allowed deviation: the gaps that keep the period, and their share by chance.
@@ -233,39 +243,47 @@ def _mark_begins(is_stalled: Flags) -> Flags:
 
 
 def _find_dense_stretch(
-    rows: Ints, begins: Ints, usual_rate: float, step_count: int
+    stalled_rows: Ints, stall_begin_rows: Ints, usual_rate: float, step_count: int
 ) -> tuple[Ints, float]:
     """Return the rows of stalls in the stretch where a rank stalls most strikingly, and their p-value.
 
-    `rows` are the steps in which a rank stalls, `begins` those in which a stall begins. For each number
-    of stalls the shortest stretch that holds them is tried, at the rate per step of the peers
-    (`usual_rate`) or of the rank at other times. Chernoff's bound says quickly which is most striking.
+    Rows are those of steps. For each number of stalls the shortest stretch that holds them is tried, at
+    the rate per step of the peers (`usual_rate`) or of the rank at other times. Chernoff's bound
+    says quickly which is most striking.
     """
-    counts = np.arange(MAX_STALLS_BY_CHANCE + 1, len(begins) + 1)
+    counts = np.arange(MAX_STALLS_BY_CHANCE + 1, len(stall_begin_rows) + 1)
     if not len(counts):
-        return rows[:0], 1.0
+        return stalled_rows[:0], 1.0
     # For each number of stalls: how many steps they are apart, by the first one of them.
-    stretches = [begins[count - 1 :] - begins[: len(begins) - count + 1] for count in counts]
+    stretches = [
+        stall_begin_rows[count - 1 :] - stall_begin_rows[: len(stall_begin_rows) - count + 1]
+        for count in counts
+    ]
     lengths = np.array([steps_apart.min() for steps_apart in stretches])
-    own_rates = (len(begins) - counts + 1) / np.maximum(step_count - lengths, 1)
+    own_rates = (len(stall_begin_rows) - counts + 1) / np.maximum(step_count - lengths, 1)
     rates = np.maximum(own_rates, usual_rate)
-    bounds = _bound_tail(counts - 1, lengths, rates) * rates * step_count * len(begins)
+    bounds = _bound_tail(counts - 1, lengths, rates) * rates * step_count * len(stall_begin_rows)
     densest = int(np.argmin(bounds))
     if bounds[densest] >= 1:
-        return rows[:0], 1.0
-    first_row = int(begins[int(np.argmin(stretches[densest]))])
+        return stalled_rows[:0], 1.0
+    first_row = int(stall_begin_rows[int(np.argmin(stretches[densest]))])
     length, rate = int(lengths[densest]), float(rates[densest])
     p_value = (
-        float(binomial_tail(counts[densest] - 1, length, rate)) * rate * step_count * len(begins)
+        float(binomial_tail(counts[densest] - 1, length, rate))
+        * rate
+        * step_count
+        * len(stall_begin_rows)
     )
     if p_value >= 1:
-        return rows[:0], 1.0
-    count = int(np.count_nonzero((rows >= first_row) & (rows <= first_row + length)))
+        return stalled_rows[:0], 1.0
+    count = int(
+        np.count_nonzero((stalled_rows >= first_row) & (stalled_rows <= first_row + length))
+    )
     dense_rate = count / (length + 2)  # never certain
-    log_likelihood_gains = np.full(int(rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
-    log_likelihood_gains[rows] = np.log(dense_rate / rate)
+    log_likelihood_gains = np.full(int(stalled_rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
+    log_likelihood_gains[stalled_rows] = np.log(dense_rate / rate)
     begin, end = find_greatest_run(log_likelihood_gains)
-    return rows[(rows >= begin) & (rows <= end)], p_value
+    return stalled_rows[(stalled_rows >= begin) & (stalled_rows <= end)], p_value
 
 
 def _bound_tail(counts: Ints, trials: Ints, rates: Floats) -> Floats:
@@ -286,14 +304,14 @@ def _find_usual_counts(counts: Ints) -> Floats:
 
 
 def _judge_counts(
-    counts: Ints, usual_counts: Floats, step_count: int, is_often: Flags, length: float
+    counts: Ints, usual_counts: Floats, step_count: int, is_often: Flags, stall_share: float
 ) -> Floats:
     """Return the p-value of the number of stalls, [rank] as all; 1 for ranks that do not stall often.
 
     They must be too many for the usual rate, and too large a share of all stalls of this rank and its
     peers, since that rate is itself known from few of them. Equal ranks lose little time to stalls, so
-    stalls of a `length`, a share of a step, are rare (Markov): with an exponential prior of the rate,
-    that counts as further peers without a stall (negative binomial).
+    stalls of a `stall_share` of a step are rare (Markov): with an exponential prior of the rate, that
+    counts as further peers without a stall (negative binomial).
     """
     p_values = np.ones(len(counts))
     if not is_often.any():
@@ -303,7 +321,10 @@ def _judge_counts(
     sum_by_limit = {limit: np.minimum(counts, limit).sum() for limit in set(limits.tolist())}
     all_stalls = np.array([sum_by_limit[limit] for limit in limits.tolist()])
     peer_stalls = all_stalls - np.minimum(own_counts, limits)
-    peers, silent_peers = len(counts) - 1, length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * step_count)
+    peers, silent_peers = (
+        len(counts) - 1,
+        stall_share / (LOSS_OF_EQUAL_RANKS_TO_STALLS * step_count),
+    )
     peer_rates = (peer_stalls + 1) / ((peers + silent_peers) * step_count + 2)
     rates = np.maximum(usual_counts / step_count, peer_rates)
     by_rate = binomial_tail(own_counts, step_count, rates)

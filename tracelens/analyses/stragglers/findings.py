@@ -87,13 +87,13 @@ class Stragglers(DisplayMixin):
 def run(facts: Facts) -> Stragglers:
     """Find late ranks and price them."""
     trace, times = facts.trace, facts.compute_time
-    reason = _explain_too_little(times, restricted=trace.choice.steps is not None)
+    reason = _explain_too_little(times, restricted=trace.choice.step_ranges is not None)
     if reason:
         return Stragglers(statement=reason)
     run_ns = job_ns(trace)
     priced = price_episodes(times, run_ns, facts.replay)
     unmoving_episodes = [episode for episode, _ in priced if episode.pattern != "migrating"]
-    late_count = len({column for episode in unmoving_episodes for column in episode.columns})
+    late_count = len({column for episode in unmoving_episodes for column in episode.rank_columns})
     max_late_count = MAX_LATE_RANKS_PER_OTHER * (len(times.ranks) - late_count)
     is_majority_late = len(times.ranks) > 2 and late_count > max_late_count
     workload = measure_workload(facts.phases, times) if priced else {}
@@ -126,17 +126,19 @@ def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Findi
 
 def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -> dict[str, Flags]:
     """Return flags, [step, rank], by phase: is a straggler delayed, or did a clock jump nearby?"""
-    explained = {phase: np.zeros(times.total_compute_ns.shape, np.bool_) for phase in times.phases}
+    explained = {
+        phase: np.zeros(times.total_compute_ns.shape, np.bool_) for phase in times.phase_names
+    }
     for episode in episodes:
-        for phase in episode.phases:
+        for phase in episode.phase_names:
             explained[phase] |= episode.delay_ns > 0
-    host_of_column = np.array(times.hosts)
+    host_of_column = np.array(times.host_of_column)
     for host in trace.alignment.hosts:
         columns = np.flatnonzero(host_of_column == host.host) if host.jumps else ()
         for jump_ns in host.jumps:
             last_step = trace.steps.filter(pl.col("start_ns") <= jump_ns)["step"].max()
-            step = last_step if isinstance(last_step, int) else times.steps[0]
-            is_near = np.abs(times.steps - step) <= 1
+            step = last_step if isinstance(last_step, int) else times.step_numbers[0]
+            is_near = np.abs(times.step_numbers - step) <= 1
             for is_explained in explained.values():
                 is_explained[np.ix_(is_near, columns)] = True
     return explained
@@ -148,17 +150,17 @@ def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
         count_text = len(times.ranks) or "No"
         return f"{count_text} worker rank: straggler tests compare ranks, so none was made."
     advice = ". Choose more with --steps or --time" if restricted else ""
-    if len(times.steps) < MIN_STEPS_FOR_STRAGGLER_TEST:
+    if len(times.step_numbers) < MIN_STEPS_FOR_STRAGGLER_TEST:
         hint = advice or ". Mark steps with tl.step(i)"
-        steps_text = fmt.count(len(times.steps), "step")
+        steps_text = fmt.count(len(times.step_numbers), "step")
         return (
             f"Only {steps_text} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
         )
     min_steps = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
-    settled_steps = int(np.count_nonzero(times.is_settled))
+    settled_steps = int(np.count_nonzero(times.is_settled_row))
     if settled_steps < min_steps:
         return (
-            f"Only {settled_steps} of {len(times.steps)} steps can be compared: not the first "
+            f"Only {settled_steps} of {len(times.step_numbers)} steps can be compared: not the first "
             f"{WARM_UP}, nor those in which all ranks take far longer than usual "
             f"or half are not there; straggler tests need {min_steps}{advice}."
         )
@@ -172,22 +174,28 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
     within the clocks' uncertainty, and of a delay that migrates.
     """
     trace, times = facts.trace, facts.compute_time
-    rows = np.union1d(episode.late_rows, np.minimum(episode.late_rows + 1, len(times.steps) - 1))
+    rows = np.union1d(
+        episode.late_step_rows, np.minimum(episode.late_step_rows + 1, len(times.step_numbers) - 1)
+    )
     min_clear_ns = MIN_LOSS_IN_CLOCK_UNCERTAINTIES * trace.uncertainty_ns * len(rows)
     is_unclear = episode.pattern == "migrating" or lost_ns < min_clear_ns
-    if is_unclear or times.is_work_left_to_others(episode.columns):
+    if is_unclear or times.is_work_left_to_others(episode.rank_columns):
         return True
-    ranks = tuple(times.ranks[column] for column in episode.columns)
-    messages = facts.awaited_messages.filter(pl.col("step").is_in(times.steps[rows]))
+    ranks = tuple(times.ranks[column] for column in episode.rank_columns)
+    messages = facts.awaited_messages.filter(pl.col("step").is_in(times.step_numbers[rows]))
     if messages.height:
-        peers = tuple(times.ranks[column] for column in times.find_peer_columns(episode.columns))
+        peers = tuple(
+            times.ranks[column] for column in times.find_peer_columns(episode.rank_columns)
+        )
         caused_ns = dict(
             sum_waits_by_rank(measure_caused_waits(messages, facts.phases)).iter_rows()
         )
         extra_ns = _measure_extra_waits(caused_ns, ranks, peers)
         if extra_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
-    wait_and_deviation_ns = measure_blocking(select_complete_calls(trace, times.steps[rows]), ranks)
+    wait_and_deviation_ns = measure_blocking(
+        select_complete_calls(trace, times.step_numbers[rows]), ranks
+    )
     if wait_and_deviation_ns is None:
         return not messages.height
     wait_ns, deviation_ns = wait_and_deviation_ns
@@ -232,17 +240,17 @@ class _Straggler:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return tuple(self.times.ranks[column] for column in self.episode.columns)
+        return tuple(self.times.ranks[column] for column in self.episode.rank_columns)
 
     @property
     def whole_hosts(self) -> tuple[str, ...]:
         """The hosts all of whose ranks are late; a delay that migrates visits them only by chance."""
         if self.episode.pattern == "migrating":
             return ()
-        columns_by_host = group_columns_by_host(self.times.hosts)
+        columns_by_host = group_columns_by_host(self.times.host_of_column)
         are_whole = all(
             len(columns) > 1
-            and len({*columns} & {*self.episode.columns})
+            and len({*columns} & {*self.episode.rank_columns})
             >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(columns)
             for columns in (columns_by_host[host] for host in self.hosts)
         )
@@ -251,21 +259,23 @@ class _Straggler:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts of these ranks."""
-        return tuple(dict.fromkeys(self.times.hosts[column] for column in self.episode.columns))
+        return tuple(
+            dict.fromkeys(self.times.host_of_column[column] for column in self.episode.rank_columns)
+        )
 
     @property
     def is_plural(self) -> bool:
         return len(self.whole_hosts or self.ranks) > 1
 
     @property
-    def share_of_step(self) -> float:
+    def delay_share_of_step(self) -> float:
         """Mean delay as a share of a step."""
         return self.episode.mean_delay_ns / self.times.typical_step_ns
 
     @property
     def steps(self) -> tuple[int, int]:
         """First and last late step."""
-        first, last = self.times.steps[self.episode.late_rows[[0, -1]]].tolist()
+        first, last = self.times.step_numbers[self.episode.late_step_rows[[0, -1]]].tolist()
         return first, last
 
 
@@ -274,11 +284,14 @@ def _examine(
 ) -> _Straggler:
     """Look for the cause: workload, sections of the phase, neighbouring spans, sampled code."""
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
-    phase, rows = episode.phase, episode.late_rows
-    peer_columns, steps = times.find_compared_columns(episode.columns), times.steps[rows]
+    phase, rows = episode.phase, episode.late_step_rows
+    peer_columns, step_numbers = (
+        times.find_compared_columns(episode.rank_columns),
+        times.step_numbers[rows],
+    )
     ranks, peers = (  # their numbers
         tuple(times.ranks[column] for column in columns)
-        for columns in (episode.columns, peer_columns)
+        for columns in (episode.rank_columns, peer_columns)
     )
     phase_ns, peers_phase_ns = _compare_phase(times, episode)  # per step
     return _Straggler(
@@ -288,23 +301,31 @@ def _examine(
         is_majority_late=is_majority_late,
         phase_ns_per_step=phase_ns,
         peers_phase_ns_per_step=peers_phase_ns,
-        workload_ratios=measure_workload_ratios(workload, episode.columns, peer_columns, rows),
-        sections=compare_sections(phases, ranks, peers, phase, steps),
-        gap=find_gap(phases, ranks, peers, steps) if phase == _UNCOVERED else None,
+        workload_ratios=measure_workload_ratios(workload, episode.rank_columns, peer_columns, rows),
+        sections=compare_sections(phases, ranks, peers, phase, step_numbers),
+        gap=find_gap(phases, ranks, peers, step_numbers) if phase == _UNCOVERED else None,
         culprit=sampled_code.find_in_ranks(
-            trace, phases, ranks, peers, phase, steps=steps, extra_ns=episode.mean_delay_ns
+            trace,
+            phases,
+            ranks,
+            peers,
+            phase,
+            step_numbers=step_numbers,
+            extra_ns=episode.mean_delay_ns,
         ),
-        core_wait=measure_core_wait(trace, times, episode.columns, slice(rows[0], rows[-1] + 1)),
+        core_wait=measure_core_wait(
+            trace, times, episode.rank_columns, slice(rows[0], rows[-1] + 1)
+        ),
     )
 
 
 def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, float | None]:
     """Return the times of the latest rank and of its median peer, ns a step; None: no peer has any."""
-    phase_ns = times.compute_ns[times.phases.index(episode.phase)][episode.late_rows]
-    peers_ns = phase_ns[:, times.find_peer_columns(episode.columns)]
+    phase_ns = times.compute_ns[times.phase_names.index(episode.phase)][episode.late_step_rows]
+    peers_ns = phase_ns[:, times.find_peer_columns(episode.rank_columns)]
     if not peers_ns.size or np.isnan(peers_ns).all():
         return None, None
-    latest_ns = float(np.nanmax(np.nanmedian(phase_ns[:, episode.columns], axis=0)))
+    latest_ns = float(np.nanmax(np.nanmedian(phase_ns[:, episode.rank_columns], axis=0)))
     return latest_ns, float(np.nanmedian(peers_ns))
 
 
@@ -312,7 +333,7 @@ def _report(trace: Trace, straggler: _Straggler) -> Finding:
     """Report a straggler or slow host; what may be chance, or is usual, is an opportunity."""
     times, episode, price = straggler.times, straggler.episode, straggler.price
     kind = "slow_host" if straggler.whole_hosts else _KINDS.get(episode.phase, "straggler")
-    is_small = len(times.ranks) == 2 and straggler.share_of_step < MIN_DELAY_OF_PAIR_IF_FAULT
+    is_small = len(times.ranks) == 2 and straggler.delay_share_of_step < MIN_DELAY_OF_PAIR_IF_FAULT
     may_be_chance = straggler.core_wait is not None and straggler.core_wait.is_common
     is_opportunity = is_small or may_be_chance or episode.phase == "checkpoint"
     sections, culprit = straggler.sections, straggler.culprit
@@ -337,7 +358,11 @@ def _report(trace: Trace, straggler: _Straggler) -> Finding:
         phase=episode.phase,
         pattern=episode.pattern,
         steps=straggler.steps,
-        function=culprit.frame if culprit else sections.slowest_name if sections else None,
+        function=culprit.first_differing_call
+        if culprit
+        else sections.slowest_name
+        if sections
+        else None,
         evidence=_list_evidence(trace, straggler),
     )
 
@@ -348,12 +373,12 @@ def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
     error_ns = TWO_SIDED * episode.relative_error * extra_ns
     interval_ns = [round(extra_ns - error_ns), round(extra_ns + error_ns)] if error_ns else None
     phase_ns, peers_phase_ns = straggler.phase_ns_per_step, straggler.peers_phase_ns_per_step
-    calls = select_complete_calls(trace, straggler.times.steps[episode.late_rows])
+    calls = select_complete_calls(trace, straggler.times.step_numbers[episode.late_step_rows])
     return {
         "extra_ns": round(extra_ns),
         "extra_interval_ns": interval_ns,
-        "share_of_step": straggler.share_of_step,
-        "steps_late": len(episode.late_rows),
+        "share_of_step": straggler.delay_share_of_step,
+        "steps_late": len(episode.late_step_rows),
         "last_share": measure_last_share(calls, straggler.ranks),
         "ranks_waiting": None if straggler.times.leaves_out_ranks else price.waiting_rank_count,
         "absorbed": price.absorbed_share,
@@ -366,9 +391,9 @@ def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
         "peers_phase_ns": None if peers_phase_ns is None else round(peers_phase_ns),
         "work": straggler.workload_ratios,
         "parts": straggler.sections.list_evidence() if straggler.sections else [],
-        "samples": straggler.culprit.evidence() if straggler.culprit else None,
+        "samples": straggler.culprit.to_evidence() if straggler.culprit else None,
         "place": asdict(straggler.gap) if straggler.gap else None,
-        "core_wait": straggler.core_wait.evidence() if straggler.core_wait else None,
+        "core_wait": straggler.core_wait.to_evidence() if straggler.core_wait else None,
     }
 
 
@@ -378,7 +403,7 @@ def _add_sentences(straggler: _Straggler) -> list[str]:
     subject = fmt.listing("rank", straggler.ranks)
     return [
         *([_NO_BASELINE] if straggler.is_majority_late else []),
-        *(core_wait.sentences(subject, "the others") if core_wait else []),
+        *(core_wait.describe(subject, "the others") if core_wait else []),
         *describe_workload(straggler.workload_ratios, several=len(straggler.ranks) > 1),
         *_describe_layers(phase, straggler.sections),
         *([describe_gap(straggler.gap, culprit)] if phase == _UNCOVERED else []),
@@ -395,7 +420,7 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
         "course": _describe_course(straggler),
         "steps": fmt.steps(*straggler.steps),
         "extra": fmt.duration(straggler.episode.mean_delay_ns),
-        "share": fmt.percent(straggler.share_of_step),
+        "share": fmt.percent(straggler.delay_share_of_step),
         "step": fmt.duration(times.typical_step_ns),
         "waiting": _describe_waiting(straggler),
         "it": "them" if straggler.is_plural else "it",
@@ -404,7 +429,7 @@ def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
     if times.leaves_out_ranks:  # ranks were left out as asked
         object_pronoun = "it" if len(straggler.ranks) == 1 else "them"
         fields["waiting"] = f"who waits for {object_pronoun} is not known"
-        fields["saving"] = f"at most {fmt.percent(straggler.price.saving_interval[1], 1)}"
+        fields["saving"] = f"at most {fmt.percent(straggler.price.saving_interval[1], digits=1)}"
     return fields
 
 
@@ -417,7 +442,7 @@ def _describe_layers(phase: str, sections: Sections | None) -> list[str]:
     if names:
         return [f"{fmt.percent(share)} of the delay is in {fmt.join_words(list(names))}."]
     alike = f"All {len(sections.table)} parts of {fmt.phase(phase)} are slower alike."
-    return [alike] if sections.are_alike else []
+    return [alike] if sections.are_equally_slow else []
 
 
 def _describe_absorbed(price: Price) -> str:
@@ -431,12 +456,12 @@ def _describe_absorbed(price: Price) -> str:
 def _describe_course(straggler: _Straggler) -> str:
     """Describe in which phase, and how, ranks are late, as the predicate of a sentence."""
     episode, is_plural = straggler.episode, straggler.is_plural
-    steps = len(episode.late_rows)
+    steps = len(episode.late_step_rows)
     if episode.pattern == "sparse":
         how_often = (
             f"every {episode.period_steps} steps" if episode.period_steps else f"in {steps} steps"
         )
-        phases = fmt.join_words([fmt.phase(name) for name in episode.phases])
+        phases = fmt.join_words([fmt.phase(name) for name in episode.phase_names])
         return f"{'stall' if is_plural else 'stalls'} in {phases} {how_often}"
     if straggler.whole_hosts:
         predicate = "are slow" if is_plural else "is slow"
@@ -454,7 +479,7 @@ def _describe_waiting(straggler: _Straggler) -> str:
     """Describe which ranks wait for the late ones, as far as that is known."""
     price, is_plural = straggler.price, straggler.is_plural
     they, them = ("they", "them") if is_plural else ("it", "it")
-    if straggler.times.is_work_left_to_others(straggler.episode.columns):
+    if straggler.times.is_work_left_to_others(straggler.episode.rank_columns):
         do = "do" if is_plural else "does"
         return f"no rank waits, but the others make the steps that {they} {do} not"
     if price.waiting_rank_count:

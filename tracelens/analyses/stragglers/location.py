@@ -64,7 +64,7 @@ class Sections:
         return (), 0.0
 
     @property
-    def are_alike(self) -> bool:
+    def are_equally_slow(self) -> bool:
         """Whether all sections are slower by about the same share, as on a slow device."""
         usual_shares = self.table["usual_ns"] / self.table["usual_ns"].sum()
         differing_share = float((self._delay_shares - usual_shares).abs().sum()) / 2
@@ -87,10 +87,10 @@ class Sections:
 
 
 def compare_sections(
-    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
+    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, step_numbers: Ints
 ) -> Sections | None:
     """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer."""
-    spans = phases.pieces.sum_ns_by_span_name(phase, steps).filter(
+    spans = phases.pieces.sum_ns_by_span_name(phase, step_numbers).filter(
         pl.col("rank").is_in([*ranks, *peers])
     )
     is_late = pl.col("rank").is_in(list(ranks))
@@ -99,8 +99,8 @@ def compare_sections(
     ).row(0)
     if not late_count or late_count == rank_count:
         return None
-    usual_ns = pl.col("ns").filter(~is_late).sum() / (rank_count - late_count) / len(steps)
-    late_ns = pl.col("ns").filter(is_late).sum() / late_count / len(steps)
+    usual_ns = pl.col("ns").filter(~is_late).sum() / (rank_count - late_count) / len(step_numbers)
+    late_ns = pl.col("ns").filter(is_late).sum() / late_count / len(step_numbers)
     sections = spans.group_by("name").agg(extra_ns=late_ns - usual_ns, usual_ns=usual_ns)
     if sections["extra_ns"].sum() <= 0:
         return None
@@ -110,14 +110,14 @@ def compare_sections(
 
 @dataclass(frozen=True)
 class Gap:
-    """Time without a span, between two categories; it holds a `share` of the delay."""
+    """Time without a span, between two categories, and the share of the delay that it holds."""
 
     before: str
     after: str
     share: float
 
     @property
-    def text(self) -> str:
+    def location_text(self) -> str:
         """Where it is, in words."""
         category_before, category_after = (
             "communication" if name == "transfer" else fmt.phase(name)
@@ -130,19 +130,19 @@ class Gap:
 
 def describe_gap(gap: Gap | None, culprit: Culprit | None) -> str:
     """Report that no span covers a delay, between what it is, and how to learn more."""
-    where = f", {gap.text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_GAP else ""
+    where = f", {gap.location_text}" if gap and gap.share >= MIN_SHARE_OF_DELAY_IN_GAP else ""
     how = ": wrap it in a span (tl.span), or record with --sample to see the code"
     return f"No span covers it{where}{'' if culprit else how}."
 
 
 def find_gap(
-    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], steps: Ints
+    phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], step_numbers: Ints
 ) -> Gap | None:
     """Find the gap between spans in which ranks spend most beyond their peers; None if nowhere.
 
-    Without peers it is where most of that time lies. `steps` are the numbers of the late steps.
+    Without peers it is where most of that time lies. `step_numbers` are those of the late steps.
     """
-    gaps_of_ranks = list(_measure_gaps(phases, steps))
+    gaps_of_ranks = list(_measure_gaps(phases, step_numbers))
     late_ns, usual_ns = (  # of the mean rank, [category before, after]
         np.mean([ns for rank, ns in gaps_of_ranks if rank in group] or [np.zeros(())], axis=0)
         for group in (ranks, peers)
@@ -152,21 +152,23 @@ def find_gap(
         return None
     before, after = np.unravel_index(extra_ns.argmax(), extra_ns.shape)
     share = float(extra_ns.max() / np.maximum(extra_ns, 0).sum())
-    return Gap(CATEGORIES[before], CATEGORIES[after], share)
+    return Gap(before=CATEGORIES[before], after=CATEGORIES[after], share=share)
 
 
-def _measure_gaps(phases: Phases, steps: Ints) -> Iterator[tuple[int, Floats]]:
+def _measure_gaps(phases: Phases, step_numbers: Ints) -> Iterator[tuple[int, Floats]]:
     """Yield each rank, and its time without a span in some steps, ns, [category before, after]."""
     count = len(CATEGORIES)
-    is_window_chosen = np.isin(phases.pieces.windows["step"].to_numpy(), steps)
+    is_window_chosen = np.isin(phases.pieces.step_windows["step"].to_numpy(), step_numbers)
     for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
-        category = np.where(_IS_COMMUNICATION[pieces.category_code], TRANSFER, pieces.category_code)
+        category = np.where(
+            _IS_COMMUNICATION[pieces.category_codes], TRANSFER, pieces.category_codes
+        )
         # Neighbouring pieces of one category are one stretch.
         first_pieces = np.flatnonzero(np.diff(category, prepend=NOTHING))  # of each stretch
         begins_ns, category = pieces.bounds_ns[first_pieces], category[first_pieces]
         gaps = np.flatnonzero(category == UNINSTRUMENTED)  # indices of stretches
         gaps = gaps[(gaps > 0) & (gaps < len(first_pieces) - 1)]
-        windows = pieces.window[first_pieces[gaps]] + pieces.first_window
+        windows = pieces.window_indices[first_pieces[gaps]] + pieces.first_window
         gaps = gaps[is_window_chosen[windows]]
         category_before, category_two_before = category[gaps - 1], category[np.maximum(gaps - 2, 0)]
         # A wait for what was in flight already separates nothing.

@@ -77,7 +77,7 @@ def find_turns(
     even_times = times.with_equal_stages
     has_more_work = find_proportional_delays(even_times)
     findings = []
-    for phase, phase_ns in zip(times.phases, even_times.compute_ns, strict=True):
+    for phase, phase_ns in zip(times.phase_names, even_times.compute_ns, strict=True):
         spent_ns = np.nan_to_num(phase_ns, nan=0.0)
         delay_ns = spent_ns if phase == "gc" else _find_delays(spent_ns, times.typical_step_ns)
         if phase in COMPUTING:  # more work explains what a rank takes beyond its own usual time
@@ -87,7 +87,7 @@ def find_turns(
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
             main_delay_ns = drop_minor_values(_keep_main_ranks(delay_ns))
-            delays = _Delays(times, phase, main_delay_ns)
+            delays = _Delays(times, phase, delay_ns=main_delay_ns)
             findings += _report_delays(delays, job_ns, facts)
     return findings
 
@@ -133,25 +133,25 @@ class _Delays:
     delay_ns: Floats
 
     @cached_property
-    def rows(self) -> Indices:
+    def delayed_rows(self) -> Indices:
         """Rows of the steps with a delay."""
         return np.flatnonzero(self.delay_ns.any(axis=1))
 
     @property
-    def steps(self) -> Ints:
-        return self.times.steps[self.rows]
+    def delayed_steps(self) -> Ints:
+        return self.times.step_numbers[self.delayed_rows]
 
     @cached_property
-    def ranks(self) -> tuple[int, ...]:
+    def delayed_ranks(self) -> tuple[int, ...]:
         """The delayed ranks."""
         return tuple(
             self.times.ranks[column] for column in np.flatnonzero(self.delay_ns.any(axis=0))
         )
 
     @cached_property
-    def is_at_once(self) -> bool:
+    def is_simultaneous(self) -> bool:
         """Whether these ranks are delayed in the same steps, as one rank always is."""
-        is_delayed = self.delay_ns[self.rows][:, self.delay_ns.any(axis=0)] > 0
+        is_delayed = self.delay_ns[self.delayed_rows][:, self.delay_ns.any(axis=0)] > 0
         return bool(is_delayed.mean() >= MIN_SHARE_OF_STEPS_AT_ONCE)
 
     @cached_property
@@ -160,39 +160,41 @@ class _Delays:
         return float(self.delay_ns[self.delay_ns > 0].mean())
 
     @property
-    def min_saving(self) -> float:
+    def min_saving_share(self) -> float:
         """What must be saved without them, as a share of the job, to be reported."""
         if self.phase == "gc":
-            is_common = len(self.rows) >= MIN_SHARE_OF_STEPS_WITH_PAUSE * len(self.times.steps)
+            is_common = len(self.delayed_rows) >= MIN_SHARE_OF_STEPS_WITH_PAUSE * len(
+                self.times.step_numbers
+            )
             is_long = self.mean_delay_ns >= MIN_LENGTH_OF_PLAIN_PAUSES * self.times.typical_step_ns
             return MIN_SAVING_OF_PLAIN_PAUSES if is_common and is_long else MIN_SAVING_OF_TURNS
-        return MIN_SAVING_OF_DELAY_AT_ONCE if self.is_at_once else MIN_SAVING_OF_TURNS
+        return MIN_SAVING_OF_DELAY_AT_ONCE if self.is_simultaneous else MIN_SAVING_OF_TURNS
 
 
 def _report_delays(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]:
     """Report delays if others wait for them and they cost enough."""
-    times, phase, steps = delays.times, delays.phase, delays.steps
-    fix = WorkFix(times.steps, (((phase,), delays.delay_ns),))
+    times, phase, steps = delays.times, delays.phase, delays.delayed_steps
+    fix = WorkFix(times.step_numbers, phases_and_effects_ns=(((phase,), delays.delay_ns),))
     price = price_delay(times, fix, job_ns, facts.replay if facts else None)
     others_wait = price.waiting_rank_count or price.communicating_rank_count
     is_awaited = others_wait or times.leaves_out_ranks
-    if not is_awaited or price.saving_share < delays.min_saving:
+    if not is_awaited or price.saving_share < delays.min_saving_share:
         return []
     clue_sentences, clue_evidence = _find_clues(facts, delays)
     return [
         Finding.of(
             _KINDS.get(phase, "straggler"),
             _fill_sentence(delays),
-            case="at once" if delays.is_at_once else "in turn",
+            case="at once" if delays.is_simultaneous else "in turn",
             more=clue_sentences,
             category=_categorize(delays, price.saving_share, facts),
             saving=price.saving_share,
             interval=price.saving_interval,
             cost=price.cost_share,
             fix=fix if price.is_replayed else None,
-            ranks=delays.ranks,
+            ranks=delays.delayed_ranks,
             phase=phase,
-            pattern="sparse" if delays.is_at_once else "migrating",
+            pattern="sparse" if delays.is_simultaneous else "migrating",
             steps=(int(steps[0]), int(steps[-1])),
             evidence={"extra_ns": round(delays.mean_delay_ns), "steps_late": len(steps)}
             | clue_evidence,
@@ -202,16 +204,16 @@ def _report_delays(delays: _Delays, job_ns: float, facts: Facts | None) -> list[
 
 def _fill_sentence(delays: _Delays) -> dict[str, str]:
     """Return the fields of the sentence of a finding."""
-    steps, extra = delays.steps.tolist(), fmt.duration(delays.mean_delay_ns)
-    steps_text = f"{len(steps)} of {len(delays.times.steps)} steps"
+    steps, extra = delays.delayed_steps.tolist(), fmt.duration(delays.mean_delay_ns)
+    steps_text = f"{len(steps)} of {len(delays.times.step_numbers)} steps"
     fields = {
-        "who": fmt.capital(fmt.listing("rank", delays.ranks)),
+        "who": fmt.capital(fmt.listing("rank", delays.delayed_ranks)),
         "phase": fmt.phase(delays.phase),
         "when": fmt.listing("step", steps) if len(steps) <= fmt.MOST_LISTED else steps_text,
         "extra": extra,
     }
-    if delays.is_at_once:
-        fields["is"] = "are" if len(delays.ranks) > 1 else "is"
+    if delays.is_simultaneous:
+        fields["is"] = "are" if len(delays.delayed_ranks) > 1 else "is"
         fields["extra"] = f"{extra} each time" if len(steps) > 1 else extra
     return fields
 
@@ -220,14 +222,14 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
     """Compare ranks with their peers in the late steps; return sentences on the cause, and evidence."""
     if facts is None:
         return [], {}
-    phases, ranks, steps = facts.phases, delays.ranks, delays.steps
+    phases, ranks, steps = facts.phases, delays.delayed_ranks, delays.delayed_steps
     peers = tuple(rank for rank in phases.pieces.ranks if rank not in ranks)
     is_uncovered = delays.phase == CATEGORIES[UNINSTRUMENTED]
     gap = find_gap(phases, ranks, peers, steps) if is_uncovered else None
     extra_ns = delays.mean_delay_ns
     culprit = (
         find_in_ranks(
-            facts.trace, phases, ranks, peers, delays.phase, steps=steps, extra_ns=extra_ns
+            facts.trace, phases, ranks, peers, delays.phase, step_numbers=steps, extra_ns=extra_ns
         )
         if peers
         else None
@@ -236,8 +238,8 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
     sentences = [watched.sentence] if watched else [describe_gap(gap, culprit)] if gap else []
     return [*sentences, *describe_code(culprit)], {
         "place": asdict(gap) if gap else None,
-        "samples": culprit.evidence() if culprit else None,
-        "watched": watched.evidence() if watched else None,
+        "samples": culprit.to_evidence() if culprit else None,
+        "watched": watched.to_evidence() if watched else None,
     }
 
 
@@ -251,7 +253,7 @@ def _categorize(
     elif delays.phase != "data":
         core_wait_share = (facts.core_wait_share if facts else None) or 0.0
         length = delays.mean_delay_ns / delays.times.typical_step_ns  # of a step
-        may_be_chance = not (delays.is_at_once or length >= MIN_LENGTH_OF_PAUSE)
+        may_be_chance = not (delays.is_simultaneous or length >= MIN_LENGTH_OF_PAUSE)
         may_be_busy = is_machine_busy(core_wait_share) and length < MIN_LENGTH_OF_PAUSE_IF_BUSY
         if delays.phase == "checkpoint" or may_be_chance or may_be_busy:
             return "opportunity"

@@ -42,7 +42,7 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     fractions = {
         name: hold_to_range(name, values) for name, values in columns.value_columns.items()
     }
-    in_range = Columns(columns.height, numbers, columns.word_columns, fractions)
+    in_range = Columns(columns.row_count, numbers, columns.word_columns, fractions)
     uid_by_index = {group.index: group.uid for group in recording.side.communicators}
     return repair_columns(in_range, uid_by_index, BoundedCache()).sort_by_begin(), {}
 
@@ -83,7 +83,7 @@ def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: Bounde
         for name in time_columns:
             numbers[name] = np.where(are_both_in_range, numbers[name], MISSING.get(name, NULL))
     uids = tuple(uid_by_index.values())
-    return Columns(columns.height, numbers, columns.word_columns, columns.value_columns, uids)
+    return Columns(columns.row_count, numbers, columns.word_columns, columns.value_columns, uids)
 
 
 def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:

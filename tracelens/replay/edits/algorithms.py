@@ -57,17 +57,19 @@ def scale_ranks(variant: Variant, count: str) -> None:
             f"found {rank_count} ranks instead of {recorded_count}, expected at least two of each."
         )
     check_received(graph)
-    is_served = graph.edges.shard >= 0  # [edge]
+    is_served = graph.edges.shard_numbers >= 0  # [edge]
     if not is_served.any() or graph.calls:
         _resize_allreduces(variant, rank_count=rank_count)
     _serve_workers(variant, is_served, rank_count)
     delay_ns = _measure_delay_of_slowest(graph, rank_count)
-    is_from_rank = graph.edges.source < graph.threads.event_count
+    is_from_rank = graph.edges.source_events < graph.threads.event_count
     for calls in graph.calls:
         if len(calls.workers) == recorded_count and not calls.is_rooted:
             # The slowest rank is late for the last call of each step.
-            last_of_step = np.append(np.flatnonzero(np.diff(calls.step)), calls.count - 1)
-            is_to_last = np.isin(graph.edges.target, calls.departure_events[last_of_step])
+            last_of_step = np.append(
+                np.flatnonzero(np.diff(calls.step_numbers)), calls.call_count - 1
+            )
+            is_to_last = np.isin(graph.edges.target_events, calls.departure_events[last_of_step])
             variant.lag_ns[is_from_rank & is_to_last] += delay_ns
     warning = (
         f" More than {MAX_FACTOR_OF_RANKS_VALIDATED} times the ranks: not validated."
@@ -90,12 +92,12 @@ def _serve_workers(variant: Variant, is_served: Flags, rank_count: int) -> None:
     growth = rank_count / len(graph.ranks)
     variant.rank_count = rank_count
     has_no_resource = is_served.copy()
-    has_no_resource[graph.tasks.edge] = False
+    has_no_resource[graph.tasks.edge_rows] = False
     costs = Costs(edges)
-    has_line = np.isin(edges.cost_line_index, list(costs.model_by_line)) & (edges.nbytes > 0)
+    has_line = np.isin(edges.cost_line_indices, list(costs.model_by_line)) & (edges.nbytes > 0)
     lag_factors = costs.compute_lag_factors(costs.model_by_line, edges.nbytes, pace_ratio=growth)
     variant.lag_ns[has_no_resource] *= lag_factors[has_no_resource]
-    is_service = (edges.source >= graph.first_service_event) & (edges.cost_line_index >= 0)
+    is_service = (edges.source_events >= graph.first_service_event) & (edges.cost_line_indices >= 0)
     grows_alike = has_no_resource & ~has_line & is_service
     joint_updates = graph.service_edges[graph.requests.joint_update_rows]
     grows_alike[joint_updates[joint_updates >= 0]] = False
@@ -181,7 +183,7 @@ def join_up_to(variant: Variant, size: str) -> None:
                 "ready was not recorded, so they can only be joined."
             )
         joined_bytes = join_calls(variant, line_costs[calls.cost_line], calls, max_bytes)
-        recorded_count += calls.count
+        recorded_count += calls.call_count
         joined_count += len(joined_bytes)
         size_ratio = int(joined_bytes.max()) // max(int(calls.nbytes.max()), 1)
         largest_ratio = max(largest_ratio, size_ratio)
@@ -199,18 +201,23 @@ def join_up_to(variant: Variant, size: str) -> None:
 
 
 def join_calls(
-    variant: Variant, cost: CostModel, calls: Calls, max_bytes: int, *, steps: Ints | None = None
+    variant: Variant,
+    cost: CostModel,
+    calls: Calls,
+    max_bytes: int,
+    *,
+    step_numbers: Ints | None = None,
 ) -> Ints:
     """Join calls of one kind, in some steps (numbers; None = all), up to `max_bytes`.
 
-    Return the bytes of each joined call; one takes what the cost line says for them, times how much
+    Return the bytes of each, [joined call]; one takes what the cost line says for them, times how much
     longer than usual its parts took.
     """
     edges, threads = variant.graph.edges, variant.graph.threads
     ends_group = _find_needed_calls(variant.graph, calls)  # [call], as all but what is of a group
-    if steps is not None:
-        ends_group |= ~np.isin(calls.step, steps)
-    group = _number_groups(calls.step, calls.nbytes, max_bytes, ends_group)
+    if step_numbers is not None:
+        ends_group |= ~np.isin(calls.step_numbers, step_numbers)
+    group = _number_groups(calls.step_numbers, calls.nbytes, max_bytes, ends_group)
     joined_bytes = np.bincount(group, np.maximum(calls.nbytes, 0))
     wire_edges = variant.graph.duration_edge_of_event[calls.departure_events]  # to completions
     recorded_ns = variant.lag_ns[wire_edges]
@@ -222,17 +229,17 @@ def join_calls(
     group_ns = np.bincount(group, recorded_ns) * time_ratio
     variant.lag_ns[wire_edges] = np.where(is_last, group_ns[group], 0.0)
     # Ranks meet, and leave, once in a joined call, and its stream continues at once within it.
-    is_within = np.isin(edges.source, calls.departure_events[~is_last] + 1)
+    is_within = np.isin(edges.source_events, calls.departure_events[~is_last] + 1)
     variant.lag_ns[is_within] = 0.0
-    variant.drop_edges(np.flatnonzero(is_within & (edges.target < threads.event_count)))
+    variant.drop_edges(np.flatnonzero(is_within & (edges.target_events < threads.event_count)))
     return joined_bytes.astype(np.int64)
 
 
-def _find_usual_times(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
+def _find_usual_times(cost: CostModel, sizes_bytes: Ints, recorded_ns: Floats) -> Floats:
     """Return the usual time of calls, ns, [call]: the median of their size; of rare ones the line's."""
-    usual_ns = cost.latency_ns + np.maximum(nbytes, 1) * cost.ns_per_byte
-    for size in np.unique(nbytes):
-        calls_of_size = np.flatnonzero(nbytes == size)
+    usual_ns = cost.latency_ns + np.maximum(sizes_bytes, 1) * cost.ns_per_byte
+    for size in np.unique(sizes_bytes):
+        calls_of_size = np.flatnonzero(sizes_bytes == size)
         if len(calls_of_size) >= MIN_CALLS_FOR_MEDIAN_OF_SIZE:
             usual_ns[calls_of_size] = np.median(recorded_ns[calls_of_size])
     return usual_ns
@@ -249,19 +256,25 @@ def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
     to_departure, from_completion = calls.find_rank_edges(graph.edges, graph.threads)
     leaving_edge, entering_edge = from_completion[:-1], to_departure[1:]  # [call, rank]
     is_known = (entering_edge >= 0) & (leaving_edge >= 0) & ~calls.is_blocking[:-1]
-    next_begin = np.where(is_known, graph.edges.source[entering_edge], 0)  # event
-    own_end = np.where(is_known, graph.edges.target[leaving_edge], 0)
+    next_begin = np.where(is_known, graph.edges.source_events[entering_edge], 0)  # event
+    own_end = np.where(is_known, graph.edges.target_events[leaving_edge], 0)
     computed_ns = np.cumsum(graph.threads.assign_to_end_events(graph.measure_work_ns(phases)))
     computes = (own_end <= next_begin) & (computed_ns[next_begin] > computed_ns[own_end])
     return np.append((is_known & computes).any(axis=1), False)
 
 
-def _number_groups(step: Ints, nbytes: Ints, max_bytes: int, ends_group: Flags) -> Ints:
-    """Return each call's joined call: it ends with its step, at `ends_group`, or before `max_bytes`."""
-    groups = np.zeros(len(step), np.int64)
+def _number_groups(
+    step_numbers: Ints, sizes_bytes: Ints, max_bytes: int, ends_group: Flags
+) -> Ints:
+    """Return the joined call of each, [call]: it ends with its step, at `ends_group`, or `max_bytes`."""
+    groups = np.zeros(len(step_numbers), np.int64)
     group, joined_bytes = 0, 0
-    begins_group = (np.diff(step, prepend=step[:1]) != 0) | np.append(False, ends_group[:-1])
-    for row, (begins, size) in enumerate(zip(begins_group.tolist(), nbytes.tolist(), strict=True)):
+    begins_group = (np.diff(step_numbers, prepend=step_numbers[:1]) != 0) | np.append(
+        False, ends_group[:-1]
+    )
+    for row, (begins, size) in enumerate(
+        zip(begins_group.tolist(), sizes_bytes.tolist(), strict=True)
+    ):
         is_full = joined_bytes >= max_bytes or joined_bytes + size > max_bytes
         if row and (begins or is_full):
             group, joined_bytes = group + 1, 0

@@ -35,7 +35,7 @@ class Costs:
         nbytes, lag_ns = self.edges.nbytes.astype(np.int64), self.edges.lag_ns.astype(np.int64)
         models = {}
         for index in range(len(self.edges.cost_lines)):
-            is_of_line = self._is_sized & (self.edges.cost_line_index == index)
+            is_of_line = self._is_sized & (self.edges.cost_line_indices == index)
             if model := fit_cost_model(nbytes[is_of_line], lag_ns[is_of_line]):
                 models[index] = model
         return models
@@ -67,7 +67,7 @@ class Costs:
     def compute_lag_factors(
         self,
         lines: Collection[int],
-        nbytes: Floats,
+        sizes_bytes: Floats,
         latency_ratio: float = 1.0,
         pace_ratio: float = 1.0,
     ) -> Floats:
@@ -77,21 +77,23 @@ class Costs:
         byte), is. Edges of other lines keep their lag.
         """
         edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
-        rows = np.flatnonzero(np.isin(edges.cost_line_index, [*lines]) & (edges.nbytes > 0))
-        predicted_ns = self.predict_lags_ns(edges.cost_line_index[rows], edges.nbytes[rows])
-        latency_ns, ns_per_byte = self._line_parameters[:, edges.cost_line_index[rows]]
-        new_ns = latency_ns * latency_ratio + nbytes[rows] * ns_per_byte * pace_ratio
+        rows = np.flatnonzero(np.isin(edges.cost_line_indices, [*lines]) & (edges.nbytes > 0))
+        predicted_ns = self.predict_lags_ns(edges.cost_line_indices[rows], edges.nbytes[rows])
+        latency_ns, ns_per_byte = self._line_parameters[:, edges.cost_line_indices[rows]]
+        new_ns = latency_ns * latency_ratio + sizes_bytes[rows] * ns_per_byte * pace_ratio
         factors[rows] = new_ns / predicted_ns
         return factors
 
-    def compute_lags_ns(self, lag_ns: Floats, lines: Collection[int], nbytes: Floats) -> Floats:
-        """Return `lag_ns`, [edge], with other `nbytes`, [edge], on some fitted `lines` (indices).
+    def compute_lags_ns(
+        self, lag_ns: Floats, lines: Collection[int], sizes_bytes: Floats
+    ) -> Floats:
+        """Return `lag_ns`, [edge], with other `sizes_bytes`, [edge], on some fitted `lines` (indices).
 
         With fewer bytes, what an edge took beyond its line shrinks with the rest, as queues do; with
         more, it stays.
         """
-        size_factors = self.compute_lag_factors(lines, nbytes)
-        predicted_ns = self.predict_lags_ns(self.edges.cost_line_index, self.edges.nbytes)
+        size_factors = self.compute_lag_factors(lines, sizes_bytes)
+        predicted_ns = self.predict_lags_ns(self.edges.cost_line_indices, self.edges.nbytes)
         growth_ns = np.minimum(lag_ns, predicted_ns) * np.maximum(size_factors - 1, 0.0)
         return np.asarray(lag_ns * np.minimum(size_factors, 1.0) + growth_ns)
 
@@ -103,15 +105,15 @@ class Costs:
             lines[index] = model.latency_ns, model.ns_per_byte
         return lines.T
 
-    def predict_lags_ns(self, line_indices: Ints, nbytes: Floats) -> Floats:
+    def predict_lags_ns(self, line_indices: Ints, sizes_bytes: Floats) -> Floats:
         """Predict lags by lines and bytes, ns; without a fitted line, only relative to each other."""
         latency_ns, ns_per_byte = self._line_parameters[:, line_indices]
-        return np.asarray(np.maximum(latency_ns + nbytes * ns_per_byte, 1e-9))
+        return np.asarray(np.maximum(latency_ns + sizes_bytes * ns_per_byte, 1e-9))
 
     def explain_lack(self, *, is_network: bool) -> str:
         """Explain what is missing for a line of messages, or of servers' own work."""
         is_line_of_kind = [line.is_network == is_network for line in self.edges.cost_lines]
-        is_of_kind = np.array([*is_line_of_kind, False])[self.edges.cost_line_index]
+        is_of_kind = np.array([*is_line_of_kind, False])[self.edges.cost_line_indices]
         kind_name, sizes_bytes = _KINDS[is_network], self.edges.nbytes[is_of_kind & self._is_sized]
         if not len(sizes_bytes):
             return f"this needs {kind_name} whose bytes were recorded; this trace has none."

@@ -37,49 +37,55 @@ class EditFix:
 class WorkFix:
     """Let workers work less in some phases of some steps.
 
-    Each of `changes` is the names of phases, and what is taken off them, ns, [step, worker]; `steps` are
-    the numbers of these steps, ascending.
+    Each of `phases_and_effects_ns` is the names of phases, and what is taken off them, ns,
+    [step, worker]; steps are in ascending order.
     """
 
-    steps: Ints
-    changes: tuple[tuple[tuple[str, ...], Floats], ...]
+    step_numbers: Ints
+    phases_and_effects_ns: tuple[tuple[tuple[str, ...], Floats], ...]
 
     def apply(self, variant: Variant) -> None:
         """Shorten the work of a run."""
-        for phases, effect_ns in self.changes:
-            variant.reduce_work(phases, effect_ns, self.steps)
+        for phases, effect_ns in self.phases_and_effects_ns:
+            variant.reduce_work(phases, effect_ns, self.step_numbers)
 
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Multiply the time of transfers in `steps` (numbers) by a ratio per carrier, [step]."""
+    """Multiply the time of transfers in some steps by a ratio per carrier, [step]."""
 
-    steps: Ints
+    step_numbers: Ints
     ratios_by_carrier: Mapping[Carrier, Floats]
 
     def apply(self, variant: Variant) -> None:
         """Shorten the transfers of a run."""
-        lag_factors = variant.graph.measure_transfer_factors(self.ratios_by_carrier, self.steps)
+        lag_factors = variant.graph.measure_transfer_factors(
+            self.ratios_by_carrier, self.step_numbers
+        )
         variant.lag_ns = variant.lag_ns * lag_factors
 
 
 @dataclass(frozen=True, eq=False)
 class JoinFix:
-    """Join calls up to `max_bytes`, in `steps` (None = all); they then take what the model says."""
+    """Join calls up to `max_bytes`, in some steps (None = all); they then take what the model says."""
 
     communicator: str
     op: str
     max_bytes: int
     cost_model: CostModel
-    steps: Ints | None = None
+    step_numbers: Ints | None = None
 
     def apply(self, variant: Variant) -> None:
         """Join the calls of a run."""
         has_joined = False
         for calls in variant.graph.calls:
-            is_in_steps = self.steps is None or np.isin(calls.step, self.steps).any()
+            is_in_steps = (
+                self.step_numbers is None or np.isin(calls.step_numbers, self.step_numbers).any()
+            )
             if is_in_steps and calls.can_be_joined(self.communicator, self.op):
-                join_calls(variant, self.cost_model, calls, self.max_bytes, steps=self.steps)
+                join_calls(
+                    variant, self.cost_model, calls, self.max_bytes, step_numbers=self.step_numbers
+                )
                 has_joined = True
         if not has_joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")

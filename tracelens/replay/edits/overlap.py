@@ -42,7 +42,7 @@ __all__ = ["overlap_backprop", "prevent_overlap", "write_in_background"]
 def prevent_overlap(variant: Variant) -> None:
     """Let a step's first call in flight, and others after it, wait until all ranks begin the last."""
     graph, edges = variant.graph, variant.graph.edges
-    is_from_rank = edges.source < graph.threads.event_count
+    is_from_rank = edges.source_events < graph.threads.event_count
     added_count = 0
     for calls in graph.calls:
         first_call, last_call = _find_first_and_last(calls, np.flatnonzero(calls.is_in_flight))
@@ -50,9 +50,9 @@ def prevent_overlap(variant: Variant) -> None:
         first_departure, last_departure = (
             calls.departure_events[rows[has_several]] for rows in (first_call, last_call)
         )
-        begin_edges = np.flatnonzero(is_from_rank & np.isin(edges.target, last_departure))
-        step_row = np.searchsorted(last_departure, edges.target[begin_edges])
-        variant.add_edges(edges.source[begin_edges], first_departure[step_row])
+        begin_edges = np.flatnonzero(is_from_rank & np.isin(edges.target_events, last_departure))
+        step_row = np.searchsorted(last_departure, edges.target_events[begin_edges])
+        variant.add_edges(edges.source_events[begin_edges], first_departure[step_row])
         added_count += len(begin_edges)
     if not added_count:
         raise InvalidArgument("this needs steps with several collectives in flight; none has them.")
@@ -112,9 +112,9 @@ def write_in_background(variant: Variant, size: str) -> None:
     departures_of_step: dict[int, list[int]] = {}  # events: the first one of each communicator
     completions_of_step: dict[int, list[int]] = {}  # events: the last one of each communicator
     for calls in graph.calls:
-        first_call, last_call = _find_first_and_last(calls, np.arange(calls.count))
+        first_call, last_call = _find_first_and_last(calls, np.arange(calls.call_count))
         ends = calls.departure_events[first_call], calls.departure_events[last_call] + 1
-        columns = calls.step[first_call], *ends
+        columns = calls.step_numbers[first_call], *ends
         for step, departure, completion in np.stack(columns, axis=1).tolist():
             departures_of_step.setdefault(step, []).append(departure)
             completions_of_step.setdefault(step, []).append(completion)
@@ -155,7 +155,9 @@ class _Reductions:
         """Find when each rank begins the calls, and how long backprop was then over."""
         graph, threads = variant.graph, variant.graph.threads
         departure_edges, completion_edges = calls.find_rank_edges(graph.edges, threads)
-        begin_events = np.where(departure_edges >= 0, graph.edges.source[departure_edges], -1)
+        begin_events = np.where(
+            departure_edges >= 0, graph.edges.source_events[departure_edges], -1
+        )
         backprop_ns, other_work_ns = (
             threads.assign_to_end_events(variant.measure_work_ns(phases))
             for phases in (("backprop",), ("update", "forward", "data"))
@@ -183,7 +185,7 @@ class _Reductions:
         follows_backprop = self.backprop_ns[self.begin_events[rows]].min(axis=1) > 0
         continues_chain = self.other_work_ns[self.begin_events[rows]].max(axis=1) <= 0
         continues_chain &= np.diff(rows, prepend=-2) == 1
-        continues_chain &= np.diff(self.calls.step[rows], prepend=-1) == 0
+        continues_chain &= np.diff(self.calls.step_numbers[rows], prepend=-1) == 0
         chains: list[list[list[int]]] = []
         chain: list[list[int]] = []
         columns = (rows.tolist(), follows_backprop.tolist(), continues_chain.tolist())
@@ -233,7 +235,7 @@ class _Reductions:
         threads, begin_event = self.graph.threads, self.begin_events[part_calls[0]]
         begins, ends = (threads.event_positions[begin_event + offset] for offset in (-1, 0))
         done_at_begin_ns, done_when_full_ns, done_at_end_ns = (
-            threads.timeline.spent_before(IS_BACKPROP, positions)
+            threads.timeline.sum_ns_before(IS_BACKPROP, positions)
             for positions in (begins, self.full_positions[part_calls], ends)
         )
         backprop_ns = np.maximum(done_at_end_ns - done_at_begin_ns, 1.0)
@@ -246,7 +248,9 @@ class _Reductions:
         positions = np.full(calls.begin_ns.shape, -1, np.int64)
         if (calls.bucket < 0).all():
             return positions
-        buckets = pl.DataFrame({"step": calls.step, "bucket": calls.bucket.astype(np.int64)})
+        buckets = pl.DataFrame(
+            {"step": calls.step_numbers, "bucket": calls.bucket.astype(np.int64)}
+        )
         column_names = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
         processes = trace.workers["process"].to_list()
         for rank, worker in enumerate(calls.workers.tolist()):
@@ -287,6 +291,6 @@ def _measure_since_backprop_ns(threads: Threads) -> Floats:
 
 def _find_first_and_last(calls: Calls, rows: Indices) -> tuple[Indices, Indices]:
     """Return the rows of the first and of the last call of each step among some rows, [step]."""
-    is_new_step = np.diff(calls.step[rows]) != 0
+    is_new_step = np.diff(calls.step_numbers[rows]) != 0
     first = rows[np.append(True, is_new_step)[: len(rows)]]
     return first, rows[np.append(is_new_step, True)[: len(rows)]]

@@ -73,8 +73,8 @@ def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
     _apply_layout(variant, layout, bytes_by_shard)
     shares = layout.measure_byte_shares(bytes_by_variable)  # [shard]
     variant.notes.append(
-        f"The fullest shard holds {fmt.percent(float(shares.max() / shares.sum()), 1)} of the bytes, "
-        f"before {fmt.percent(max(bytes_by_shard.values()) / total_bytes, 1)}."
+        f"The fullest shard holds {fmt.percent(float(shares.max() / shares.sum()), digits=1)} of "
+        f"the bytes, before {fmt.percent(max(bytes_by_shard.values()) / total_bytes, digits=1)}."
     )
 
 
@@ -120,16 +120,18 @@ def _measure_bytes_by_shard(graph: EventGraph) -> dict[int, float]:
     """Return the bytes of a mean step's requests of all workers, by shard; 0 for idle ones."""
     check_received(graph)
     edges = graph.edges
-    rows = np.flatnonzero((edges.shard >= 0) & (edges.nbytes > 0))
+    rows = np.flatnonzero((edges.shard_numbers >= 0) & (edges.nbytes > 0))
     if not len(rows):
         raise InvalidArgument(
             "this needs parameter servers, and bytes of their services; none are here."
         )
     # Every kind of service has the same: that with the most bytes knows it of all requests.
-    bytes_of_line = np.bincount(edges.cost_line_index[rows], edges.nbytes[rows])
-    rows = rows[edges.cost_line_index[rows] == bytes_of_line.argmax()]
-    step_bytes = np.bincount(edges.shard[rows], edges.nbytes[rows]) / len(graph.steps)
-    busy_shards = np.unique(edges.shard[rows]).tolist()
+    bytes_of_line = np.bincount(edges.cost_line_indices[rows], edges.nbytes[rows])
+    rows = rows[edges.cost_line_indices[rows] == bytes_of_line.argmax()]
+    step_bytes = np.bincount(edges.shard_numbers[rows], edges.nbytes[rows]) / len(
+        graph.step_numbers
+    )
+    busy_shards = np.unique(edges.shard_numbers[rows]).tolist()
     idle_bytes = dict.fromkeys(graph.requests.server_numbers.tolist(), 0.0)
     return idle_bytes | {shard: float(step_bytes[shard]) for shard in busy_shards}
 
@@ -154,7 +156,7 @@ class _Layout:
         np.add.at(nbytes, cells, [piece.nbytes for piece in pieces])
         np.add.at(piece_counts, cells, 1.0)
         shares = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
-        return cls(np.array(keys, np.int64), shares, piece_counts)
+        return cls(np.array(keys, np.int64), byte_shares=shares, piece_counts=piece_counts)
 
     def measure_byte_shares(self, bytes_by_key: dict[int, int]) -> Floats:
         """Return the share of all variables' bytes on each shard, [shard]."""
@@ -190,26 +192,30 @@ def _apply_layout(variant: Variant, layout: _Layout, bytes_by_shard: dict[int, f
 def _resize_services(variant: Variant, layout: _Layout, byte_ratio_of_shard: Floats) -> None:
     """Scale the bytes of services by shard number, and their times with them; the last: no shard."""
     graph, edges, costs = variant.graph, variant.graph.edges, Costs(variant.graph.edges)
-    lines = edges.cost_line_index
-    shard_lines = [line for line in costs.model_by_line if (edges.shard[lines == line] >= 0).all()]
+    lines = edges.cost_line_indices
+    shard_lines = [
+        line for line in costs.model_by_line if (edges.shard_numbers[lines == line] >= 0).all()
+    ]
     if not shard_lines:
         raise InvalidArgument(costs.explain_lack(is_network=False))
-    is_of_shard = (edges.shard >= 0) & (edges.shard < len(byte_ratio_of_shard) - 1)
-    byte_ratio = byte_ratio_of_shard[np.where(is_of_shard, edges.shard, -1)]  # [edge]
+    is_of_shard = (edges.shard_numbers >= 0) & (edges.shard_numbers < len(byte_ratio_of_shard) - 1)
+    byte_ratio = byte_ratio_of_shard[np.where(is_of_shard, edges.shard_numbers, -1)]  # [edge]
     # What has no resource takes as long as its server's bytes say; so do updates of all variables.
     lag_ns = costs.compute_lags_ns(variant.lag_ns, shard_lines, edges.nbytes * byte_ratio)
     tasks = graph.tasks
-    service = (edges.source[tasks.edge] - graph.first_service_event) // 2
-    is_moved = (graph.requests.worker_of_services[service] >= 0) & (edges.nbytes[tasks.edge] > 0)
+    service = (edges.source_events[tasks.edge_rows] - graph.first_service_event) // 2
+    is_moved = (graph.requests.worker_of_services[service] >= 0) & (
+        edges.nbytes[tasks.edge_rows] > 0
+    )
     moved_tasks = tasks.take(np.flatnonzero(is_moved))
-    lag_ns[moved_tasks.edge] = variant.lag_ns[moved_tasks.edge]
+    lag_ns[moved_tasks.edge_rows] = variant.lag_ns[moved_tasks.edge_rows]
     variant.lag_ns = lag_ns
     if graph.bytes_by_variable:
         row, new_tasks, nbytes = _cut_tasks(graph, layout, moved_tasks)
         _update_after_all(variant)
     else:
-        row, new_tasks = np.arange(len(moved_tasks.edge)), moved_tasks
-        nbytes = (edges.nbytes * byte_ratio)[moved_tasks.edge]
+        row, new_tasks = np.arange(len(moved_tasks.edge_rows)), moved_tasks
+        nbytes = (edges.nbytes * byte_ratio)[moved_tasks.edge_rows]
     new_tasks = _move_tasks(variant, moved_tasks, row, new_tasks, nbytes, costs=costs)
     variant.tasks = Tasks.concatenate([tasks.take(np.flatnonzero(~is_moved)), new_tasks])
 
@@ -217,13 +223,13 @@ def _resize_services(variant: Variant, layout: _Layout, byte_ratio_of_shard: Flo
 def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indices, Tasks, Floats]:
     """Cut each task into one for each shard on which a layout has bytes of the task's variable.
 
-    Return the row of each new one in `tasks`, the new tasks, and their bytes.
+    Return the row of each new one in `tasks`, the new tasks, and their bytes, all [new task].
     """
-    service = (graph.edges.source[tasks.edge] - graph.first_service_event) // 2
+    service = (graph.edges.source_events[tasks.edge_rows] - graph.first_service_event) // 2
     variable = np.searchsorted(layout.keys, graph.requests.key_of_services[service])  # [task]
     row, server = np.nonzero(layout.byte_shares[variable] > 0)  # [new task]
     new_tasks, cell = tasks.take(row), (variable[row], server)
-    nbytes = graph.edges.nbytes[new_tasks.edge] * layout.byte_shares[cell]
+    nbytes = graph.edges.nbytes[new_tasks.edge_rows] * layout.byte_shares[cell]
     # Pieces of a stream go one after the other, so that they are one message at a time.
     message_counts = np.where(new_tasks.stream < 0, layout.piece_counts[cell], 1.0)
     message_counts = new_tasks.message_counts * message_counts
@@ -231,25 +237,31 @@ def _cut_tasks(graph: EventGraph, layout: _Layout, tasks: Tasks) -> tuple[Indice
 
 
 def _move_tasks(
-    variant: Variant, tasks: Tasks, row: Indices, new_tasks: Tasks, nbytes: Floats, *, costs: Costs
+    variant: Variant,
+    tasks: Tasks,
+    row: Indices,
+    new_tasks: Tasks,
+    sizes_bytes: Floats,
+    *,
+    costs: Costs,
 ) -> Tasks:
     """Return the new tasks with the share of the recorded time that each takes on its server.
 
-    `row` is the row in `tasks` of each new one, which has `nbytes`, both [new task]. What a recorded
-    task took beyond what is usual for its bytes is a stall, by which its service comes later instead.
+    `row` is the row in `tasks` of each new one, which has `sizes_bytes`, both [new task]. What a
+    recorded task took beyond what is usual for its bytes is a stall: its service comes later instead.
     A pace is how many times as long as `costs` predict tasks take.
     """
     graph, edges = variant.graph, variant.graph.edges
-    line, lag_ns = edges.cost_line_index[tasks.edge], variant.lag_ns[tasks.edge]
-    task_ns = costs.predict_lags_ns(line, edges.nbytes[tasks.edge])  # by its bytes
-    new_task_ns = costs.predict_lags_ns(line[row], nbytes)
-    step = np.searchsorted(graph.steps, edges.step[tasks.edge])
-    cells = tasks.kind, step, tasks.server_index
-    new_cells = new_tasks.kind, step[row], new_tasks.server_index
+    line, lag_ns = edges.cost_line_indices[tasks.edge_rows], variant.lag_ns[tasks.edge_rows]
+    task_ns = costs.predict_lags_ns(line, edges.nbytes[tasks.edge_rows])  # by its bytes
+    new_task_ns = costs.predict_lags_ns(line[row], sizes_bytes)
+    step = np.searchsorted(graph.step_numbers, edges.step_numbers[tasks.edge_rows])
+    cells = tasks.kind_indices, step, tasks.server_index
+    new_cells = new_tasks.kind_indices, step[row], new_tasks.server_index
     old_and_new_indices = zip(cells, new_cells, strict=True)
     shape = [1 + int(np.append(*indices).max(initial=0)) for indices in old_and_new_indices]
     predicted_ns = _sum_cells(shape, cells, task_ns)  # [kind, step, server], as all sums and paces
-    is_shared = ~np.isnan(tasks.crowding_of_kind)[tasks.kind]
+    is_shared = ~np.isnan(tasks.crowding_of_kind)[tasks.kind_indices]
     usual_ns = np.full(len(lag_ns), np.inf)
     for _ in range(ROUNDS_OF_STALLS):
         is_stalled = is_shared & (lag_ns > MIN_RATIO_OF_STALLED_MESSAGE * usual_ns)
@@ -258,7 +270,7 @@ def _move_tasks(
         pace = np.divide(work_ns, predicted_ns, out=np.full(shape, np.nan), where=predicted_ns > 0)
         usual_pace = _find_usual_paces(pace)
         usual_ns = usual_pace[cells] * task_ns
-    _delay_services(variant, edges.source[tasks.edge], stall_ns)
+    _delay_services(variant, edges.source_events[tasks.edge_rows], stall_ns)
     # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
     queued_ns = work_ns - usual_pace * predicted_ns
     new_predicted_ns = _sum_cells(shape, new_cells, new_task_ns)
@@ -280,11 +292,13 @@ def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) ->
 
 
 def _delay_services(variant: Variant, begins: Ints, stall_ns: Floats) -> None:
-    """Let services (begin events) come to their link later by what each stalled: it was idle then."""
+    """Let services (begin events) come to their link later by what each stalled, ns."""
     edges = variant.graph.edges
     delay_ns = np.zeros(len(variant.graph.recorded_times_ns))  # [event]
     np.maximum.at(delay_ns, begins, stall_ns)
-    variant.lag_ns += np.where(edges.reason == EdgeReason.QUEUE, 0.0, delay_ns[edges.target])
+    variant.lag_ns += np.where(
+        edges.reasons == EdgeReason.QUEUE, 0.0, delay_ns[edges.target_events]
+    )
 
 
 def _find_usual_paces(pace: Floats) -> Floats:

@@ -71,14 +71,16 @@ def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
     """Yield the changes of an edit (its text); the fix of a finding, from `fixes`, may be several."""
     fix = _find_fix(edit, fixes)
     if fix is not None and not isinstance(fix, EditFix):
-        yield _Change(edit, fix.apply, is_work=isinstance(fix, WorkFix))
+        yield _Change(text=edit, apply=fix.apply, is_work=isinstance(fix, WorkFix))
         return
     for text in (edit,) if fix is None else fix.edits:
         apply, arguments = _parse(text)
         is_work = apply is change_work
         is_balanced = is_work and arguments["target"] == "=median" and arguments["rank"] is not None
         balanced_rank = int(arguments["rank"]) if is_balanced else None
-        yield _Change(text, partial(apply, **arguments), is_work, balanced_rank)
+        yield _Change(
+            text, apply=partial(apply, **arguments), is_work=is_work, balanced_rank=balanced_rank
+        )
 
 
 def parse_fix_number(edit: str) -> int | None:
@@ -119,12 +121,14 @@ def list_edits(graph: EventGraph) -> list[str]:
     phase_edits = [
         f"phase:{name}=0" for name in OWN_CATEGORIES if graph.measure_work_ns((name,)).any()
     ]
-    sizes_bytes = [call.nbytes.max() for call in graph.calls if call.count > len(graph.steps)]
+    sizes_bytes = [
+        call.nbytes.max() for call in graph.calls if call.call_count > len(graph.step_numbers)
+    ]
     bucket_bytes = 4 * max(map(int, sizes_bytes), default=0)
     bucket_edits = [f"buckets={bucket_bytes}B"] if bucket_bytes > 0 else []
     message_edits = ["bandwidth*2", "latency/2", "message_cost/2", *bucket_edits]
     message_edits += ["overlap=off", "overlap=on", *(f"algorithm={name}" for name in ALGORITHMS)]
-    server_edits = ["placement=chunked"] if bool((graph.edges.shard >= 0).any()) else []
+    server_edits = ["placement=chunked"] if bool((graph.edges.shard_numbers >= 0).any()) else []
     if server_edits and graph.requests.pushed_bytes_by_key:
         server_edits = ["placement=greedy", "placement=largest_first", *server_edits]
     if graph.requests.services.height:

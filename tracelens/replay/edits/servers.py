@@ -66,7 +66,7 @@ def _uses_resource(graph: EventGraph, resource: str) -> Flags:
     """Return True for services that occupy a link, or a processor, [service]; a link's have bytes."""
     edges, service_edges = graph.edges, graph.service_edges
     is_network_line: Flags = np.array([*(line.is_network for line in edges.cost_lines), False])
-    is_on_network = is_network_line[edges.cost_line_index[service_edges]]
+    is_on_network = is_network_line[edges.cost_line_indices[service_edges]]
     is_of_link = is_on_network & (edges.nbytes[service_edges] > 0)
     return np.asarray((service_edges >= 0) & (is_of_link if resource == LINK else ~is_on_network))
 
@@ -119,7 +119,7 @@ def send_fewer(variant: Variant, sign: str, number: str) -> None:
     link_edges = graph.service_edges[_uses_resource(graph, LINK)]
     latency_ns = np.zeros(len(variant.lag_ns))  # [edge]
     for line_index, model in costs.model_by_line.items():
-        is_of_line = graph.edges.cost_line_index[link_edges] == line_index
+        is_of_line = graph.edges.cost_line_indices[link_edges] == line_index
         latency_ns[link_edges[is_of_line]] = model.latency_ns
     if not latency_ns.any():
         raise InvalidArgument(costs.explain_lack(is_network=True))
@@ -130,8 +130,8 @@ def send_fewer(variant: Variant, sign: str, number: str) -> None:
 def apply_at_once(variant: Variant) -> None:
     """Let servers apply each gradient when it comes, and answer when they are asked."""
     graph, edges = variant.graph, variant.graph.edges
-    resumption_events = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
-    pull_count = len(graph.steps) * len(graph.ranks)  # each rank pulls in each step
+    resumption_events = np.unique(edges.target_events[edges.reasons == EdgeReason.BARRIER])
+    pull_count = len(graph.step_numbers) * len(graph.ranks)  # each rank pulls in each step
     is_in_turn = len(resumption_events) > MIN_SHARE_OF_PULLS_IN_TURN * pull_count
     if len(graph.ranks) < 2 or not (len(graph.requests.joint_update_rows) or is_in_turn):
         raise InvalidArgument(
@@ -139,8 +139,10 @@ def apply_at_once(variant: Variant) -> None:
             "there are none."
         )
     _apply_each(variant)
-    is_data = edges.reason == EdgeReason.DATA
-    has_source = np.bincount(edges.target[is_data], minlength=len(graph.recorded_times_ns)) > 0
+    is_data = edges.reasons == EdgeReason.DATA
+    has_source = (
+        np.bincount(edges.target_events[is_data], minlength=len(graph.recorded_times_ns)) > 0
+    )
     begin_event = graph.first_service_event + 2 * np.arange(graph.requests.services.height)
     worker = graph.requests.worker_of_services
     # Without barriers, workers come to the servers when they waited for an update.
@@ -156,7 +158,7 @@ def apply_at_once(variant: Variant) -> None:
     # A worker that resumed after an update of all resumes after the last service of its own.
     service_ends = _list_events(graph, worker, begin_event + 1)
     variant.add_edges(*_match_latest(resumptions, service_ends))
-    variant.drop_edges(np.flatnonzero(~is_data & has_source[edges.target]))
+    variant.drop_edges(np.flatnonzero(~is_data & has_source[edges.target_events]))
     variant.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
         "is not in it. Workers compute at the same time then: where they share cores, less is saved."
@@ -186,9 +188,9 @@ def _apply_each(variant: Variant) -> None:
     variant.lag_ns[service_edges[joint_updates]] = 0.0
 
 
-def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
+def _list_events(graph: EventGraph, workers: Ints, event: Ints) -> pl.DataFrame:
     """Return a row per event, with its worker and recorded time, by time."""
-    columns = {"worker": worker, "recorded_ns": graph.recorded_times_ns[event], "event": event}
+    columns = {"worker": workers, "recorded_ns": graph.recorded_times_ns[event], "event": event}
     return pl.DataFrame(columns).sort("recorded_ns", "event")
 
 

@@ -58,18 +58,18 @@ class Variant:
         return np.asarray(np.sum([self._work_ns[phase] for phase in phases], axis=0))
 
     def reduce_work(
-        self, phases: Sequence[str], effect_ns: Floats, steps: Ints | None = None
+        self, phases: Sequence[str], effect_ns: Floats, step_numbers: Ints | None = None
     ) -> None:
         """Let workers work for less in some phases, but not for less than nothing.
 
-        `effect_ns` is taken off them (below 0: added), [step, worker]; `steps` are the numbers of its
+        `effect_ns` is taken off them (below 0: added), [step, worker]; `step_numbers` are those of its
         rows, ascending; the graph may lack some. None = the rows are those of the graph.
         """
         graph = self.graph
-        if steps is not None:
-            is_replayed, given_effect_ns = np.isin(steps, graph.steps), effect_ns
-            effect_ns = np.zeros((len(graph.steps), graph.threads.worker_count))
-            rows = np.searchsorted(graph.steps, steps[is_replayed])
+        if step_numbers is not None:
+            is_replayed, given_effect_ns = np.isin(step_numbers, graph.step_numbers), effect_ns
+            effect_ns = np.zeros((len(graph.step_numbers), graph.threads.worker_count))
+            rows = np.searchsorted(graph.step_numbers, step_numbers[is_replayed])
             effect_ns[rows] = given_effect_ns[is_replayed]
         work_ns = self.measure_work_ns(phases)  # [interval of a thread]
         relief_ns = np.minimum(graph.spread_over_intervals(effect_ns, work_ns), work_ns)

@@ -77,14 +77,14 @@ def test_the_end_has_the_last_word(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     grow(path, killed=False)
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.dropped, recording.is_cut) == (
+    assert (recording.side_tables.complete, recording.side_tables.dropped, recording.is_cut) == (
         True,
         {"reason": 7},
         False,
     )
     path.write_bytes(path.read_bytes()[:-1])
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.process, recording.is_cut) == (
+    assert (recording.side_tables.complete, recording.side_tables.process, recording.is_cut) == (
         False,
         PROCESS,
         True,
@@ -99,9 +99,9 @@ def test_checksums_and_summary_of_a_file_in_two_goes(tmp_path: Path, *, killed: 
     grow(path, killed=killed)
     content = memoryview(path.read_bytes())
     begin_offset = len(LEAD)
-    for place in read_footer(content).batches:
+    for place in read_footer(content).batch_messages:
         assert checksum_holds(content, begin_offset, place)
-        begin_offset = place.end
+        begin_offset = place.end_bytes
     end = read_end(path)
     assert end is not None
     assert end.summary == Summary(
@@ -145,7 +145,11 @@ def test_a_file_of_schema_1_goes_on_in_it(tmp_path: Path) -> None:
         assert list(reader.schema.metadata or {}) == [b"tracelens"]
     found = read_arrow(path)
     assert found.table["name"].to_pylist() == ["one", "two", "two"]
-    assert (found.side.complete, found.side.process.schema, found.is_cut) == (True, 1, False)
+    assert (found.side_tables.complete, found.side_tables.process.schema, found.is_cut) == (
+        True,
+        1,
+        False,
+    )
 
 
 @pytest.mark.parametrize("columns", [("start_ns",), ("value",), ("name", "kind", "seq")])

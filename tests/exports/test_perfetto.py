@@ -117,9 +117,9 @@ def test_every_span_is_there_once(run: str) -> None:
     events = parse_written(select_all(trace))
     announced = perfetto.size(select_all(trace))
     assert len(spans_among(events)) == spans.height + on_devices
-    assert count_events(events) == announced.events
+    assert count_events(events) == announced.event_count
     real = len("".join(perfetto.write(select_all(trace))))
-    assert announced.nbytes == pytest.approx(real, rel=0.15)
+    assert announced.size_bytes == pytest.approx(real, rel=0.15)
 
 
 def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
@@ -181,7 +181,7 @@ def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
     trace: Trace = sample_trace("mpi-killed-rank")
     chosen = select_all(trace)
-    assert count_events(parse_written(chosen)) == perfetto.size(chosen).events
+    assert count_events(parse_written(chosen)) == perfetto.size(chosen).event_count
 
 
 def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path
     trace = sample_trace("mpi-fused")
     all_rows = trace.events.collect().height
     read: list[int] = []
-    read_events = Content.events
+    read_events = Content.read_events
 
     def count_rows(self: Content, process: int) -> Any:
         events = read_events(self, process)

@@ -17,10 +17,12 @@ SHARDS = st.integers(1, 12)
 @given(sizes=SIZES, shards=SHARDS)
 def test_every_byte_has_one_shard(name: str, sizes: list[int], shards: int) -> None:
     covered: dict[int, int] = defaultdict(int)
-    for piece in sorted(STRATEGIES[name](sizes, shards), key=lambda p: (p.variable, p.offset)):
-        assert piece.offset == covered[piece.variable]
-        assert 0 <= piece.shard < shards
-        covered[piece.variable] += piece.nbytes
+    for piece in sorted(
+        STRATEGIES[name](sizes, shards), key=lambda p: (p.variable_index, p.offset_bytes)
+    ):
+        assert piece.offset_bytes == covered[piece.variable_index]
+        assert 0 <= piece.shard_index < shards
+        covered[piece.variable_index] += piece.nbytes
     assert [covered[index] for index in range(len(sizes))] == sizes
 
 
@@ -40,7 +42,7 @@ def test_shards_differ_by_the_chunks_that_are_cut_short(
     pieces = chunked(sizes, shards, chunk)
     counts = [0] * shards
     for piece in pieces:
-        counts[piece.shard] += 1
+        counts[piece.shard_index] += 1
         assert 0 < piece.nbytes <= chunk
     assert max(counts) - min(counts) <= 1
 

@@ -39,7 +39,7 @@ def _traffic(row: dict[str, str]) -> list[int]:
     )
     shards = int(row["ps_tasks"])
     pieces = STRATEGIES[row["strategy"]]([size for size, _ in placed], shards)
-    return sum_shard_bytes([piece for piece in pieces if placed[piece.variable][1]], shards)
+    return sum_shard_bytes([piece for piece in pieces if placed[piece.variable_index][1]], shards)
 
 
 @pytest.mark.parametrize(

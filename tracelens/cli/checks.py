@@ -183,7 +183,7 @@ def _check_extras() -> Iterator[Check]:
     for extra, modules in _EXTRAS.items():
         missing = [name for name in modules if util.find_spec(name) is None]
         if missing:
-            advice = str(MissingExtra.naming(", ".join(missing), extra))
+            advice = str(MissingExtra.from_extra(", ".join(missing), extra))
             yield Check(f"extra {extra}", "note", "not installed", advice)
         else:
             yield Check(f"extra {extra}", "ok", "installed")
@@ -193,7 +193,7 @@ def _check_sampling() -> Check:
     """Check whether py-spy is installed, and may look into processes."""
     version = _find_version("py-spy")
     if version is None:
-        advice = str(MissingExtra.naming("Sampling stacks", "sampling"))
+        advice = str(MissingExtra.from_extra("Sampling stacks", "sampling"))
         return Check("py-spy", "note", "not installed", advice)
     try:
         ptrace_scope = int(_PTRACE.read_text())

@@ -112,10 +112,13 @@ def _describe(content: Content, saved: Saved, target: Path, open_with: str) -> s
     from tracelens.model.fmt import count, shown_name, size
 
     lines = [*content.notes]
-    if saved.summed_up:
+    if saved.summed_up_count:
         lines.append(
-            f"Summed up: {count(saved.summed_up, 'event')}, in {count(saved.sums, 'span')}."
+            f"Summed up: {count(saved.summed_up_count, 'event')}, in {count(saved.sum_count, 'span')}."
         )
     name = shown_name(target)
-    lines += [*saved.notes, f"wrote {name}: {count(saved.events, 'event')}, {size(saved.nbytes)}"]
+    lines += [
+        *saved.notes,
+        f"wrote {name}: {count(saved.event_count, 'event')}, {size(saved.size_bytes)}",
+    ]
     return "\n".join([*lines, f"open it with {open_with.format(place=name)}"]) + "\n"

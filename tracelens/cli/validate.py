@@ -68,7 +68,10 @@ def _repair(arguments: argparse.Namespace) -> int:
     for sentence in copied.sentences:
         sys.stdout.write(f"{clean(sentence)}\n")
     name, events = runs.write_name(arguments.repair), count(copied.event_count, "event")
-    whole, rewritten = count(copied.whole_files, "file"), count(copied.partial_files, "file")
+    whole, rewritten = (
+        count(copied.whole_file_count, "file"),
+        count(copied.partial_file_count, "file"),
+    )
     sys.stdout.write(f"wrote {name}: {events}, {whole} as recorded, {rewritten} written anew\n")
     return 0
 

@@ -59,12 +59,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a gate failed, and why or why not, in words; `probability` as `judge` says."""
+    """Whether a gate failed, and why or why not, in words; `p_value` as `judge` says."""
 
     gate: Gate
     state: Literal["failed", "passed"]
     reason: str
-    probability: float | None = None
+    p_value: float | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -135,19 +135,19 @@ def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
     """Return a metric's change; None where no run has any of it."""
     # It cannot be judged where the probability that equal runs differ so far is not known.
     runs_without_steps = [
-        run for run in (*comparison.baselines, comparison.new) if not run.step_count
+        run for run in (*comparison.baseline_runs, comparison.new_run) if not run.step_count
     ]
     if runs_without_steps:
         raise UnusableInput(
             f"'{runs_without_steps[0].name}' has no steps, so '{gate.text}' cannot be judged: "
             "mark steps with tl.step(i)."
         )
-    metric = comparison.metric(gate.name)
+    metric = comparison.find_metric(gate.name)
     if metric and metric.change.p_of_increase is None:
         raise UnusableInput(
             f"'{gate.text}' cannot be judged with one baseline and so few steps "
-            f"({min(comparison.baselines[0].step_count, comparison.new.step_count)}): give several "
-            "baselines, or 30 steps."
+            f"({min(comparison.baseline_runs[0].step_count, comparison.new_run.step_count)}): "
+            "give several baselines, or 30 steps."
         )
     return metric.change if metric else None
 
@@ -175,7 +175,7 @@ def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
     """Judge a condition on findings: by new ones, or by what all of them would save of the job."""
     changes = [
         change
-        for change in comparison.findings
+        for change in comparison.finding_changes
         if gate.name == change.finding.kind
         or (gate.name == FAULTS and change.finding.category == "fault")
     ]
@@ -183,8 +183,8 @@ def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
         new_count = sum(change.state == "new" for change in changes)
         reason = fmt.count(new_count, "new finding") if new_count else "no new finding"
         return Outcome(gate, "failed" if new_count else "passed", reason)
-    saving = sum(change.saving_after or 0.0 for change in changes)
-    saving_before = sum(change.saving_before or 0.0 for change in changes)
+    saving = sum(change.saving_share_after or 0.0 for change in changes)
+    saving_before = sum(change.saving_share_before or 0.0 for change in changes)
     reason = f"{fmt.percent(saving)} of the job, {fmt.percent(saving_before)} in the baselines"
     return Outcome(gate, "failed" if saving - saving_before > gate.limit else "passed", reason)
 

@@ -196,17 +196,17 @@ class Conversion:
         remembered_count = len(self._enclosing_spans.start_ns)
         span_depths = count_depths(spans.thread, spans.start_ns, spans.end_ns)
         new_depths = span_depths[remembered_count:]
-        depths = np.where(chunk.depth == UNKNOWN_DEPTH, new_depths, chunk.depth)
+        depths = np.where(chunk.depths == UNKNOWN_DEPTH, new_depths, chunk.depths)
         is_open = (ends_ns == FOREVER) & (type_codes == _SPAN)
         is_kept, is_held = self._choose_events(chunk, spans, span_depths, mode)
         if mode.holds_back:
-            is_released = is_open & np.isin(chunk.origin, mode.released_origins)
+            is_released = is_open & np.isin(chunk.origins, mode.released_origins)
             self.lost_by_reason[OUTLASTED] += int(is_released.sum())
             is_held |= is_open & ~is_released
         self._count_thinned(definition_rows[~is_kept & ~is_held])
         self._pass_on_batches(is_kept & ~is_held, fields, definition_rows, depths, device_times)
         self._remember(spans, np.append(np.zeros(remembered_count, np.bool_), is_held))
-        held_chunk = chunk._replace(depth=depths).take(np.flatnonzero(is_held))
+        held_chunk = chunk._replace(depths=depths).take(np.flatnonzero(is_held))
         if mode.holds_back:
             return held_chunk
         self._waiting = RecordChunk.concatenated([held_chunk, self._waiting])
@@ -224,7 +224,7 @@ class Conversion:
             return np.ones(chunk_size, np.bool_), np.zeros(chunk_size, np.bool_)
         table, rows = self._definitions, spans.definition_row
         first_row = len(spans.step) - chunk_size
-        was_fed_before = chunk.depth != UNKNOWN_DEPTH
+        was_fed_before = chunk.depths != UNKNOWN_DEPTH
         columns_of_group = (table.kind.codes, table.op.codes, table.communicator, table.shard)
         events = SampledEvents(
             thread=spans.thread,
@@ -232,8 +232,8 @@ class Conversion:
             end_ns=spans.end_ns,
             step=spans.step,
             depth=span_depths,
-            phase=number_phases(table.kind, table.op)[rows],
-            group=number_rows(*columns_of_group)[rows],
+            phase_codes=number_phases(table.kind, table.op)[rows],
+            call_group_codes=number_rows(*columns_of_group)[rows],
             is_span=table.type[rows] == _SPAN,
             has_ended=np.append(spans.end_ns[:first_row] != FOREVER, chunk.records["end_ns"] > 0),
             was_undecided=np.append(np.zeros(first_row, np.bool_), was_fed_before),

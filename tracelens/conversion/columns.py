@@ -237,10 +237,10 @@ class DeviceTimes:
     """
 
     may_exist: bool
-    request: UInt64s
-    begin_ns: Ints
-    duration_ns: Ints
-    stream: UInt16s
+    request_ids: UInt64s
+    begins_ns: Ints
+    durations_ns: Ints
+    stream_numbers: UInt16s
 
     @classmethod
     def from_records(cls, records: Records | None) -> DeviceTimes:
@@ -262,14 +262,14 @@ class DeviceTimes:
 
     def make_columns(self, requests: UInt64s) -> dict[str, pa.Array[Any]]:
         """Make the device columns of spans with these requests, [span]; null = not timed."""
-        if not len(self.request):
+        if not len(self.request_ids):
             return {}
-        indices = np.minimum(np.searchsorted(self.request, requests), len(self.request) - 1)
-        is_missing = (self.request[indices] != requests) | ~self.is_timing_request(requests)
+        indices = np.minimum(np.searchsorted(self.request_ids, requests), len(self.request_ids) - 1)
+        is_missing = (self.request_ids[indices] != requests) | ~self.is_timing_request(requests)
         return {
-            "device_start_ns": pa.array(self.begin_ns[indices], mask=is_missing),
-            "device_duration_ns": pa.array(self.duration_ns[indices], mask=is_missing),
-            "stream": pa.array(self.stream[indices], mask=is_missing),
+            "device_start_ns": pa.array(self.begins_ns[indices], mask=is_missing),
+            "device_duration_ns": pa.array(self.durations_ns[indices], mask=is_missing),
+            "stream": pa.array(self.stream_numbers[indices], mask=is_missing),
         }
 
 
@@ -307,8 +307,8 @@ class RecordChunk(NamedTuple):
     """Records with the origin of each, a unique number, and its depth, else `UNKNOWN_DEPTH`."""
 
     records: Records
-    origin: Ints
-    depth: Ints
+    origins: Ints
+    depths: Ints
 
     @classmethod
     def new(cls, records: Records, origin: Ints) -> Self:
@@ -321,8 +321,8 @@ class RecordChunk(NamedTuple):
         empty = np.empty(0, np.int64)
         return cls(
             join_rows([chunk.records for chunk in chunks]),
-            np.concatenate([empty, *(chunk.origin for chunk in chunks)]),
-            np.concatenate([empty, *(chunk.depth for chunk in chunks)]),
+            np.concatenate([empty, *(chunk.origins for chunk in chunks)]),
+            np.concatenate([empty, *(chunk.depths for chunk in chunks)]),
         )
 
     def select(self, is_chosen: Flags) -> RecordChunk:
@@ -338,10 +338,10 @@ class RecordChunk(NamedTuple):
     def slice_rows(self, first: int, end: int | None) -> RecordChunk:
         """Return a slice."""
         part = slice(first, end)
-        return RecordChunk(self.records[part], self.origin[part], self.depth[part])
+        return RecordChunk(self.records[part], self.origins[part], self.depths[part])
 
     def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
         return RecordChunk(
-            pick_rows(self.records, indices), self.origin[indices], self.depth[indices]
+            pick_rows(self.records, indices), self.origins[indices], self.depths[indices]
         )

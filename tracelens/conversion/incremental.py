@@ -229,7 +229,7 @@ class IncrementalConversion:
         held_slots = [
             HeldSlot(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)  # segment, and slot in it
             for origin, depth in zip(
-                held_chunk.origin.tolist(), held_chunk.depth.tolist(), strict=True
+                held_chunk.origins.tolist(), held_chunk.depths.tolist(), strict=True
             )
         ]
         free_slots = [
@@ -269,8 +269,8 @@ class IncrementalConversion:
                         slot for slot in unused_slots if now_ns - slot.since_ns < _FREE_FOR_NS
                     ]
         held_records = RecordChunk.concatenated(record_chunks)
-        is_expired = np.isin(held_records.origin >> SLOT_BITS, list(expired_numbers))
-        return held_records, awaited_slots, held_records.origin[is_expired]
+        is_expired = np.isin(held_records.origins >> SLOT_BITS, list(expired_numbers))
+        return held_records, awaited_slots, held_records.origins[is_expired]
 
     def _remove_converted(self) -> None:
         """Remove the segments all of whose events are in the Arrow file."""

@@ -51,22 +51,22 @@ class Message(NamedTuple):
 
     kind: int
     dictionary_id: int
-    offset: int
+    offset_bytes: int
     header_bytes: int
     body_bytes: int
 
     @property
-    def end(self) -> int:
+    def end_bytes(self) -> int:
         """The place after its body."""
-        return self.offset + self.header_bytes + self.body_bytes
+        return self.offset_bytes + self.header_bytes + self.body_bytes
 
-    def header(self, content: memoryview) -> memoryview:
+    def read_header(self, content: memoryview) -> memoryview:
         """Return its FlatBuffer."""
-        return header_in(content[self.offset :], self.header_bytes)
+        return header_in(content[self.offset_bytes :], self.header_bytes)
 
-    def body(self, content: memoryview) -> memoryview:
+    def read_body(self, content: memoryview) -> memoryview:
         """Return its body."""
-        return content[self.offset + self.header_bytes : self.end]
+        return content[self.offset_bytes + self.header_bytes : self.end_bytes]
 
 
 def header_in(message: memoryview, header_bytes: int) -> memoryview:
@@ -77,9 +77,9 @@ def header_in(message: memoryview, header_bytes: int) -> memoryview:
 class Footer(NamedTuple):
     """The messages that a file's footer names, and where it begins itself."""
 
-    dictionaries: list[Message]
-    batches: list[Message]
-    begin: int
+    dictionary_messages: list[Message]
+    batch_messages: list[Message]
+    begin_bytes: int
 
 
 def iterate_messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
@@ -97,10 +97,14 @@ def iterate_messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[M
         header_begin = offset + _PREFIX.size
         header = content[header_begin : header_begin + header_length]
         message = _parse_message(header, offset)
-        if len(header) < header_length or message.body_bytes < 0 or message.end > len(content):
+        if (
+            len(header) < header_length
+            or message.body_bytes < 0
+            or message.end_bytes > len(content)
+        ):
             raise struct.error("a message is cut off")
         yield message
-        offset = message.end
+        offset = message.end_bytes
 
 
 def _parse_message(header: memoryview, offset: int) -> Message:
@@ -118,7 +122,7 @@ def _parse_message(header: memoryview, offset: int) -> Message:
     return Message(
         kind=header_type,
         dictionary_id=dictionary_id,
-        offset=offset,
+        offset_bytes=offset,
         header_bytes=_PREFIX.size + len(header),
         body_bytes=read_number(header, table, _BODY_LENGTH),
     )
@@ -160,12 +164,14 @@ def _read_blocks(
 ) -> list[Message]:
     """Return the messages of one kind that a footer's field lists; they end before `limit`."""
     listed = [
-        Message(kind, dictionary_id=0, offset=offset, header_bytes=length, body_bytes=body_length)
+        Message(
+            kind, dictionary_id=0, offset_bytes=offset, header_bytes=length, body_bytes=body_length
+        )
         for offset, length, body_length in read_structs(footer, table, index, _BLOCK)
     ]
     for message in listed:
-        begins_early = message.offset < len(LEAD) or message.header_bytes < _PREFIX.size
-        if begins_early or message.body_bytes < 0 or message.end > limit:
+        begins_early = message.offset_bytes < len(LEAD) or message.header_bytes < _PREFIX.size
+        if begins_early or message.body_bytes < 0 or message.end_bytes > limit:
             raise struct.error("a message lies outside of the file")
     return listed
 
@@ -208,10 +214,10 @@ def fill_in_checksum(content: memoryview) -> None:
         struct.error: it has no place for one.
     """
     *_, last_message = iterate_messages(content, offset=0)
-    offset_in_header = _find_checksum(last_message.header(content))
+    offset_in_header = _find_checksum(last_message.read_header(content))
     if offset_in_header is None or last_message.kind != BATCH:
         raise struct.error("the last message has no place for a checksum")
-    digits_begin = last_message.offset + _PREFIX.size + offset_in_header
+    digits_begin = last_message.offset_bytes + _PREFIX.size + offset_in_header
     content[digits_begin : digits_begin + len(NO_CHECKSUM)] = b"%08x" % _compute_checksum(
         content, digits_begin
     )
@@ -223,13 +229,13 @@ def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | No
     Raises:
         struct.error: its header is damaged.
     """
-    offset_in_header = _find_checksum(batch.header(content))
+    offset_in_header = _find_checksum(batch.read_header(content))
     if offset_in_header is None:
         return None
-    digits_begin = batch.offset + _PREFIX.size + offset_in_header
+    digits_begin = batch.offset_bytes + _PREFIX.size + offset_in_header
     stored_digits = bytes(content[digits_begin : digits_begin + len(NO_CHECKSUM)])
     return stored_digits == b"%08x" % _compute_checksum(
-        content[begin : batch.end], digits_begin - begin
+        content[begin : batch.end_bytes], digits_begin - begin
     )
 
 

@@ -37,21 +37,22 @@ _FOREVER: Final = np.iinfo(np.int64).max
 
 
 class Sampling(NamedTuple):
-    """The detail of `burst` consecutive steps out of every `every`."""
+    """The detail of `burst_steps` consecutive steps out of every `period_steps`."""
 
-    every: int
-    burst: int
+    period_steps: int
+    burst_steps: int
 
-    def summarised(self, step: Array) -> Flags:
+    def is_summarised(self, step: Array) -> Flags:
         """Return True for each step that keeps only its summary."""
-        return np.asarray((step >= 0) & (step % self.every >= self.burst))
+        return np.asarray((step >= 0) & (step % self.period_steps >= self.burst_steps))
 
 
 @dataclass(frozen=True, eq=False)
 class SampledEvents:
-    """Columns of events to choose from, [event]; `phase`, `group` number phases, kinds of calls.
+    """Columns of events to choose from, [event].
 
-    `has_ended`: the span has ended well; `was_undecided`: an earlier choice left it open.
+    `phase_codes` number phases, `call_group_codes` kinds of calls; `has_ended`: the span has ended
+    well; `was_undecided`: an earlier choice left it open.
     """
 
     thread: Array
@@ -59,8 +60,8 @@ class SampledEvents:
     end_ns: Ints
     step: Array
     depth: Ints
-    phase: Array
-    group: Array
+    phase_codes: Array
+    call_group_codes: Array
     is_span: Flags
     has_ended: Flags
     was_undecided: Flags
@@ -110,12 +111,14 @@ def thin(
     Unless `is_last`, later events may follow in the same steps, and then the newest stay undecided.
     `continues` tells that the recording goes on, so that its unfinished steps are no anomaly.
     """
-    is_summarised = sampling.summarised(events.step)
+    is_summarised = sampling.is_summarised(events.step)
     if not continues:  # a step that never ended may be where things went wrong
-        is_unfinished_step = events.is_span & (events.phase == _STEP) & ~events.has_ended
+        is_unfinished_step = events.is_span & (events.phase_codes == _STEP) & ~events.has_ended
         is_summarised &= ~np.isin(events.step, events.step[is_unfinished_step])
     is_in_flight = is_in_flight_thread[np.minimum(events.thread, len(is_in_flight_thread) - 1)]
-    is_candidate = is_summarised & (events.phase != _STEP) & (events.has_ended | ~events.is_span)
+    is_candidate = (
+        is_summarised & (events.phase_codes != _STEP) & (events.has_ended | ~events.is_span)
+    )
     is_kept = ~is_candidate
     is_on_thread = is_candidate & events.is_span & ~is_in_flight
     if is_on_thread.any():
@@ -144,7 +147,7 @@ def _find_outermost(events: SampledEvents, is_in_flight: Flags) -> Flags:
 def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
     """Return True for each span of a thread whose parent is of another phase, [row]."""
     start_ns, end_ns = events.start_ns[rows], events.end_ns[rows]
-    depth, phase = events.depth[rows], events.phase[rows].copy()
+    depth, phase = events.depth[rows], events.phase_codes[rows].copy()
     is_outermost = depth <= _DEEPEST
     latest_of_level_above = np.full(len(rows), -1)  # [row]: the span that began last; -1 = none
     for level in range(int(min(depth.max(), _DEEPEST)) + 1):
@@ -169,7 +172,9 @@ def _find_last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[In
 
     The second array has those that a later event may still follow, and that were not undecided before.
     """
-    columns = [column[candidates] for column in (events.step, events.group, events.thread)]
+    columns = [
+        column[candidates] for column in (events.step, events.call_group_codes, events.thread)
+    ]
     order = np.lexsort((events.start_ns[candidates], *columns))
     rows, (step, group, thread) = candidates[order], (column[order] for column in columns)
     has_successor = np.append((thread[1:] == thread[:-1]) & (group[1:] == group[:-1]), False)

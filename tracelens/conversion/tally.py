@@ -40,7 +40,7 @@ class Tally:
         self._span_counts: Counter[int] = Counter()
         self._step_keys: set[int] = set()  # thread << _THREAD_BITS | step number
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         """Count the events of one more batch, in the schema's types."""
         if not batch.num_rows:
             return
@@ -62,7 +62,7 @@ class Tally:
             step = read_values(batch.column("step"), np.int32)
             self._note_step_numbers(thread[is_span], step[is_span])
 
-    def summary(self, side: SideTables) -> Summary:
+    def make_summary(self, side: SideTables) -> Summary:
         """Return the summary of a file with these side tables."""
         losses = [n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES]
         flight_threads = {thread.index for thread in side.threads if thread.in_flight}

@@ -77,22 +77,24 @@ def make_outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache
     last_ns = np.maximum(start_ns, end_ns)
     if len(last_ns) and int(last_ns.max()) >= FOREVER:
         last_ns = np.maximum(start_ns, np.where(end_ns == FOREVER, start_ns, end_ns))
-    call_begins_ns, call_ends_ns = find_work_times_ns(columns, timeless.calls)
+    call_begins_ns, call_ends_ns = find_work_times_ns(columns, timeless.call_rows)
     return Outline(
         event_count=columns.height,
         first_ns=int(start_ns[0]) if len(start_ns) else None,
         last_ns=int(last_ns.max()) if len(start_ns) else None,
-        training_last_ns=int(last_ns.take(timeless.on_training).max(initial=NULL)),
+        training_last_ns=int(last_ns.take(timeless.training_rows).max(initial=NULL)),
         step_spans=StepSpans(
-            start_ns=start_ns[timeless.steps], end_ns=end_ns[timeless.steps], **timeless.step_facts
+            start_ns=start_ns[timeless.step_rows],
+            end_ns=end_ns[timeless.step_rows],
+            **timeless.step_facts,
         ),
-        implied_steps=(timeless.implied_steps, start_ns[timeless.implied]),
+        implied_steps=(timeless.implied_steps, start_ns[timeless.implied_step_rows]),
         calls=CallRows(start_ns=call_begins_ns, end_ns=call_ends_ns, **timeless.call_facts),
         device_span_count=_count_on_device(columns),
         device_extent_ns=_find_device_extent_ns(columns),
-        counters=_read_counters(columns, timeless.counters),
+        counters=_read_counters(columns, timeless.counter_rows),
         span_names=columns.word_column("name").vocabulary,
-        **timeless.counts,
+        **timeless.outline_counts,
     )
 
 
@@ -100,15 +102,15 @@ def make_outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache
 class _TimelessOutline:
     """The part of an outline that needs no times: counts, row numbers, and facts of those rows."""
 
-    counts: dict[str, Any]  # fields of `Outline`
-    on_training: Indices
-    steps: Indices
+    outline_counts: dict[str, Any]  # fields of `Outline`
+    training_rows: Indices
+    step_rows: Indices
     step_facts: dict[str, Array]
-    implied: Indices
+    implied_step_rows: Indices
     implied_steps: Int32s
-    calls: Indices
+    call_rows: Indices
     call_facts: dict[str, Any]
-    counters: Indices
+    counter_rows: Indices
 
 
 def _find_timeless(
@@ -145,7 +147,7 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
         columns, np.flatnonzero(on_training & is_span), is_step
     )
     return _TimelessOutline(
-        counts={
+        outline_counts={
             "span_count": int(np.count_nonzero(is_span)),
             "step_event_count": int(np.count_nonzero(is_step)),
             "training_thread": training,
@@ -156,18 +158,18 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
             ),
             "unnumbered_call_count": int(len(collectives) - np.count_nonzero(has_number)),
         },
-        on_training=np.flatnonzero(on_training),
-        steps=steps,
+        training_rows=np.flatnonzero(on_training),
+        step_rows=steps,
         step_facts={
             "step": columns.number_column("step")[steps],
             "depth": columns.number_column("depth")[steps],
             "is_on_training_thread": on_training[steps],
         },
-        implied=implied,
+        implied_step_rows=implied,
         implied_steps=implied_steps,
-        calls=collectives[has_number],
+        call_rows=collectives[has_number],
         call_facts=_read_call_facts(columns, collectives[has_number]),
-        counters=np.flatnonzero(columns.word_column("type").is_in(("counter",))),
+        counter_rows=np.flatnonzero(columns.word_column("type").is_in(("counter",))),
     )
 
 

@@ -56,11 +56,11 @@ _SHARED: Final = tuple(n for n in EVENT_COLUMNS if n not in {*_KEY, *_UNSHARED, 
 
 
 class ProcessEvents(NamedTuple):
-    """Events of one process; `sums` of the spans replace `summed_up` recorded events."""
+    """Events of one process; `sum_count` of the spans replace `summed_up_count` recorded events."""
 
     events: pl.DataFrame
-    summed_up: int = 0
-    sums: int = 0
+    summed_up_count: int = 0
+    sum_count: int = 0
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def save(content: Content, target: Path) -> Saved:
     with new_folder(target) as folder:
         for owner in content.processes.iter_rows(named=True):
             process, recording = owner["process"], recordings.get(owner["file"])
-            events = content.events(process)
+            events = content.read_events(process)
             if events.is_empty() and not owner["main"]:
                 continue
             name = _make_name(owner, used_names)
@@ -85,7 +85,7 @@ def _make_name(owner: Mapping[str, Any], used_names: set[str]) -> str:
 def _list_recordings(content: Content) -> dict[str, Path]:
     """Return the files from which processes were read, by the names that a trace shows."""
     files: dict[str, Path] = {}
-    for source in content.sources:
+    for source in content.source_paths:
         entries = source.iterdir() if source.is_dir() else [source]
         files |= {shown_name(entry.name): entry for entry in entries}
     return files
@@ -203,7 +203,7 @@ def _save_samples(
     content: Content, process: int, side: SideTables, file: Path, recording: Path | None
 ) -> None:
     """Write the stack samples of one process, if any, with the sampling rate of `recording`."""
-    samples = content.samples(process)
+    samples = content.read_samples(process)
     if samples.is_empty():
         return
     native_id_by_thread = {thread.index: thread.native_id for thread in side.threads}

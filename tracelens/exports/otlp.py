@@ -57,11 +57,11 @@ def save(content: Content, target: Path) -> Saved:
     is_first = True
     with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for owner in main_processes.iter_rows(named=True):
-            events = content.events(owner["process"])
+            events = content.read_events(owner["process"])
             run_attributes = _make_run_attributes(content, offset_ns or 0, is_first=is_first)
             writer = _ProcessWriter(content, owner, events, offset_ns or 0, run_attributes)
             is_first = False
-            left_out_count += events.height + content.samples(owner["process"]).height
+            left_out_count += events.height + content.read_samples(owner["process"]).height
             for line, written_count in writer.iterate_lines():
                 file.write(line + "\n")
                 event_count += written_count

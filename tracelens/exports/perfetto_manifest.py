@@ -115,8 +115,8 @@ def _make_entry(file: _File, reference_file: _File) -> dict[str, Any]:
 def _find_files(content: Content) -> Iterator[_File]:
     """Yield the files that Perfetto opens, each once."""
     seen_paths = set()
-    for source in content.sources:
-        prefix = f"{source.name}/" if len(content.sources) > 1 and source.is_dir() else ""
+    for source in content.source_paths:
+        prefix = f"{source.name}/" if len(content.source_paths) > 1 and source.is_dir() else ""
         for owner in content.processes.drop_nulls("file").iter_rows(named=True):
             path = source / owner["file"] if source.is_dir() else source
             if path in seen_paths or path.name != owner["file"] or not path.is_file():

@@ -43,8 +43,8 @@ _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicExcept
 class Repaired:
     """Numbers of files copied whole and in part, and of their events; `sentences` describe the rest."""
 
-    whole_files: int = 0
-    partial_files: int = 0
+    whole_file_count: int = 0
+    partial_file_count: int = 0
     event_count: int = 0
     sentences: tuple[str, ...] = ()
 
@@ -83,7 +83,7 @@ def repair(trace: Path, target: Path) -> Repaired:
                 repaired.report(describe_left_out(file, error))
             else:
                 _copy(file, recording, rows_and_losses, folder, repaired)
-        if not repaired.whole_files + repaired.partial_files:
+        if not repaired.whole_file_count + repaired.partial_file_count:
             raise build_refusal(trace, refused_files)
     return repaired
 
@@ -95,7 +95,7 @@ def _is_live(file: Path) -> bool:
 def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
     """Read a recording, the indices of its usable rows, and the number of others by reason."""
     recording = _read_segments(file) if _is_live(file) else read_arrow(file)
-    check_side(recording.side)
+    check_side(recording.side_tables)
     return recording, sound_rows(recording.table)
 
 
@@ -112,11 +112,11 @@ def _copy(
     target = folder / file.with_suffix(TRACE_SUFFIX).name
     if _is_live(file) or recording.is_cut or lost_count or not _is_sorted(table):
         write_events(target, table.take(kept_rows), _count_losses(recording, losses_by_reason))
-        repaired.partial_files += 1
+        repaired.partial_file_count += 1
         repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
         target.write_bytes(read_contents(file))
-        repaired.whole_files += 1
+        repaired.whole_file_count += 1
     repaired.event_count += len(kept_rows)
     _copy_samples(file, folder, repaired)
 
@@ -136,7 +136,7 @@ def _is_sorted(table: pa.Table) -> bool:
 
 def _count_losses(recording: Recording, losses_by_reason: dict[str, int]) -> SideTables:
     """Return side tables that count the rows which were left out; what they define is in the columns."""
-    side = recording.side
+    side = recording.side_tables
     dropped = add_counts(side.dropped, losses_by_reason)
     complete = side.complete and not recording.is_cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)

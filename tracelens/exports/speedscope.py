@@ -65,7 +65,7 @@ def _make_profiles(content: Content, frame_indices: dict[str, int]) -> Iterator[
     origin_ns = find_begin(content.trace)
     for owner in content.processes.filter("main").iter_rows(named=True):
         rank = f"{'PS' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
-        samples = content.samples(owner["process"]).sort("start_ns")
+        samples = content.read_samples(owner["process"]).sort("start_ns")
         for (pid, thread), rows in samples.group_by("pid", "thread_name", maintain_order=True):
             child = "" if pid == owner["pid"] else f", process {pid}"
             yield _make_profile(f"{rank}: {thread}{child}", rows, frame_indices, origin_ns)

@@ -87,7 +87,9 @@ class Table:
 
         def make_tables() -> Iterator[pa.Table]:
             for _, processes in main.sort("rank", "role").group_by("rank", maintain_order=True):
-                events = pl.concat([content.events(process) for process in processes["process"]])
+                events = pl.concat(
+                    [content.read_events(process) for process in processes["process"]]
+                )
                 facts["events"] += events.height
                 yield _to_arrow(_select_rows(events, processes))
             if not facts["events"]:

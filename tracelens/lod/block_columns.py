@@ -27,18 +27,18 @@ class BlockColumn:
     have `first_values`, [block].
     """
 
-    count: int
+    item_count: int
     dtype: np.dtype[Any]
     decode_blocks: Callable[[Ints], list[Array]]
     first_values: Ints | None = None
 
     def __len__(self) -> int:
-        return self.count
+        return self.item_count
 
     def __getitem__(self, key: int | slice | Array) -> Any:
         """Return one item, or those of a slice or of an array of indices."""
         if isinstance(key, slice):
-            begin, end, stride = key.indices(self.count)
+            begin, end, stride = key.indices(self.item_count)
             values, (shift,) = self._decode_around(np.array([begin]), np.array([end]))
             return values[begin - shift : max(begin, end) - shift : stride]
         items = np.atleast_1d(key)

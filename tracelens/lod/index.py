@@ -136,8 +136,8 @@ def _write(
 
 
 def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
-    assert run.scene.pyramid
-    levels = run.scene.pyramid.levels
+    assert run.scene.colour_pyramid
+    levels = run.scene.colour_pyramid.levels
     wanted_levels = [level for level in levels if most_bins is None or level.count <= most_bins]
     return [
         level for level in wanted_levels or levels[-1:] if not _level_file(folder, level).exists()
@@ -146,7 +146,7 @@ def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[
 
 def _add_levels(run: Run, levels: list[Bins], folder: Path, on_progress: OnProgress) -> None:
     """Write some neighbouring levels; each gets its name when it is whole."""
-    lanes = run.scene.lanes
+    lanes = run.scene.span_lanes
     shapes = {_level_file(folder, level): (len(lanes), level.count) for level in levels}
     drafts = [
         np.lib.format.open_memmap(_draft_file(file), "w+", np.uint8, shape)

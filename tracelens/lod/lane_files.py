@@ -54,9 +54,9 @@ class Items(NamedTuple):
 
     starts_ns: Array
     ends_ns: Array
-    codes: Array
-    steps: Array
-    word_indices: Array
+    palette_codes: Array
+    step_numbers: Array
+    name_indices: Array
 
 
 _DTYPES: Final[tuple[np.dtype[Any], ...]] = tuple(
@@ -81,7 +81,7 @@ def save_lanes(
     remainder = Items(*(np.zeros(0, dtype) for dtype in _DTYPES))  # less than a block
     with pa.ipc.new_file(str(folder / f"{name}.arrow"), SCHEMA, options=_WRITE_OPTIONS) as writer:
         for lanes in lane_parts:
-            items = _append_items(remainder, lanes, add_words(word_offsets, lanes.words))
+            items = _append_items(remainder, lanes, add_words(word_offsets, lanes.item_names))
             full_count = len(items.starts_ns) // BLOCK * BLOCK
             first_times.append(
                 _write_items(writer, Items(*(column[:full_count] for column in items)))
@@ -102,9 +102,9 @@ def _append_items(items: Items, lanes: Lanes, word_offset: np.int32) -> Items:
     columns = (
         lanes.starts_ns,
         lanes.ends_ns,
-        lanes.codes,
-        lanes.steps,
-        lanes.word_indices[:] + word_offset,
+        lanes.palette_codes,
+        lanes.step_numbers,
+        lanes.name_indices[:] + word_offset,
     )
     pairs = zip(items, columns, strict=True)
     return Items(*(np.concatenate([before, column[:]]) for before, column in pairs))
@@ -116,17 +116,17 @@ def _write_items(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
     gaps_ns = np.diff(items.starts_ns, prepend=0)
     gaps_ns[1:] = items.starts_ns[1:] - items.ends_ns[:-1]
     gaps_ns[block_begins] = 0
-    step_changes = np.diff(items.steps, prepend=np.int32(0))
-    step_changes[block_begins] = items.steps[block_begins]
+    step_changes = np.diff(items.step_numbers, prepend=np.int32(0))
+    step_changes[block_begins] = items.step_numbers[block_begins]
     lengths_ns = items.ends_ns - items.starts_ns
     columns = {
         "length_low": lengths_ns & 0xFFFF,
         "length_middle": lengths_ns >> 16 & 0xFF,
         "length_high": lengths_ns >> 24,
         "gap": gaps_ns,
-        "code": items.codes,
+        "code": items.palette_codes,
         "step_change": step_changes,
-        "name": items.word_indices,
+        "name": items.name_indices,
     }
     arrays = [
         pa.array(columns[field.name].astype(field.type.to_pandas_dtype())) for field in SCHEMA
@@ -234,12 +234,12 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
 
     start_type, end_type, code_type, step_type, name_type = _DTYPES
     return Lanes(
-        lanes=tuple(lanes),
+        owners=tuple(lanes),
         item_offsets=offsets,
         starts_ns=column(times, index=0, dtype=start_type, first_values=first_starts),
         ends_ns=column(times, index=1, dtype=end_type, first_values=first_ends),
-        codes=column(times, index=2, dtype=code_type),
-        steps=column(labels, index=0, dtype=step_type),
-        word_indices=column(labels, index=1, dtype=name_type),
-        words=tuple(words),
+        palette_codes=column(times, index=2, dtype=code_type),
+        step_numbers=column(labels, index=0, dtype=step_type),
+        name_indices=column(labels, index=1, dtype=name_type),
+        item_names=tuple(words),
     )

@@ -90,7 +90,7 @@ def write_index(
 
 def refine_index(run: Run, progress: Progress = without_progress) -> None:
     """Add the levels that the index of a run still lacks; pages use each as soon as it exists."""
-    pyramid = run.scene.pyramid
+    pyramid = run.scene.colour_pyramid
     if pyramid and pyramid.folder and not pyramid.is_complete:
         with progress("refining the index") as on_progress:
             index.refine(pyramid.folder, on_progress, index.COARSE_BINS)

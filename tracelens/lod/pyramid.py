@@ -44,7 +44,7 @@ class Bins:
     count: int
 
     @classmethod
-    def over(cls, start_ns: int, end_ns: int, width_ns: int) -> Bins:
+    def from_window(cls, start_ns: int, end_ns: int, width_ns: int) -> Bins:
         """Cover [start, end)."""
         return cls(start_ns, width_ns, max(1, -(-(end_ns - start_ns) // width_ns)))
 
@@ -57,9 +57,9 @@ def choose_levels_over(start_ns: int, end_ns: int, spans_per_lane: float) -> lis
 
 def list_levels(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
     """Return the levels from that with bins of `finest_ns` upwards; each next has bins twice as wide."""
-    levels = [Bins.over(start_ns, end_ns, finest_ns)]
+    levels = [Bins.from_window(start_ns, end_ns, finest_ns)]
     while levels[-1].count > FEWEST_BINS:
-        levels.append(Bins.over(start_ns, end_ns, 2 * levels[-1].width_ns))
+        levels.append(Bins.from_window(start_ns, end_ns, 2 * levels[-1].width_ns))
     return levels
 
 
@@ -234,4 +234,4 @@ def build_lane_rows(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
     items = lanes.find_items_of_lane(lane, first_ns, end_ns)
     starts_ns = np.maximum(lanes.starts_ns[items], first_ns)
     ends_ns = np.minimum(lanes.ends_ns[items], end_ns)
-    return list(build_levels(starts_ns, ends_ns, lanes.codes[items], levels))
+    return list(build_levels(starts_ns, ends_ns, lanes.palette_codes[items], levels))

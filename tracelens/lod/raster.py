@@ -33,7 +33,7 @@ class _Items(NamedTuple):
 
     starts_ns: Ints
     ends_ns: Ints
-    codes: Bytes
+    palette_codes: Bytes
     row_begins: Ints
 
 
@@ -78,7 +78,7 @@ def draw_highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes
         group_begins = np.flatnonzero(np.diff(first_pixels, prepend=-1))
         pixel_indices, flat_pixels = first_pixels[group_begins], pixels.ravel()
         flat_pixels[pixel_indices] = np.maximum(
-            flat_pixels[pixel_indices], np.maximum.reduceat(items.codes, group_begins)
+            flat_pixels[pixel_indices], np.maximum.reduceat(items.palette_codes, group_begins)
         )
     return pixels
 
@@ -95,8 +95,8 @@ def stretch_rows(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
 
 def _gather_items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
-    first_items, end_items = lanes.find_items(grid.start_ns, grid.end_ns, list(chosen_lanes))
-    lane_columns = (lanes.starts_ns, lanes.ends_ns, lanes.codes)
+    first_items, end_items = lanes.find_item_ranges(grid.start_ns, grid.end_ns, list(chosen_lanes))
+    lane_columns = (lanes.starts_ns, lanes.ends_ns, lanes.palette_codes)
     starts_ns, ends_ns, codes = (
         take_ranges(column, first_items, end_items) for column in lane_columns
     )
@@ -115,7 +115,7 @@ def _fill_columns(
 ) -> Bytes:
     """Fill the columns of each item, up to before its end, with its code; items share no column."""
     is_drawn = end_columns > first_columns
-    row_begins, codes = items.row_begins[is_drawn], items.codes[is_drawn]
+    row_begins, codes = items.row_begins[is_drawn], items.palette_codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)
     changes[row_begins + first_columns[is_drawn]] = codes
     changes[row_begins + end_columns[is_drawn]] -= codes  # sums of bytes wrap around

@@ -46,7 +46,7 @@ def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -
         {
             "start_ns": np.maximum(lanes.starts_ns[items], window.start_ns),
             "end_ns": np.minimum(lanes.ends_ns[items], window.end_ns),
-            "code": lanes.codes[items],
+            "code": lanes.palette_codes[items],
         }
     )
     if category is not None:

@@ -56,7 +56,7 @@ class LostKernels:
         return self.lost_count / max(self.launch_count, 1)
 
     @property
-    def clause(self) -> str:
+    def loss_clause(self) -> str:
         """How many launches have no kernel, in words."""
         counts_text = f"{self.lost_count:,} of {self.launch_count:,} launches"
         return f"{counts_text} ({fmt.percent(self.lost_share)}) have no kernel"
@@ -184,7 +184,7 @@ def note_dropped_records(
         if lost.lost_count:
             steps = lost.lossy_steps
             steps_text = f", most in {fmt.steps(min(steps), max(steps))}" if steps else ""
-            sentences.append(f"Of '{file}', {lost.clause}{steps_text}: the profiler lost it.")
+            sentences.append(f"Of '{file}', {lost.loss_clause}{steps_text}: the profiler lost it.")
     return [Note(file, sentence, "dropped") for sentence in sentences]
 
 
@@ -205,7 +205,7 @@ def find_record_gaps(
         # Lossy steps can be left out; losses elsewhere cannot.
         has_losses_elsewhere = any(lost.has_losses_elsewhere for lost in losses)
         yield Gap(
-            max(losses, key=lambda lost: lost.lost_share).clause,
+            max(losses, key=lambda lost: lost.lost_share).loss_clause,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
             is_decisive=has_losses_elsewhere,

@@ -124,7 +124,7 @@ def _find_system(address: str) -> tuple[Any, str]:
         options = _system_options(address)
     except ImportError as error:
         if scheme in _OURS or (error.name or "").partition(".")[0] == "fsspec":
-            raise MissingExtra.naming(f"Reading {scheme}:// addresses", "remote") from error
+            raise MissingExtra.from_extra(f"Reading {scheme}:// addresses", "remote") from error
         raise MissingExtra(
             f"Reading {scheme}:// addresses needs another library: {str(error).rstrip('.')}."
         ) from error

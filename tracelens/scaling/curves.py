@@ -42,14 +42,14 @@ MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no na
 
 @dataclass(frozen=True)
 class Row:
-    """A size of a curve: of its runs the one with the median step is `point`.
+    """A size of a curve: of its runs the one with the median step is `median_point`.
 
     `step_spread_share` is how far these runs' steps are apart, as a share of that step; None of a single
     run. The ratios to the smallest size multiply up to `efficiency`.
     """
 
     size: int
-    point: Point
+    median_point: Point
     run_count: int
     step_spread_share: float | None
     efficiency: float
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs of one system by size; `shards`: how many servers, where each number has a curve.
+    """Runs of one system by size; `shard_count`: how many servers, where each number has a curve.
 
     `work_exponent` is by what power of the number of ranks a rank's useful computation grows: 0 is weak
     scaling, -1 strong; None by servers. `is_kind_clear` is true if it is near one of them.
@@ -79,8 +79,8 @@ class Curve:
 
     system: str
     by: By
-    kind: Kind
-    shards: int | None
+    scaling_kind: Kind
+    shard_count: int | None
     rows: tuple[Row, ...]
     work_exponent: float | None
     is_kind_clear: bool
@@ -124,7 +124,7 @@ def curves(
     Raises:
         InvalidArgument: no system has two sizes, or a forecast is asked for that cannot be made.
     """
-    by = by or ("workers" if len({point.workers for point in points}) > 1 else "shards")
+    by = by or ("workers" if len({point.worker_count for point in points}) > 1 else "shards")
     comparable_groups = [
         (key, group)
         for key, group in _group_points(points, by).items()
@@ -149,11 +149,11 @@ def _group_points(points: Sequence[Point], by: By) -> dict[tuple[str, int | None
     groups: dict[tuple[str, int | None], list[Point]] = defaultdict(list)
     server_counts: dict[tuple[str, int], set[int]] = defaultdict(set)
     for point in points:
-        server_counts[point.system, point.workers].add(point.shards)
+        server_counts[point.system, point.worker_count].add(point.shard_count)
     systems_to_split = {system for (system, _), counts in server_counts.items() if len(counts) > 1}
     for point in points:
         is_split = by == "workers" and point.system in systems_to_split
-        groups[point.system, point.shards if is_split else None].append(point)
+        groups[point.system, point.shard_count if is_split else None].append(point)
     return groups
 
 
@@ -174,8 +174,8 @@ def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int 
     return Curve(
         system=smallest.system,
         by=by,
-        kind=assumed_kind,
-        shards=shards,
+        scaling_kind=assumed_kind,
+        shard_count=shards,
         rows=tuple(
             _make_row(size, point, runs[size], smallest, assumed_kind)
             for size, point in medians.items()
@@ -194,20 +194,20 @@ def _find_median_point(points: Sequence[Point]) -> Point:
 
 def _fit_work_exponent(points: Sequence[Point]) -> float:
     """Return the power of the number of ranks by which a rank's useful computation grows."""
-    log_workers = np.log([point.workers for point in points])
+    log_workers = np.log([point.worker_count for point in points])
     return float(np.polyfit(log_workers, np.log([point.useful_ns for point in points]), 1)[0])
 
 
 def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
     """Return the row of a size, relative to the `smallest`: `point` has the median step of `points`."""
-    size_ratio = point.workers / smallest.workers if kind == "strong" else 1.0
+    size_ratio = point.worker_count / smallest.worker_count if kind == "strong" else 1.0
     shares, smallest_shares = point.share_by_factor, smallest.share_by_factor
     ratios = {name: shares[name] / smallest_shares[name] for name in FACTORS}
     ratios["computation"] = smallest.useful_ns / (point.useful_ns * size_ratio)
     steps_ns = [run.step_ns for run in points]
     return Row(
         size=size,
-        point=point,
+        median_point=point,
         run_count=len(points),
         step_spread_share=(max(steps_ns) - min(steps_ns)) / point.step_ns
         if len(steps_ns) > 1
@@ -223,16 +223,18 @@ def _add_forecasts(
     """Return a curve with a forecast for each number of workers, by replay if it has servers."""
     if curve.by != "workers":
         return curve
-    points = [row.point for row in curve.rows]
-    largest, is_strong = points[-1], curve.kind == "strong"
+    points = [row.median_point for row in curve.rows]
+    largest, is_strong = points[-1], curve.scaling_kind == "strong"
     columns = [[float(getattr(point, name)) for point in points] for name in _OF_FORECAST]
     sizes = Sizes(*map(np.array, columns))
-    largest_run = replay(largest) if replay and largest.shards and not is_strong else None
+    largest_run = replay(largest) if replay and largest.shard_count and not is_strong else None
     forecasts = []
     for count in workers:
         by_replay = None
         if largest_run:
-            by_replay = forecast_by_replay(largest_run, largest.workers, largest.step_ns, count)
+            by_replay = forecast_by_replay(
+                largest_run, largest.worker_count, largest.step_ns, count
+            )
         forecasts.append(by_replay or forecast(sizes, count, strong=is_strong))
     return replace(curve, forecasts=tuple(filter(None, forecasts)))
 

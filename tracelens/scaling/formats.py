@@ -61,7 +61,9 @@ def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[
     sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
     size_table = [(curve.by, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]
-    forecasts = [(str(one.ranks), *messages.forecast_cells(curve, one)) for one in curve.forecasts]
+    forecasts = [
+        (str(one.rank_count), *messages.forecast_cells(curve, one)) for one in curve.forecasts
+    ]
     forecast_table = [(*_FORECAST_HEADINGS, efficiency_heading, ""), *forecasts]
     return size_table, forecast_table if forecasts else []
 
@@ -89,7 +91,7 @@ def to_json(scaling: Scaling, /) -> str:
             "side_by_side": [
                 {
                     "workers": size,
-                    "step_ns": {name: row.point.step_ns for name, row in rows.items()},
+                    "step_ns": {name: row.median_point.step_ns for name, row in rows.items()},
                 }
                 for size, rows in scaling.rows_by_shared_size
             ],
@@ -105,7 +107,7 @@ def _curve_object(curve: Curve) -> dict[str, Any]:
         "sizes": [_size_object(row) for row in curve.rows],
         "forecasts": [
             {
-                "workers": forecast.ranks,
+                "workers": forecast.rank_count,
                 "step_ns": forecast.step_ns,
                 "interval_ns": list(forecast.interval_ns),
                 "slowest_ns": forecast.slowest_work_ns,
@@ -118,7 +120,7 @@ def _curve_object(curve: Curve) -> dict[str, Any]:
 
 
 def _size_object(row: Row) -> dict[str, Any]:
-    point = row.point
+    point = row.median_point
     return {
         **{name: getattr(point, name) for name in ("name", "workers", "shards", "steps")},
         "runs": row.run_count,

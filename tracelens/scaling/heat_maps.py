@@ -60,11 +60,16 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
         for cell in cells
         if cell.samples_per_s >= MIN_SHARE_OF_BEST_THROUGHPUT * best_cell.samples_per_s
     ]
-    smallest = min(near_best, key=lambda cell: (cell.workers + cell.shards, -cell.samples_per_s))
+    smallest = min(
+        near_best, key=lambda cell: (cell.worker_count + cell.shard_count, -cell.samples_per_s)
+    )
     samples_per_s = _WRITE["throughput"](best_cell.samples_per_s)
     text = f"{_label_cell(best_cell, axes)}: {samples_per_s} samples a second"
     text += f", {fmt.percent(best_cell.efficiency)} parallel efficiency"
-    if smallest.workers + smallest.shards < best_cell.workers + best_cell.shards:
+    if (
+        smallest.worker_count + smallest.shard_count
+        < best_cell.worker_count + best_cell.shard_count
+    ):
         share = fmt.percent(smallest.samples_per_s / best_cell.samples_per_s)
         text += f". {_label_cell(smallest, axes)} does {share} of it"
     return f"{text}."
@@ -104,7 +109,7 @@ def to_json(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     document = {
         "format": SWEEP_FORMAT,
         "summary": headline(cells, axes),
-        "axes": [{"name": axis.name, "values": list(axis.values)} for axis in axes],
+        "axes": [{"name": axis.name, "values": list(axis.value_texts)} for axis in axes],
         "runs": [cell.make_row(axes) for cell in cells],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -121,8 +126,8 @@ def _iterate_maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]
     """
     *outer_axes, column_axis = axes
     row_axis = outer_axes.pop() if outer_axes else None
-    cell_by_values = {cell.values: cell for cell in cells}
-    for outer_values in product(*(axis.values for axis in outer_axes)):
+    cell_by_values = {cell.axis_values: cell for cell in cells}
+    for outer_values in product(*(axis.value_texts for axis in outer_axes)):
         title = ", ".join(f"{a.name} {v}" for a, v in zip(outer_axes, outer_values, strict=True))
         corner = f"{row_axis.name} \\ {column_axis.name}" if row_axis else column_axis.name
         rows = [
@@ -130,12 +135,12 @@ def _iterate_maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]
                 name,
                 [
                     cell_by_values[*outer_values, *([name] if row_axis else []), value]
-                    for value in column_axis.values
+                    for value in column_axis.value_texts
                 ],
             )
-            for name in (row_axis.values if row_axis else ("",))
+            for name in (row_axis.value_texts if row_axis else ("",))
         ]
-        yield title, (corner, *column_axis.values), rows
+        yield title, (corner, *column_axis.value_texts), rows
 
 
 def _make_level_function(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
@@ -178,4 +183,6 @@ def _write_cell(cell: Cell, measure: str, to_level: Callable[[Cell], float]) -> 
 
 
 def _label_cell(cell: Cell, axes: Sequence[Axis]) -> str:
-    return ", ".join(f"{axis.name} {value}" for axis, value in zip(axes, cell.values, strict=True))
+    return ", ".join(
+        f"{axis.name} {value}" for axis, value in zip(axes, cell.axis_values, strict=True)
+    )

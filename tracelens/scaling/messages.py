@@ -44,8 +44,8 @@ def title(curve: Curve) -> str:
     """Name a curve."""
     if curve.by == "shards":
         return "parameter servers added"
-    of = f" of {curve.shards}" if curve.shards else ""
-    return f"{curve.kind} scaling, {curve.system}{of}"
+    of = f" of {curve.shard_count}" if curve.shard_count else ""
+    return f"{curve.scaling_kind} scaling, {curve.system}{of}"
 
 
 def explain_loss(scaling: Scaling) -> str:
@@ -58,11 +58,11 @@ def explain_loss(scaling: Scaling) -> str:
     phrase = f"{fmt.percent(min(largest.loss_share, 1.0))} of the loss: {_MEANS[name]}"
     if name == "computation":
         smallest_text, largest_text = (
-            fmt.duration(row.point.useful_ns) for row in (smallest, largest)
+            fmt.duration(row.median_point.useful_ns) for row in (smallest, largest)
         )
         return f"{phrase} ({smallest_text} to {largest_text} of computation a step and rank)."
     smallest_text, largest_text = (
-        fmt.percent(row.point.share_by_factor[name]) for row in (smallest, largest)
+        fmt.percent(row.median_point.share_by_factor[name]) for row in (smallest, largest)
     )
     return f"{phrase} ({WORDS[name]} efficiency {smallest_text} to {largest_text})."
 
@@ -115,18 +115,18 @@ def cells(row: Row) -> tuple[str, ...]:
     """Return a size as the cells of a table; factors as shares of the smallest run's."""
     ratios = (fmt.percent(row.ratio_by_factor[name]) for name in WORDS)
     lost = WORDS[row.main_loss_factor] if row.main_loss_factor else ""
-    return fmt.duration(row.point.step_ns), fmt.percent(row.efficiency), *ratios, lost
+    return fmt.duration(row.median_point.step_ns), fmt.percent(row.efficiency), *ratios, lost
 
 
 def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
     """Return a forecast as text: step, its interval, efficiency, and whether to trust it."""
     smallest = curve.rows[0]
-    growth = forecast.ranks / smallest.size if curve.kind == "strong" else 1.0
+    growth = forecast.rank_count / smallest.size if curve.scaling_kind == "strong" else 1.0
     low, high = map(fmt.duration, forecast.interval_ns)
     return (
         fmt.duration(forecast.step_ns),
         f"{low} to {high}",
-        fmt.percent(smallest.point.step_ns / (forecast.step_ns * growth)),
+        fmt.percent(smallest.median_point.step_ns / (forecast.step_ns * growth)),
         "" if forecast.is_validated else "not validated",
     )
 
@@ -137,7 +137,7 @@ def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
     shared_sizes = scaling.rows_by_shared_size
     rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if shared_sizes else []
     for size, rows_by_system in shared_sizes:
-        steps_ns = {name: row.point.step_ns for name, row in rows_by_system.items()}
+        steps_ns = {name: row.median_point.step_ns for name, row in rows_by_system.items()}
         fastest, slowest_ns = min(steps_ns, key=steps_ns.__getitem__), max(steps_ns.values())
         times = (
             fmt.duration(steps_ns[name]) if name in steps_ns else "\N{EN DASH}" for name in systems

@@ -65,7 +65,7 @@ class Ring:
             free_ns = leave_ns[:, bucket] = now_ns + skew_ns[bucket]
         return leave_ns
 
-    def record(self, sheet: Sheet, columns: dict[str, Any]) -> None:
+    def add_spans(self, sheet: Sheet, columns: dict[str, Any]) -> None:
         """Add spans for each hop's send and receive, inside the reduction with these columns."""
         scenario = self._scenario
         ranks, steps = np.arange(scenario.ranks), np.arange(scenario.steps)[:, None]
@@ -146,7 +146,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     record_step(scenario, sheet, start_ns, end_ns)
     _record_reductions(scenario, sheet, enter_ns, leave_ns)
     if ring:
-        ring.record(sheet, _make_reduction_columns(scenario))
+        ring.add_spans(sheet, _make_reduction_columns(scenario))
     if scenario.overlap:
         columns = make_span_columns(scenario) | {"name": "wait_reductions", "kind": "wait"}
         sheet.add_spans(backprop_end_ns, reduced_ns, **columns)

@@ -59,12 +59,12 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     _record_phases(scenario, sheet, compute, (start_ns, forward_end_ns, backprop_end_ns, end_ns))
     _record_waits(sheet, scenario, waits_ns)
     record_step(scenario, sheet, start_ns, end_ns)
-    exchange.record(sheet)
+    exchange.add_request_spans(sheet)
 
 
 def _list_variables(scenario: Scenario) -> tuple[Floats, Indices, Indices]:
     """Return the share of compute and the first piece of each variable; the variable of each piece."""
-    numbers = np.array([piece.variable for piece in scenario.pieces], np.intp)
+    numbers = np.array([piece.variable_index for piece in scenario.pieces], np.intp)
     variables, first_pieces, variable_of_piece = np.unique(
         numbers, return_index=True, return_inverse=True
     )

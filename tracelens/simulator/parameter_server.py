@@ -46,7 +46,7 @@ class Exchange:
         # By name, ns ("queue_depth" is a count), [step, rank, piece].
         self._times = {name: np.zeros(request_shape, np.int64) for name in _TIMES}
         self._applied_ns = np.zeros((scenario.steps, scenario.shards, 2), np.int64)  # begin, end
-        shards = sorted({piece.shard for piece in scenario.pieces})
+        shards = sorted({piece.shard_index for piece in scenario.pieces})
         # Of each shard the indices of its pieces, and their bytes.
         self._pieces_by_shard = {shard: scenario.find_pieces(shard) for shard in shards}
         self._latency_ns = round(scenario.latency_us * 1_000)
@@ -120,7 +120,7 @@ class Exchange:
         wire_ns = np.rint(message_ns + nbytes * self._ns_per_byte[step, shard])
         return np.asarray(wire_ns.astype(np.int64))
 
-    def record(self, sheet: Sheet) -> None:
+    def add_request_spans(self, sheet: Sheet) -> None:
         """Add both sides of all requests."""
         scenario, times = self._scenario, self._times
         shards, nbytes, variables = (
@@ -184,7 +184,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         now_ns = end_ns[step] = exchange.pull(step, exchange.compute_push_ends(step)).max(axis=1)
     record_compute(scenario, sheet, compute, start_ns, update_begin_ns=None)
     record_step(scenario, sheet, start_ns, end_ns)
-    exchange.record(sheet)
+    exchange.add_request_spans(sheet)
 
 
 def _send_on_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints:

@@ -204,11 +204,11 @@ class LiveJob:
         if end is None:
             return None
         return JobProcess(
-            process=end.side.process,
+            process=end.side_tables.process,
             recording=None,
             path=path,
             state="gone",
-            is_complete=end.side.complete,
+            is_complete=end.side_tables.complete,
             is_over=True,
             summary_steps=0 if end.summary is None else end.summary.steps,
         )

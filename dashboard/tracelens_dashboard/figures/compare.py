@@ -267,7 +267,9 @@ def _ratio_text(metric: Metric) -> str:
 
 def _describe_changes(comparison: Comparison) -> str:
     """Return a sentence about the phases of a step that clearly changed, the largest first."""
-    clear_phases = [phase for phase in comparison.phases if phase.is_clear and phase.change.before]
+    clear_phases = [
+        phase for phase in comparison.phase_metrics if phase.is_clear and phase.change.before
+    ]
     if not clear_phases:
         return "No part of a step differs clearly from the baselines."
     phase_texts = [f"{_name_metric(phase)} {_ratio_text(phase)}" for phase in clear_phases[:2]]
@@ -290,13 +292,13 @@ def _change_row(metric: Metric) -> dict[str, Any]:
         "ratio": round(change.after / change.before, 3) if change.before else None,
         "95 % from": None if low_ratio is None else round(low_ratio, 3),
         "95 % to": None if high_ratio is None else round(high_ratio, 3),
-        "p (adjusted)": None if metric.probability is None else round(metric.probability, 4),
+        "p (adjusted)": None if metric.p_value is None else round(metric.p_value, 4),
     }
 
 
 def levels(comparison: Comparison, theme: Theme) -> Drawing:
     """Draw each run's median step and the middle 80 % of its steps, the new run on top."""
-    runs = [run for run in (comparison.new, *comparison.baselines) if run.step_count]
+    runs = [run for run in (comparison.new_run, *comparison.baseline_runs) if run.step_count]
     if not runs:
         return empty(theme, NO_STEPS)
     # [run, quantile] in ns: p10, median and p90 of its steps
@@ -304,7 +306,7 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
         [np.quantile(run.values_by_metric[STEP_TIME], MIDDLE_QUANTILES) for run in runs]
     )
     labels = [text.escape_name(run.name) for run in runs]
-    colours = [theme.accent if run is comparison.new else theme.secondary for run in runs]
+    colours = [theme.accent if run is comparison.new_run else theme.secondary for run in runs]
     spread_lines = [
         drawing.lines([low, high], [label, label], {"color": colour, "width": 2}, showlegend=False)
         for (low, _, high), label, colour in zip(spread_ns.tolist(), labels, colours, strict=True)
@@ -330,7 +332,7 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
         yaxis=NAMED_ROWS,
     )
     rows = [
-        _level_row(run, quantiles_ns, is_new=run is comparison.new)
+        _level_row(run, quantiles_ns, is_new=run is comparison.new_run)
         for run, quantiles_ns in zip(runs, spread_ns.tolist(), strict=True)
     ]
     return Drawing(plot, _compare_levels(comparison), rows)
@@ -338,10 +340,12 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
 
 def _compare_levels(comparison: Comparison) -> str:
     """Return a sentence with the range of the baselines' median steps, and the new run's."""
-    step_metric = comparison.metric(STEP_TIME)
+    step_metric = comparison.find_metric(STEP_TIME)
     if step_metric is None:
         return NO_STEPS
-    medians_ns = [float(np.median(run.values_by_metric[STEP_TIME])) for run in comparison.baselines]
+    medians_ns = [
+        float(np.median(run.values_by_metric[STEP_TIME])) for run in comparison.baseline_runs
+    ]
     return (
         f"The median step of {text.count(len(medians_ns), 'baseline')} is "
         f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new "

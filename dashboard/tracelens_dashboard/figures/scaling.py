@@ -70,7 +70,7 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
             name=name,
             mode="lines+markers",
             customdata=[
-                [text.percent(factor_share), text.escape_name(row.point.name)]
+                [text.percent(factor_share), text.escape_name(row.median_point.name)]
                 for factor_share, row in zip(factor_shares, curve.rows, strict=True)
             ],
         )
@@ -84,7 +84,7 @@ def steps(scaling: Scaling, theme: Theme) -> Drawing:
     traces: list[go.Scatter] = []
     longest_ns = 0.0
     for curve, colour in zip(scaling.curves, cycle(theme.series_colours), strict=False):
-        steps_ns = [row.point.step_ns for row in curve.rows]
+        steps_ns = [row.median_point.step_ns for row in curve.rows]
         longest_ns = max(longest_ns, *steps_ns, *(one.interval_ns[1] for one in curve.forecasts))
         line = drawing.lines(
             [row.size for row in curve.rows],
@@ -117,7 +117,7 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
         "arrayminus": (steps_ns - low_ns).tolist(),
     }
     return dots(
-        [forecast.ranks for forecast in curve.forecasts],
+        [forecast.rank_count for forecast in curve.forecasts],
         steps_ns,
         {"color": colour, "symbol": "circle-open", "size": 9},
         "%{x} workers, forecast: %{customdata[0]} (%{customdata[1]} to %{customdata[2]})",
@@ -133,7 +133,7 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
 def _size_axis(scaling: Scaling) -> dict[str, Any]:
     """Return the logarithmic axis of all sizes (workers or shards) that were run or forecast."""
     sizes = {row.size for curve in scaling.curves for row in curve.rows}
-    sizes |= {forecast.ranks for curve in scaling.curves for forecast in curve.forecasts}
+    sizes |= {forecast.rank_count for curve in scaling.curves for forecast in curve.forecasts}
     ticks = sorted(sizes)
     return {
         "type": "log",
@@ -149,21 +149,24 @@ def _describe_growth(curve: Curve) -> str:
     """Return the step's length with least and most workers (or shards), and the last forecast."""
     smallest, largest = curve.rows[0], curve.rows[-1]
     growth_sentence = (
-        f"A step takes {text.duration(smallest.point.step_ns)} with {smallest.size} {curve.by}, "
-        f"{text.duration(largest.point.step_ns)} with {largest.size}."
+        f"A step takes {text.duration(smallest.median_point.step_ns)} with {smallest.size} {curve.by}, "
+        f"{text.duration(largest.median_point.step_ns)} with {largest.size}."
     )
     if not curve.forecasts:
         return growth_sentence
     forecast = curve.forecasts[-1]
     step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval_ns))
     forecast_text = f"{step_text} ({low_text} to {high_text})"
-    return f"{growth_sentence} Forecast for {forecast.ranks:,}: {forecast_text}."
+    return f"{growth_sentence} Forecast for {forecast.rank_count:,}: {forecast_text}."
 
 
 def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
     return (
-        {"curve": messages.title(curve), curve.by: row.size, "run": row.point.name}
-        | {"step": quantity.time(row.point.step_ns), EFFICIENCY: quantity.share(row.efficiency)}
+        {"curve": messages.title(curve), curve.by: row.size, "run": row.median_point.name}
+        | {
+            "step": quantity.time(row.median_point.step_ns),
+            EFFICIENCY: quantity.share(row.efficiency),
+        }
         | {
             name: quantity.share(row.ratio_by_factor[factor])
             for factor, name in messages.WORDS.items()
@@ -174,10 +177,10 @@ def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
 
 def _step_row(row: Row) -> dict[str, Any]:
     return {
-        "workers": row.point.workers,
-        "servers": row.point.shards,
-        "run": row.point.name,
-        "step": quantity.time(row.point.step_ns),
+        "workers": row.median_point.worker_count,
+        "servers": row.median_point.shard_count,
+        "run": row.median_point.name,
+        "step": quantity.time(row.median_point.step_ns),
     }
 
 
@@ -186,7 +189,7 @@ def _forecast_row(curve: Curve, forecast: Forecast) -> dict[str, Any]:
     low_ns, high_ns = forecast.interval_ns
     return {
         "curve": messages.title(curve),
-        "workers": forecast.ranks,
+        "workers": forecast.rank_count,
         "step, forecast": quantity.time(forecast.step_ns),
         "at least": quantity.time(low_ns),
         "at most": quantity.time(high_ns),

@@ -7,7 +7,7 @@ flight, requests to shards), it has as many lanes as calls overlap.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ class Counter(NamedTuple):
     """Readings of a counter by time."""
 
     name: str
-    at_ns: Ints
+    times_ns: Ints
     values: Floats
 
 
@@ -50,12 +50,12 @@ class Counter(NamedTuple):
 class Group:
     """The tracks of a process.
 
-    `event_rows` says of each item of the lanes which event of the process it is, -1 = none of them;
+    `event_row_by_item`, [item of the lanes], is its row in the events of the process, -1 = none;
     counters are drawn as lines; `hidden_count` counts spans for which there was no lane.
     """
 
     scene: Scene
-    event_rows: Ints
+    event_row_by_item: Ints
     counter_by_lane: Mapping[int, Counter]
     hidden_count: int
 
@@ -125,16 +125,17 @@ def make_tracks(
         Lane(owner.process, owner.role, owner.rank, counter.name) for counter in counters
     ]
     first_counter_lane = len(lanes)
-    lanes = Lanes(
-        (*lanes.lanes, *counter_lanes), np.pad(lanes.item_offsets, (0, len(counter_lanes)), mode="edge"),
-        lanes.starts_ns, lanes.ends_ns, lanes.codes, lanes.steps, lanes.word_indices, lanes.words,
-    )  # fmt: skip
+    lanes = replace(
+        lanes,
+        owners=(*lanes.owners, *counter_lanes),
+        item_offsets=np.pad(lanes.item_offsets, (0, len(counter_lanes)), mode="edge"),
+    )
     scene = Scene(
-        lanes=lanes,
-        steps=_make_run_items(lanes, run_window),
+        span_lanes=lanes,
+        step_lanes=_make_run_items(lanes, run_window),
         run_window=run_window,
         median_step_ns=max(run_window.width_ns, 1),
-        pyramid=pyramid.build_colours(lanes, run_window),
+        colour_pyramid=pyramid.build_colours(lanes, run_window),
     )
     return Group(
         scene,
@@ -302,14 +303,14 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
         sorted_words, range(len(sorted_words)), return_dtype=pl.Int32
     )
     lanes = Lanes(
-        lanes=tuple(owners),
+        owners=tuple(owners),
         item_offsets=np.searchsorted(lane[drawn], np.arange(len(owners) + 1)),
         starts_ns=cut_start_ns,
         ends_ns=end_ns[drawn],
-        codes=spans["code"].to_numpy()[drawn],
-        steps=spans["step"].to_numpy()[drawn].astype(np.int32),
-        word_indices=name_indices.to_numpy()[drawn],
-        words=tuple(sorted_words),
+        palette_codes=spans["code"].to_numpy()[drawn],
+        step_numbers=spans["step"].to_numpy()[drawn].astype(np.int32),
+        name_indices=name_indices.to_numpy()[drawn],
+        item_names=tuple(sorted_words),
     )
     rows = spans["row"].cast(pl.Int64).fill_null(-1).to_numpy()[drawn]
     return lanes, rows, len(lane) - len(drawn)
@@ -366,12 +367,12 @@ def _make_run_items(lanes: Lanes, run_window: Window) -> Lanes:
     lane_count = len(lanes)
     numbers = np.zeros(lane_count, np.int32)
     return Lanes(
-        lanes=lanes.lanes,
+        owners=lanes.owners,
         item_offsets=np.arange(lane_count + 1),
         starts_ns=np.full(lane_count, run_window.start_ns),
         ends_ns=np.full(lane_count, run_window.end_ns),
-        codes=np.full(lane_count, BLANK, np.uint8),
-        steps=numbers,
-        word_indices=numbers,
-        words=("",),
+        palette_codes=np.full(lane_count, BLANK, np.uint8),
+        step_numbers=numbers,
+        name_indices=numbers,
+        item_names=("",),
     )

@@ -32,7 +32,7 @@ class RecordedSpans:
         self._run = run
         both = [part.select("process", "file") for part in (run.workers, run.shards)]
         self._file_by_process = dict(pl.concat(both).iter_rows())
-        self._events_of = cache_last_results(self.read, KEPT_PROCESSES)
+        self._events_of = cache_last_results(self.read_events, KEPT_PROCESSES)
         self._last_samples_of = cache_last_results(self._samples_of, MOST_SAMPLED)
 
     @property
@@ -57,15 +57,15 @@ class RecordedSpans:
 
         return load.open(self._source) if isinstance(self._source, Path) else self._source
 
-    def spans_of(self, process: int) -> pl.DataFrame:
+    def read_spans(self, process: int) -> pl.DataFrame:
         """Return the spans of one process as in `Trace.spans`, in order of their begins.
 
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
-        return self.events_of(process).filter(pl.col("type") == "span")
+        return self.read_cached_events(process).filter(pl.col("type") == "span")
 
-    def events_of(self, process: int) -> pl.DataFrame:
+    def read_cached_events(self, process: int) -> pl.DataFrame:
         """Return the events of one process, and keep them for a while.
 
         Raises:
@@ -73,7 +73,7 @@ class RecordedSpans:
         """
         return self._events_of(process)
 
-    def read(self, process: int) -> pl.DataFrame:
+    def read_events(self, process: int) -> pl.DataFrame:
         """Return the events of one process, which are not kept in memory.
 
         Raises:
@@ -86,7 +86,7 @@ class RecordedSpans:
             return events_of(file, process, self._run.clock_maps.get(process))
         return self._source.events_of(process)
 
-    def samples_of(self, process: int) -> pl.DataFrame:
+    def read_samples(self, process: int) -> pl.DataFrame:
         """Return the samples of one process's stacks as in `Trace.samples`, in order of their begins.
 
         Raises:

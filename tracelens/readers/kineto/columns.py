@@ -89,13 +89,13 @@ class EventTable:
     is_rank_of_device: bool = False
 
     @property
-    def label(self) -> str:
+    def file_label(self) -> str:
         """What `--rank-of` calls it: a file, or a process of one."""
         name, pid = self.path.name, self.selected_pid
         return name if pid is None else f"{name}:{pid}"
 
     @property
-    def begin_bounds_ns(self) -> tuple[int, int]:
+    def begin_range_ns(self) -> tuple[int, int]:
         """When its first and its last event begin; 0, 0 without any."""
         first_ns, last_ns = self.rows["start_ns"].min(), self.rows["start_ns"].max()
         if not isinstance(first_ns, int) or not isinstance(last_ns, int):

@@ -60,7 +60,7 @@ def list_gaps(
 
 
 def _unknown_ranks(tables: Sequence[EventTable], given: Collection[str]) -> Iterator[Gap]:
-    if any(table.rank is None and table.label not in given for table in tables):
+    if any(table.rank is None and table.file_label not in given for table in tables):
         yield RANK_UNKNOWN
 
 

@@ -37,7 +37,7 @@ MIN_STEPS_IN_COMMON: Final = 3  # steps: exits of fewer do not scatter enough to
 class Shifts:
     """How the step numbers of ranks are made the same."""
 
-    shift_by_rank: Mapping[int, int]  # steps to add to the numbers of a rank
+    step_shift_by_rank: Mapping[int, int]  # steps to add to the numbers of a rank
     unknown_ranks: tuple[int, ...] = ()  # those whose shift is not known
 
 

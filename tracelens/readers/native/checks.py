@@ -43,7 +43,7 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
         name: hold_to_range(name, values) for name, values in columns.value_columns.items()
     }
     in_range = Columns(columns.height, numbers, columns.word_columns, fractions)
-    uid_by_index = {group.index: group.uid for group in recording.side.communicators}
+    uid_by_index = {group.index: group.uid for group in recording.side_tables.communicators}
     return repair_columns(in_range, uid_by_index, BoundedCache()).sort_by_begin(), {}
 
 
@@ -110,7 +110,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
         events, count_by_reason = _drop_unusable(events)
     replacements = rules.hold_to_range(events.schema)
     if "communicator" in events.columns:  # all members share the uid, unlike this process's index
-        uid_by_index = {group.index: group.uid for group in recording.side.communicators}
+        uid_by_index = {group.index: group.uid for group in recording.side_tables.communicators}
         replacements["communicator"] = pl.col("communicator").replace_strict(
             uid_by_index, default=None, return_dtype=EVENT_COLUMNS["communicator"]
         )

@@ -189,7 +189,9 @@ def _import_decoder() -> tuple[Any, type[Exception]]:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
         from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtra.naming("Reading spans of OpenTelemetry in protobuf", "otlp") from error
+        raise MissingExtra.from_extra(
+            "Reading spans of OpenTelemetry in protobuf", "otlp"
+        ) from error
     return ResourceSpans, DecodeError
 
 

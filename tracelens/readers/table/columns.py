@@ -159,7 +159,7 @@ def describe_column(
 
 def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_text: bool) -> Column:
     """Describe a column of times in ns; a begin may be -1, an end or a duration of -1 does not apply."""
-    cell, unit_ns = pl.col(source.column), source.unit_ns or 1
+    cell, unit_ns = pl.col(source.column_name), source.unit_ns or 1
     value = moment(cell) if is_iso_text else nanoseconds(cell, dtype, unit_ns)
     has_moments = is_iso_text or isinstance(dtype, pl.Datetime)
 
@@ -167,12 +167,14 @@ def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_te
         return moment(text) if is_iso_text else nanoseconds(text, _TEXT, unit_ns)
 
     if our_name == "start":
-        return Column(our_name, source.column, "a time", value, parse_text, has_moments=has_moments)
+        return Column(
+            our_name, source.column_name, "a time", value, parse_text, has_moments=has_moments
+        )
     if dtype.is_numeric() or is_text(dtype):
         value = pl.when(value.ne_missing(-unit_ns)).then(value)
     return Column(
         our_name,
-        source.column,
+        source.column_name,
         "a time",
         value,
         parse_text,
@@ -183,24 +185,24 @@ def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_te
 
 def _word_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
     """Describe a column of words; no text is left to be read a second time."""
-    cell = pl.col(source.column)
+    cell = pl.col(source.column_name)
     if dtype.is_float():  # whole numbers, as they are where a gap made them floats
         cell = cell.cast(pl.Int64, strict=False)
     if is_opaque(dtype):
         cell = pl.lit(None, _TEXT)
     value = cell.cast(pl.String).cast(_WORD)
-    return Column(our_name, source.column, "a word", value, lambda _: pl.lit(None, _WORD))
+    return Column(our_name, source.column_name, "a word", value, lambda _: pl.lit(None, _WORD))
 
 
 def _value_column(source: Source, dtype: pl.DataType) -> Column:
     """Describe a column of numbers of any kind; NaN does not apply."""
-    number = pl.col(source.column).cast(_FLOAT, strict=False)
+    number = pl.col(source.column_name).cast(_FLOAT, strict=False)
     value = number if dtype.is_numeric() or is_text(dtype) else pl.lit(None, _FLOAT)
 
     def parse_text(text: pl.Expr) -> pl.Expr:
         return text.cast(_FLOAT, strict=False).fill_nan(None)
 
-    return Column("value", source.column, "a number", value.fill_nan(None), parse_text)
+    return Column("value", source.column_name, "a number", value.fill_nan(None), parse_text)
 
 
 def _count_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
@@ -217,9 +219,9 @@ def _count_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
 
     return Column(
         our_name,
-        source.column,
+        source.column_name,
         "a whole number",
-        in_range(whole_number(pl.col(source.column), dtype)),
+        in_range(whole_number(pl.col(source.column_name), dtype)),
         parse_text,
         is_nothing=lambda text: text.cast(_FLOAT, strict=False) < 0,
     )

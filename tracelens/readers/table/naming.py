@@ -78,7 +78,7 @@ def map_option(their_name: str, our_name: str) -> str:
 class Source:
     """The source of a column's values; `unit_ns` is the unit in its name, None if none."""
 
-    column: str
+    column_name: str
     unit_ns: int | None = None
 
 
@@ -166,7 +166,7 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
     if "end" in source_by_our_name:
         source_by_our_name.pop("duration", None)
     if EVENT_TYPE in names and EVENT_TYPE not in {
-        source.column for source in source_by_our_name.values()
+        source.column_name for source in source_by_our_name.values()
     }:
         source_by_our_name[EVENT_TYPE] = Source(EVENT_TYPE)
     missing_names = [our_name for our_name in REQUIRED if our_name not in source_by_our_name]
@@ -179,7 +179,7 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
             f"rank, start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
             f"so with --map COLUMN={missing_names[0]}."
         )
-    used_columns = {source.column for source in source_by_our_name.values()}
+    used_columns = {source.column_name for source in source_by_our_name.values()}
     return Plan(source_by_our_name, tuple(name for name in names if name not in used_columns))
 
 
@@ -199,11 +199,11 @@ def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]
 def _choose_source(our_name: str, candidates: list[Source], table: str) -> Source:
     """Return the first; of a required column, only if it has the plain name or is the only one."""
     closest, *others = candidates
-    if others and our_name in REQUIRED and _distance(our_name, closest.column) > 1:
-        both = " and ".join(quoted(source.column) for source in candidates[:2])
+    if others and our_name in REQUIRED and _distance(our_name, closest.column_name) > 1:
+        both = " and ".join(quoted(source.column_name) for source in candidates[:2])
         raise UnusableInput(
             f"In {table} the columns {both} could both be '{our_name}': "
-            f"say which with {map_option(closest.column, our_name)}."
+            f"say which with {map_option(closest.column_name, our_name)}."
         )
     return closest
 
@@ -234,7 +234,7 @@ def _distance(our_name: str, name: str) -> int:
 
 
 def _source_distance(our_name: str, source: Source) -> int:
-    return _distance(our_name, source.column)
+    return _distance(our_name, source.column_name)
 
 
 def _list_columns(names: list[str]) -> str:

@@ -126,7 +126,7 @@ def _refuse_huge(path: Path, first_bytes: bytes) -> None:
         view = memoryview(content)
         GrowthLimit(file_bytes).count_stream(view)
         batches = [message for message in iterate_messages(view) if message.kind == BATCH]
-        row_count = sum(read_layout(batch.header(view)).rows for batch in batches)
+        row_count = sum(read_layout(batch.read_header(view)).row_count for batch in batches)
         column_count = len(pa.ipc.read_schema(content.slice(len(LEAD))))
     else:
         row_count = _count_lines(path)

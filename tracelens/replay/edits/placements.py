@@ -148,7 +148,7 @@ class _Layout:
     @classmethod
     def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shard_count: int) -> Self:
         """Sum up pieces of variables, which are numbered as in `keys`, on a number of shards."""
-        pairs = np.array([(piece.variable, piece.shard) for piece in pieces], np.intp)
+        pairs = np.array([(piece.variable_index, piece.shard_index) for piece in pieces], np.intp)
         cells = tuple(pairs.reshape(-1, 2).T)
         nbytes, piece_counts = np.zeros((2, max(len(keys), 1), shard_count))  # [variable, shard]
         np.add.at(nbytes, cells, [piece.nbytes for piece in pieces])

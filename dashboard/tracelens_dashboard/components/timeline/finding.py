@@ -154,7 +154,7 @@ def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = N
     if position.row not in store.row_by_key.values():
         return None
     tracks = store.open_process(position.row)
-    lanes = tracks.scene.lanes
+    lanes = tracks.scene.span_lanes
     begins_then = lanes.starts_ns == position.at_ns
     items_of_time = np.flatnonzero(begins_then & (lanes.ends_ns == end_ns))
     if not len(items_of_time):
@@ -162,7 +162,7 @@ def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = N
     if not len(items_of_time):
         return None
     event_seqs = store.events_of(_process(store, position.row))["seq"]
-    event_rows = tracks.event_rows[items_of_time].tolist()  # -1: the item is no event
+    event_rows = tracks.event_row_by_item[items_of_time].tolist()  # -1: the item is no event
     matching_indexes = [
         index
         for index, event_row in enumerate(event_rows)
@@ -187,7 +187,7 @@ def _no_match(search: str) -> str:
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
     hit = current.stop_unless(hit)
-    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.row])
+    position, key = hit.position, key_of(store.scene.span_lanes.owners[hit.position.row])
     opened_keys = viewport.choose_opened(store, controls)
     if position.track is not None and key not in opened_keys:
         opened_keys = [*opened_keys, key][-MOST_OPENED:]
@@ -209,7 +209,7 @@ def find_next_hit(
 ) -> Hit | None:
     """Return the match after (`direction` 1) or before (-1) a position, cyclically, if any."""
     # Matches are ordered by the rows of their processes in the scene, and within a process by time.
-    count_rows = store.span_names.find(search).group_by("process").agg(pl.col("count").sum())
+    count_rows = store.span_names.find_names(search).group_by("process").agg(pl.col("count").sum())
     count_by_process = dict(count_rows.iter_rows())
     rows = [row for row in store.row_by_key.values() if count_by_process.get(_process(store, row))]
     if not rows:
@@ -231,7 +231,7 @@ def find_next_hit(
 
 
 def _process(store: Store, row: int) -> int:
-    return store.scene.lanes.lanes[row].process
+    return store.scene.span_lanes.owners[row].process
 
 
 def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
@@ -254,10 +254,10 @@ def _locate(store: Store, search: str, row: int, match_index: int) -> tuple[Posi
     events = store.events_of(_process(store, row))
     event_row, start_ns = span_names.find_hits(events, search).row(match_index)
     tracks = store.open_process(row)
-    drawn_items = np.flatnonzero(tracks.event_rows == event_row)
+    drawn_items = np.flatnonzero(tracks.event_row_by_item == event_row)
     if not len(drawn_items):
         return Position(row, start_ns), start_ns + 1
-    lanes, item = tracks.scene.lanes, int(drawn_items[0])
+    lanes, item = tracks.scene.span_lanes, int(drawn_items[0])
     track = _track_of_item(lanes.item_offsets, item)
     return Position(row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
 
@@ -275,7 +275,9 @@ def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
 
 def list_matches(store: Store, search: str) -> Component:
     """Return a table of the span names that match, by their time in the whole run."""
-    matching_names = store.span_names.find(search)  # a row per process and name, with its label
+    matching_names = store.span_names.find_names(
+        search
+    )  # a row per process and name, with its label
     if matching_names.is_empty():
         return html.P(_no_match(search), className="summary", role="status")
     by_label = matching_names.group_by("label").agg(
@@ -308,7 +310,7 @@ def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str |
     longest = match["longest"]
     rows = store.row_by_key.values()
     process_row = next(row for row in rows if _process(store, row) == longest["process"])
-    lane = store.scene.lanes.lanes[process_row]
+    lane = store.scene.span_lanes.owners[process_row]
     owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
     start_ns = longest["longest_at"]
     longest_window = Window(start_ns, start_ns + max(longest["longest_ns"], 1))

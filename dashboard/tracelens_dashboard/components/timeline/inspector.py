@@ -79,14 +79,14 @@ def layout(store: Store, selection: Selection | None) -> Component:
 def span_details(store: Store, position: Position) -> Component:
     """Return the panel that says what a row, or a track of an opened process, did at a moment."""
     # A track holds recorded spans, which are events; a row a summary of the process's time.
-    lane = store.scene.lanes.lanes[position.row]
+    lane = store.scene.span_lanes.owners[position.row]
     if position.track is not None:
         event = store.event_at(position.row, position.track, position.at_ns)
-        tracks = store.open_process(position.row).scene.lanes
+        tracks = store.open_process(position.row).scene.span_lanes
         if event is None:
             return _describe_nothing(f"{subject_of(lane)}, {_track_name(tracks, position.track)}")
         return _describe_event(store, position, tracks, event)
-    item = store.scene.lanes.find_item_at(position.row, position.at_ns)
+    item = store.scene.span_lanes.find_item_at(position.row, position.at_ns)
     if item is None:
         return _describe_nothing(subject_of(lane))
     return _describe_piece(store, position, item)
@@ -98,17 +98,17 @@ def _describe_nothing(subject: str) -> Component:
 
 
 def _track_name(tracks: Lanes, track: int) -> str:
-    return clean(tracks.lanes[track].part) if track < len(tracks) else "no such track"
+    return clean(tracks.owners[track].track_name) if track < len(tracks) else "no such track"
 
 
 def _describe_piece(store: Store, position: Position, item: int) -> Component:
     """Return the panel of an item of a summary row: a stretch of one category of time."""
-    lanes = store.scene.lanes
-    lane = lanes.lanes[position.row]
-    category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
-    begin_ns, end_ns = lanes.extent_ns_of(item)
+    lanes = store.scene.span_lanes
+    lane = lanes.owners[position.row]
+    category, step = label_of(int(lanes.palette_codes[item])), int(lanes.step_numbers[item])
+    begin_ns, end_ns = lanes.find_extent_ns(item)
     facts = [
-        ("span", clean(lanes.words[lanes.word_indices[item]]) or "unnamed"),
+        ("span", clean(lanes.item_names[lanes.name_indices[item]]) or "unnamed"),
         ("kind", name_of(category)),
         *_times(store, begin_ns, end_ns),
         ("step", str(step) if step >= 0 else ""),
@@ -126,9 +126,12 @@ def _describe_event(
     """Return the panel of a recorded span of a track; `event` has its values by column."""
     # Its step is -1 outside of steps, its end is None while it is open.
     assert position.track is not None
-    lane, track_name = store.scene.lanes.lanes[position.row], tracks.lanes[position.track].part
+    lane, track_name = (
+        store.scene.span_lanes.owners[position.row],
+        tracks.owners[position.track].track_name,
+    )
     item = tracks.find_item_at(position.track, position.at_ns)
-    category = "" if item is None else label_of(int(tracks.codes[item]))
+    category = "" if item is None else label_of(int(tracks.palette_codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
         ("span", clean(event["name"]) or "unnamed"),
@@ -156,7 +159,7 @@ def _panel(
 ) -> Component:
     """Return the panel: `parts`, then the step, the collective, the path and the open spans."""
     # `extent_ns` are the begin and the end of the selected span; `step` is -1 outside of steps.
-    lane = store.scene.lanes.lanes[position.row]
+    lane = store.scene.span_lanes.owners[position.row]
     sections = (
         _step_section(store, lane, step),
         neighbours.members_section(store, position),
@@ -246,7 +249,7 @@ def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
 
 def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
     if lane.role == "device":
-        return store.stream_spans_at(lane.process, lane.part, at_ns)
+        return store.stream_spans_at(lane.process, lane.track_name, at_ns)
     return store.spans_open_at(lane.process, at_ns)
 
 

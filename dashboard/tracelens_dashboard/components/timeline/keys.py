@@ -93,11 +93,11 @@ def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) 
 def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
     """Name the group or process under the mouse, else the selected one, as addresses do."""
     frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover)
-    band = frame.plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
+    band = frame.plan.find_band(mouse[1]) if mouse else None  # by pixels from the top
     if band and band.group:
-        return band.group.key
+        return band.group.address_key
     position = _meant_position(store, frame, hover, controls)
-    return key_of(store.scene.lanes.lanes[position.row]) if position else None
+    return key_of(store.scene.span_lanes.owners[position.row]) if position else None
 
 
 def _pressed_key(pressed: Any) -> object:
@@ -129,21 +129,21 @@ def toggle_pin(store: Store, value: Any, rank: int | None) -> list[str] | None:
 
 def rank_of(store: Store, row: int | None) -> int | None:
     """Return the rank of a worker's, or its device's, row."""
-    if row is None or store.scene.lanes.lanes[row].role == "ps":
+    if row is None or store.scene.span_lanes.owners[row].role == "ps":
         return None
-    return store.scene.lanes.lanes[row].rank
+    return store.scene.span_lanes.owners[row].rank
 
 
 def _fit_to_selected(store: Store, view: Any, selected: Any) -> Window | None:
     """Return the window (ns since the start) of the selected span, else of marked steps, if any."""
     position = viewport.read_position(store, selected)
     if position:
-        lanes, lane_index = store.scene.lanes, position.row
+        lanes, lane_index = store.scene.span_lanes, position.row
         if position.track is not None:
-            lanes, lane_index = store.open_process(position.row).scene.lanes, position.track
+            lanes, lane_index = store.open_process(position.row).scene.span_lanes, position.track
         item = lanes.find_item_at(lane_index, position.at_ns)
         if item is not None:
-            return _widen(store, Window(*lanes.extent_ns_of(item)), AROUND_SPAN)
+            return _widen(store, Window(*lanes.find_extent_ns(item)), AROUND_SPAN)
     marked_window = viewport.read_marked_window(store, view)
     return _widen(store, marked_window, MARGIN) if marked_window else None
 

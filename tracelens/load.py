@@ -199,7 +199,7 @@ def _read_table(path: Path, reading: Reading, table_reader: TableReader) -> Trac
             f"'{path}' is no table of spans, so there is nothing for --map or --one-clock."
         )
     if len(table_files) > 1:
-        raise _explain_unreadable(path, [], table_files)
+        raise _explain_unreadable(path, runs=[], tables=table_files)
     return table_reader.read(table_files[0], reading)
 
 

@@ -102,8 +102,8 @@ def test_the_footer_names_what_is_there() -> None:
 
 BATCH_PLACE = FOUND[-1]
 LIES: dict[str, dict[str, int]] = {
-    "in the first bytes": {"offset": len(LEAD) - 1},
-    "before the file": {"offset": -8},
+    "in the first bytes": {"offset_bytes": len(LEAD) - 1},
+    "before the file": {"offset_bytes": -8},
     "no room for a header": {"header_bytes": 7},
     "negative body": {"body_bytes": -1, "header_bytes": 8},
     "into the footer": {

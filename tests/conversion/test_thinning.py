@@ -60,6 +60,8 @@ def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
     }
     for name in ("is_span", "has_ended", "was_undecided"):
         columns[name] = columns[name].astype(np.bool_)
+    columns["phase_codes"] = columns.pop("phase")
+    columns["call_group_codes"] = columns.pop("group")
     depth = count_depths(columns["thread"], columns["start_ns"], columns["end_ns"])
     return thin(SampledEvents(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
 

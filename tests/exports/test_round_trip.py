@@ -185,7 +185,7 @@ def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path
         read.append(events.height)
         return events
 
-    monkeypatch.setattr(Content, "events", count_rows)
+    monkeypatch.setattr(Content, "read_events", count_rows)
     for name, export in OF_SPANS.items():
         read.clear()
         export.save(of_trace(trace), tmp_path / name)

@@ -13,7 +13,7 @@ from tracelens.lod.block_columns import BlockColumn
 from tracelens.lod.lanes import Lane, Lanes
 
 SMALL = 5  # items of a block, so that few items are many blocks
-COLUMNS = ("starts_ns", "ends_ns", "codes", "steps", "word_indices")
+COLUMNS = ("starts_ns", "ends_ns", "palette_codes", "step_numbers", "name_indices")
 ROWS = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 1 << 40)), max_size=30),
     min_size=1,

@@ -45,7 +45,7 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     was, now = (asdict(replace(report, findings=(), results={})) for report in reports)
     assert was == now
     assert indexed_run.report.findings == fresh_run.report.findings
-    for table in files.TABLES:
+    for table in files.TABLES.values():
         assert getattr(indexed_run, table).equals(getattr(fresh_run, table))
     assert indexed_run.tables.keys() == fresh_run.tables.keys() == run_data.KEPT_TABLES.keys()
     assert all(
@@ -60,7 +60,14 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     ):
         assert indexed_lanes.owners == fresh_lanes.owners
         assert indexed_lanes.item_names == fresh_lanes.item_names
-        for name in ("item_offsets", "starts_ns", "ends_ns", "codes", "steps", "word_indices"):
+        for name in (
+            "item_offsets",
+            "starts_ns",
+            "ends_ns",
+            "palette_codes",
+            "step_numbers",
+            "name_indices",
+        ):
             assert np.array_equal(getattr(indexed_lanes, name), getattr(fresh_lanes, name))
     assert indexed_run.scene.colour_pyramid
     assert indexed_run.scene.colour_pyramid.is_complete

@@ -154,7 +154,7 @@ def _check_folder(directory: Path) -> Check:
 def _check_identity() -> Check:
     from tracelens_instrument.core.identity import identify, read_launcher
 
-    identity = identify({}, {})
+    identity = identify(arguments={}, hook_values={})
     description = f"{identity.role} {identity.rank} of {identity.world}"
     if read_launcher(os.environ) is None:
         return Check("identity", "ok", f"{description}: no launcher has set a rank here")

@@ -98,7 +98,7 @@ def _try_all(
         os.dup2(null_device, descriptor)
     containment.contain()
     containment.leave_out(reasons)
-    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_CORE, value=0)
     from tracelens.cli.runs import import_libraries
 
     import_libraries()

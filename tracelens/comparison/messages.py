@@ -35,7 +35,7 @@ class MetricRow(NamedTuple):
     mark: str
 
 
-HEADINGS: Final = MetricRow("per step", "baseline", "new", "change", "95 % CI", "p", "")
+HEADINGS: Final = MetricRow("per step", "baseline", "new", "change", "95 % CI", "p", mark="")
 
 
 def name_verdict(comparison: Comparison) -> str:

@@ -169,7 +169,9 @@ class GrowingFile:
         """Append the batch in the stream's buffer, without the schema if the file has that."""
         has_schema = not self._is_new and self._writer.stats.num_record_batches == 1
         with self._stream_buffer.getbuffer() as written_bytes:
-            new_begin = next(iterate_messages(written_bytes, 0)).end_bytes if has_schema else 0
+            new_begin = (
+                next(iterate_messages(written_bytes, offset=0)).end_bytes if has_schema else 0
+            )
             with written_bytes[new_begin:] as new_bytes:
                 if with_checksum:
                     fill_in_checksum(new_bytes)

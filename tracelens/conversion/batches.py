@@ -82,9 +82,9 @@ class _Spans(NamedTuple):
 class Conversion:
     """Makes batches of the records fed to it, and passes them to `sink`.
 
-    It resumes at the `progress` of an earlier conversion. `lost` counts unusable events by reason,
-    `thinned` events that sampling removed, by kind. `latest_ns` is the last row's begin, `sorted`
-    tells whether no row before it began later.
+    It resumes at the `progress` of an earlier conversion. `lost_by_reason` counts unusable events,
+    `thinned_by_kind` those that sampling removed. `latest_start_ns` is the last row's begin; if
+    `is_sorted`, no row before it began later.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Conversion:
         self._waiting = RecordChunk.concatenated(())
         self._device_records: list[Records] = []
         self._definition_count = 0
-        self._definitions: DefinitionTable = tabulate_definitions(())
+        self._definitions: DefinitionTable = tabulate_definitions(definitions=())
         self._in_flight = np.zeros(1, np.bool_)  # [thread]
 
     def set_definitions(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
@@ -140,8 +140,8 @@ class Conversion:
         events, device_times = self._split_chunk(chunk, next_records)
         pool = RecordChunk.concatenated([self._waiting, events]).sort_by_start()
         ready_count = self._count_ready(pool.records["start_ns"], next_records, mode)
-        self._waiting = pool.slice_rows(ready_count, None)
-        ready_chunk = pool.slice_rows(0, ready_count)
+        self._waiting = pool.slice_rows(ready_count, end=None)
+        ready_chunk = pool.slice_rows(first=0, end=ready_count)
         return self._convert(ready_chunk, device_times, mode) if ready_count else ready_chunk
 
     def _split_chunk(
@@ -149,7 +149,7 @@ class Conversion:
     ) -> tuple[RecordChunk, DeviceTimes]:
         """Return the usable events of a chunk, and the device times in it and in records around it.
 
-        Events of no known definition, or that end before they begin, are counted in `lost`.
+        Events of no known definition, or that end before they begin, count in `lost_by_reason`.
         """
         table = self._definitions
         definition_rows = table.find_rows(chunk.records["definition"])
@@ -163,7 +163,7 @@ class Conversion:
         self.lost_by_reason[NEGATIVE] += int((is_known & ~is_forward).sum())
         events = chunk.select(is_known & is_forward & (type_codes != _DEVICE))
         if not table.times_devices:
-            return events, DeviceTimes.from_records(None)
+            return events, DeviceTimes.from_records(records=None)
         next_type_codes = table.type[table.find_rows(next_records["definition"])]
         chunk_times = pick_rows(chunk.records, np.flatnonzero(type_codes == _DEVICE))
         next_times = pick_rows(next_records, np.flatnonzero(next_type_codes == _DEVICE))
@@ -215,9 +215,9 @@ class Conversion:
     def _choose_events(
         self, chunk: RecordChunk, spans: _Spans, span_depths: Ints, mode: ChunkMode
     ) -> tuple[Flags, Flags]:
-        """Return two flags per event of the chunk: sampling keeps it, and that is undecided yet.
+        """Return whether sampling keeps each event, and whether that is undecided yet, both [event].
 
-        `spans`, and their depths, are remembered ones and, from `first_row` on, the chunk's events.
+        `spans`, and their depths, are remembered ones, then the events of the chunk.
         """
         chunk_size = len(chunk.records)
         if self._sampling is None:
@@ -257,7 +257,7 @@ class Conversion:
         depths: Ints,
         device_times: DeviceTimes,
     ) -> None:
-        """Make batches of the events that are kept, and pass each to the sink."""
+        """Make batches of the events that are kept, and pass each to the sink; arrays are [event]."""
         if not is_kept.all():
             fields = {name: values[is_kept] for name, values in fields.items()}
             definition_rows, depths = definition_rows[is_kept], depths[is_kept]

@@ -210,7 +210,7 @@ def _make_word_column(codes: Array, words: pa.Array[Any]) -> pa.Array[Any]:
 def _make_definition_columns(
     definition_rows: Int32s, definitions: DefinitionTable
 ) -> dict[str, pa.Array[Any]]:
-    """Make the columns that are constant for a definition."""
+    """Return columns by name, [event], from the rows of `definitions`, [event], that events refer to."""
 
     def decode_words(column: Column) -> pa.Array[Any]:
         return _make_word_column(column.codes.take(definition_rows), column.words)
@@ -286,7 +286,10 @@ def count_depths(thread: Array, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def group_by_thread(thread: Array, start_ns: Ints, end_ns: Ints) -> list[Indices]:
-    """Return the event indices of each thread by start, of equal starts the longer first."""
+    """Return the indices of each thread's events by start, of equal starts the longer first.
+
+    `thread`, the number of its thread, and the times, ns, are [event].
+    """
     if (np.diff(start_ns) > 0).all():  # as records mostly are
         order = np.argsort(thread.astype(np.uint16), kind="stable")
     else:
@@ -296,7 +299,7 @@ def group_by_thread(thread: Array, start_ns: Ints, end_ns: Ints) -> list[Indices
 
 
 def _count_depths_on_thread(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Count starts before each event minus ends before it; sorted by start, longest first."""
+    """Return how many events enclose each, [event]; sorted by start, longest first."""
     has_length = end_ns > start_ns
     started_before: Ints = np.cumsum(has_length) - has_length
     ended_before: Ints = np.searchsorted(np.sort(end_ns[has_length]), start_ns, side="right")

@@ -168,7 +168,7 @@ def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
 
 
 def _find_last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[Indices, Indices]:
-    """Return the rows of candidates that are the last of their thread, group and step.
+    """Return the candidates, row numbers of `events`, that are the last of their thread, group, step.
 
     The second array has those that a later event may still follow, and that were not undecided before.
     """
@@ -231,7 +231,7 @@ def cut_to_last(
 def steps_cut_off(
     records_by_segment: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
 ) -> list[tuple[int, int, int]]:
-    """Return (step, begin, end), ns, of each finished step that is not among the kept records."""
+    """Return (step number, begin, end), ns, of each finished step that is not in `kept_records`."""
     definition_ids = _step_ids(definitions)
     kept_starts_ns = kept_records["start_ns"][np.isin(kept_records["definition"], definition_ids)]
     steps_by_segment = [

@@ -215,7 +215,7 @@ def _find_implied_steps(columns: Columns, rows: Indices, is_step: Flags) -> tupl
 
 
 def _find_begins_between_updates(kind: Words) -> Indices:
-    """Return the rows with which steps begin that end with the last update before other work."""
+    """Return the rows of `kind`, [span by begin], with which steps begin, each after an update."""
     is_update, is_work = kind.is_in(("update",)), kind.is_in(BEFORE_UPDATE)
     if not is_work.any():
         is_work = ~is_update
@@ -230,7 +230,7 @@ def _find_begins_between_updates(kind: Words) -> Indices:
 
 
 def _read_call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
-    """Return all fields of `CallRows` but the times."""
+    """Return all fields of `CallRows` but the times, [call]; `rows` of `columns` are the calls."""
     op, status = columns.word_column("op"), columns.word_column("status")
 
     def column_of(name: str) -> Array:
@@ -281,7 +281,7 @@ def _find_device_extent_ns(columns: Columns) -> tuple[int, int] | None:
 
 
 def _read_counters(columns: Columns, rows: Indices) -> Counters:
-    """Return the finite readings of counters in some rows."""
+    """Return the finite readings of counters, [reading], among some `rows` of `columns`."""
     names, values = columns.word_column("name"), columns.value_columns.get("value", np.zeros(0))
     rows = rows[np.isfinite(values[rows])] if len(values) else rows[:0]
     return Counters(

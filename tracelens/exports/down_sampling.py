@@ -279,9 +279,10 @@ def _find_unchanged(spans: pl.DataFrame, start_ns: Ints, end_ns: Ints) -> Flags:
 def _lay_out_sums(
     spans: pl.DataFrame, start_ns: Ints, end_ns: Ints, is_unchanged: Flags
 ) -> pl.DataFrame:
-    """Sum up the changed spans of a thread, and lay out the sums one after the other.
+    """Sum up the changed spans of a thread, and lay out the sums, one a row, one after the other.
 
-    They lie in its free time, which is the time without unchanged spans, an axis without gaps.
+    They lie in its free time, which is the time without unchanged spans, an axis without gaps. Arrays
+    are [span], times ns.
     """
     occupied = _Occupied.from_spans(start_ns[is_unchanged], end_ns[is_unchanged])
     rows = np.flatnonzero(~is_unchanged)
@@ -314,7 +315,7 @@ class _Occupied:
 
     @classmethod
     def from_spans(cls, start_ns: Ints, end_ns: Ints) -> _Occupied:
-        """Join overlapping spans, which are sorted by begin."""
+        """Join overlapping spans, sorted by begin; times are ns, [span]."""
         open_until_ns = np.maximum.accumulate(end_ns) if len(end_ns) else end_ns
         is_first_of_stretch = (
             np.append(True, start_ns[1:] > open_until_ns[:-1])

@@ -175,7 +175,7 @@ def _link_pairs(arrows: pl.DataFrame, category: str, last_number: int) -> pl.Dat
             name="name",
         )
 
-    return pl.concat([points(_BEGIN, ""), points(_END, "_to")])
+    return pl.concat([points(_BEGIN, suffix=""), points(_END, "_to")])
 
 
 def _last_number(arrows: pl.DataFrame) -> int:

@@ -362,7 +362,7 @@ def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[d
         yield from close_frames(common_depth, min(start_ns, until_ns))
         open_frames += [(name, start_ns) for name in frames[common_depth:]]
         until_ns = max(end_ns, start_ns)
-    yield from close_frames(0, until_ns)
+    yield from close_frames(depth=0, at_ns=until_ns)
 
 
 def _count_common(first: list[str], second: list[str]) -> int:

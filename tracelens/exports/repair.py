@@ -106,7 +106,10 @@ def _copy(
     folder: Path,
     repaired: Repaired,
 ) -> None:
-    """Copy a recording's kept rows and its samples; the file as it is, if nothing is wrong with it."""
+    """Copy a recording's kept rows and its samples; the file as it is, if nothing is wrong with it.
+
+    `rows_and_losses` are the numbers of rows to keep, and how many rows are lost, by reason.
+    """
     table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
     target = folder / file.with_suffix(TRACE_SUFFIX).name

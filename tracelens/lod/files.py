@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
     OnProgress = Callable[[int, int], None]
 
-TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
+# File names of the tables of a run, and the fields of `Run` that they hold.
+TABLES: Final = {
+    "workers": "workers", "shards": "shards", "threads": "threads",
+    "windows": "step_windows", "loads": "shard_loads", "traffic": "shard_traffic",
+}  # fmt: skip
 _MOVED: Final = "clocks.json"
 _CALLS: Final = "calls.parquet"
 ROWS_OF_GROUP: Final = 1 << 15  # of which least and greatest values are known
@@ -58,8 +62,8 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     assert scene.peak_pyramid
     for level in scene.peak_pyramid.levels:
         np.save(level_file(folder, PEAKS, level), scene.peak_pyramid.rows_by_width[level.width_ns])
-    for name in TABLES:
-        _write_table(getattr(run, name), folder / f"{name}.arrow")
+    for file_name, field_name in TABLES.items():
+        _write_table(getattr(run, field_name), folder / f"{file_name}.arrow")
     for name, table in run.tables.items():
         _write_table(table, _table_file(folder, name))
     save_report(run.report, folder / _REPORT)
@@ -112,7 +116,10 @@ def load_run(folder: Path) -> Run:
     )
     times = _load_times(folder, facts["times"])
     peers_ns, ceiling_ns = load_array(folder / _PEERS), facts["times"]["ceiling_ns"]
-    tables = {name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES}
+    tables = {
+        field_name: pl.read_ipc(folder / f"{file_name}.arrow")
+        for file_name, field_name in TABLES.items()
+    }
     stage = tables["workers"]["stage"].to_numpy()
     (folder / _CALLS).stat()
     return Run(

@@ -71,7 +71,7 @@ def save_lanes(
     lane_count: int = 0,
     on_progress: OnProgress | None = None,
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Write the items of all parts; return the offsets of their lanes, and their words.
+    """Write the items of all parts; return the first item of each lane, [lane + 1], and all names.
 
     Memory holds one part at a time, and less than a block of the parts before it. Files are called after
     `name`; `lane_count` is the total that `on_progress` gets.
@@ -156,7 +156,7 @@ class _Blocks:
         return self._reader.num_record_batches
 
     def read_column(self, index: int, blocks: Ints) -> list[Array]:
-        """Return the decoded column `index` of each of some blocks."""
+        """Return the decoded column `index`, [item of the block], of each block with these numbers."""
         cache_name, numbers = self._columns[0], blocks.tolist()
         decoded_blocks = {block: DECODED.get(cache_name, (self._key, block)) for block in numbers}
         missing = [block for block, columns in decoded_blocks.items() if columns is None]
@@ -167,7 +167,7 @@ class _Blocks:
         return [decoded_blocks[block][index] for block in numbers]
 
     def _read(self, blocks: list[int]) -> list[tuple[Array, ...]]:
-        """Decode some blocks, at least one, all of them in one pass."""
+        """Return the columns, [item of the block], of each block with these numbers, at least one."""
         with self._lock:
             batches = [self._reader.get_batch(block) for block in blocks]
         stored_columns = [column.to_numpy() for column in pa.Table.from_batches(batches).columns]

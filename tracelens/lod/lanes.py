@@ -212,7 +212,7 @@ def make_stream_lanes(process: int, rank: int, columns: Columns, names: Mapping[
 
 
 def _number_used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
-    """Return the index of each row's word among the words that `rows` use, and these in order.
+    """Return the index of each word of `column`, [row], among the words of `rows`, and these.
 
     The first word is empty, for rows without a word.
     """

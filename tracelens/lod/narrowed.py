@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 _MOST_ITEMS: Final = 1 << 25  # of lanes that are copied: about a gigabyte
-_COLUMNS: Final = ("starts_ns", "ends_ns", "codes", "steps", "word_indices")
+_COLUMNS: Final = ("starts_ns", "ends_ns", "palette_codes", "step_numbers", "name_indices")
 
 
 def select_steps(trace: Trace, choice: Choice) -> Trace:
@@ -70,7 +70,7 @@ def select_ranks(run: Run, choice: Choice) -> Run:
 
 
 def _select_times(times: CategoryTimes, rows: Indices) -> CategoryTimes:
-    """Return the times of some ranks, by their rows."""
+    """Return the times of some ranks; `rows` are their positions in `times.ranks`."""
 
     def take_ranks(values: Any) -> Array:
         chunks_of_rows = [np.asarray(values[steps])[:, rows] for steps in iterate_chunks(times)]

@@ -64,9 +64,10 @@ def list_levels(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
 
 
 def build_levels(starts: Ints, ends: Ints, codes: Bytes, levels: list[Bins]) -> Iterator[Bytes]:
-    """Yield a lane's row of each level; `levels` are neighbours, the finest first.
+    """Yield a lane's coded bins, [bin], of each level; `levels` are neighbours, the finest first.
 
-    The lane's items have a length and are within the bins; they may be in any order, and overlap.
+    The lane's items (begin and end in ns, palette code, all [item]) have a length and are within the
+    bins; they may be in any order, and overlap.
     """
     present_codes, sums_ns = sum_busy_time(starts, ends, codes, levels[0])
     for level in levels:
@@ -78,7 +79,7 @@ def build_levels(starts: Ints, ends: Ints, codes: Bytes, levels: list[Bins]) -> 
 def sum_busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
     """Return the codes that occur in a lane's items, and the time of each in each bin, [code, bin], ns.
 
-    Times are whole numbers: exact up to 2**53 ns, 104 days.
+    Starts and ends are in ns; they and codes are [item]. Sums are exact up to 2**53 ns, 104 days.
     """
     present_codes = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
     first_cells = np.zeros(SHADE, np.int64)  # of each code, in the sums as one row
@@ -114,7 +115,7 @@ def _sum_whole_bins(first_bins: Ints, end_bins: Ints, bins: Bins) -> Floats:
 
 
 def _add_neighbours(sums_ns: Floats) -> Floats:
-    """Add neighbouring bins up."""
+    """Add neighbouring bins up: from [code, bin] to half as many bins."""
     if sums_ns.shape[1] % 2:
         sums_ns = np.pad(sums_ns, ((0, 0), (0, 1)))
     return np.asarray(sums_ns[:, 0::2] + sums_ns[:, 1::2])
@@ -172,7 +173,7 @@ class Pyramid:
         return Grid(level.origin_ns + first_bin * width_ns, width_ns, max(1, end_bin - first_bin))
 
     def read_rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
-        """Return the bins of a grid, a row a lane; None where they are not bins of a level."""
+        """Return the coded bins of a grid, [lane, column]; None where they are not bins of a level."""
         bins = next((bins for bins in self.levels if bins.width_ns == grid.column_ns), None)
         level_rows = self._load_level(bins) if bins else None
         if bins is None or level_rows is None or (grid.start_ns - bins.origin_ns) % bins.width_ns:
@@ -194,7 +195,7 @@ def level_file(folder: Path, kind: str, level: Bins) -> Path:
 
 
 def build_peaks(steps: Lanes, run_window: Window, median_step_ns: int) -> Pyramid:
-    """Build the levels of the highest code in each bin, of lanes whose items are steps.
+    """Build the levels of the highest palette code in each bin, of lanes whose items are steps.
 
     `median_step_ns` is the length of a usual step.
     """
@@ -228,7 +229,7 @@ def choose_levels(item_offsets: Ints, run_window: Window) -> list[Bins]:
 
 
 def build_lane_rows(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
-    """Build a lane's row of coded bins for each of `levels`; items outside of the run are left out."""
+    """Build a lane's row of coded bins, [bin], for each of `levels`, the finest first."""
     finest = levels[0]
     first_ns, end_ns = finest.origin_ns, finest.origin_ns + finest.count * finest.width_ns
     items = lanes.find_items_of_lane(lane, first_ns, end_ns)

@@ -40,7 +40,7 @@ class _Items(NamedTuple):
 def draw_samples(
     lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid, window: Window | None = None
 ) -> tuple[Bytes, int]:
-    """Draw the span under each column's centre, a row for each chosen lane.
+    """Draw the span under each column's centre, as palette codes, [chosen lane, column].
 
     Also returns how many spans of these lanes, in the window `window`, are between centres and not
     drawn.
@@ -84,7 +84,10 @@ def draw_highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes
 
 
 def stretch_rows(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
-    """Stretch rows to the bands of a plan, from its top on; `band_rows` lists the row of each band."""
+    """Stretch rows, palette codes [row, column], to the height of a plan's bands, [pixel, column].
+
+    `band_rows` lists the row of each band.
+    """
     row_of_pixel = np.full(plan.bottom_px - plan.top_px, len(rows))
     for band, row in zip(plan.bands, band_rows, strict=True):
         begin = band.top_px - plan.top_px
@@ -113,7 +116,10 @@ def _find_columns(times_ns: Ints, grid: Grid, least: int = 0) -> Ints:
 def _fill_columns(
     items: _Items, first_columns: Ints, end_columns: Ints, shape: tuple[int, int]
 ) -> Bytes:
-    """Fill the columns of each item, up to before its end, with its code; items share no column."""
+    """Return a picture of `shape` (rows, columns) of the items' codes; items share no column.
+
+    An item fills the columns from the first to before the end one, both [item].
+    """
     is_drawn = end_columns > first_columns
     row_begins, codes = items.row_begins[is_drawn], items.palette_codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)

@@ -116,7 +116,10 @@ def list_frames(
 
 
 def measure_share_over_time(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
-    """Return the share of time that a frame was on the stack, in each of `bins` parts of a window."""
+    """Return the share of time that a frame was on the stack, [bin]: `bins` divide the window.
+
+    `samples` are as in `Trace.samples`.
+    """
     matching_samples = samples.filter(pl.col("frames").list.contains(frame))
     edges_ns = np.linspace(window.start_ns, window.end_ns, bins + 1)
     begins_ns, ends_ns = (matching_samples[name].to_numpy() for name in ("start_ns", "end_ns"))

@@ -197,7 +197,9 @@ def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
     thread = track.name if on_host else None
     is_correlated = not on_host or KERNEL_LAUNCHES in name
     correlation = _read_stat(event, track.correlation_stat_id) if is_correlated else None
-    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, None, correlation)
+    return _Row(
+        start_ns, end_ns, kind, op, name, thread, track.stream, step=None, correlation=correlation
+    )
 
 
 def _find_meaning_on_host(name: str) -> Meaning:

@@ -34,7 +34,7 @@ Kind = Literal["weak", "strong"]
 MIN_DISTANCE_IF_KIND_CLEAR: Final = 0.25
 # Attributes of `Point`, in the order of `Sizes`.
 _OF_FORECAST: Final = (
-    *("workers", "work_ns", "slowest_work_ns", "step_ns"),
+    *("worker_count", "work_ns", "slowest_work_ns", "step_ns"),
     *("communication_ns", "hidden_communication_ns", "backprop_ns"),
 )
 MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no name [policy]
@@ -131,7 +131,7 @@ def curves(
         if _count_sizes(group, by) > 1
     ]
     if not comparable_groups:
-        sizes = fmt.join_words(sorted({str(getattr(point, by)) for point in points}) or ["no"])
+        sizes = fmt.join_words(sorted({str(_get_size(point, by)) for point in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."
@@ -158,14 +158,18 @@ def _group_points(points: Sequence[Point], by: By) -> dict[tuple[str, int | None
 
 
 def _count_sizes(points: Sequence[Point], by: By) -> int:
-    return len({getattr(point, by) for point in points})
+    return len({_get_size(point, by) for point in points})
+
+
+def _get_size(point: Point, by: By) -> int:
+    return point.worker_count if by == "workers" else point.shard_count
 
 
 def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | None) -> Curve:
     """Make the curve of the runs of one system, a row per size, of its run with the median step."""
     runs: dict[int, list[Point]] = defaultdict(list)  # by size
     for point in points:
-        runs[getattr(point, by)].append(point)
+        runs[_get_size(point, by)].append(point)
     medians = {size: _find_median_point(runs[size]) for size in sorted(runs)}
     exponent = _fit_work_exponent(list(medians.values())) if by == "workers" else None
     is_strong = exponent is not None and exponent < -1 / 2

@@ -247,10 +247,10 @@ def _extrapolate(
     *,
     shrinks: bool = False,
 ) -> Floats:
-    """Fit growths (names) to values of the known sizes, ns, and return their sum at target sizes, ns.
+    """Fit a sum of growths (names) to times of the known sizes; return it at `target_ranks` ranks.
 
-    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows. With
-    `shrinks` a constant may also be negative.
+    Times are ns, [size] and [target]. Misfits count relative to steps, and those of larger sizes more:
+    small ones may hide what grows. With `shrinks` a constant may also be negative.
     """
     weights = np.sqrt(sizes.rank_counts / sizes.rank_counts[-1]) / sizes.step_ns
     columns = _make_growth_columns(sizes.rank_counts, names, shrinks=shrinks) * weights[:, None]
@@ -267,7 +267,10 @@ def _make_growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool
 
 
 def _fit_non_negative(columns: Floats, values: Floats) -> Floats:
-    """Fit a sum of columns to values; return each one's factor, none below 0 (Lawson & Hanson 1974)."""
+    """Fit a sum of columns, [size, part], to values, [size]; return factors, [part], none below 0.
+
+    After Lawson & Hanson 1974.
+    """
     from scipy.optimize import nnls  # noqa: PLC0415 - a forecast is seldom asked for
 
     return np.asarray(nnls(columns, values)[0])

@@ -102,7 +102,10 @@ def to_json(scaling: Scaling, /) -> str:
 
 def _curve_object(curve: Curve) -> dict[str, Any]:
     return {
-        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards")},
+        "system": curve.system,
+        "by": curve.by,
+        "kind": curve.scaling_kind,
+        "shards": curve.shard_count,
         "growth": curve.work_exponent,
         "sizes": [_size_object(row) for row in curve.rows],
         "forecasts": [
@@ -122,7 +125,10 @@ def _curve_object(curve: Curve) -> dict[str, Any]:
 def _size_object(row: Row) -> dict[str, Any]:
     point = row.median_point
     return {
-        **{name: getattr(point, name) for name in ("name", "workers", "shards", "steps")},
+        "name": point.name,
+        "workers": point.worker_count,
+        "shards": point.shard_count,
+        "steps": point.step_count,
         "runs": row.run_count,
         "spread": row.step_spread_share,
         "step_ns": point.step_ns,

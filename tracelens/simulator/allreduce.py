@@ -194,7 +194,11 @@ def _reduce_overlapped(
 def _reduce_blocking(
     _begin_ns: Ints, end_ns: Ints, _step_pauses: object, transfer_ns: Ints, skew_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Reduce bucket after bucket once backprop is over; otherwise as `_reduce_overlapped`."""
+    """Return when ranks enter and leave the reduction of each bucket, ns, [rank, bucket].
+
+    Bucket after bucket is reduced once backprop ends: `end_ns`, [rank]. `transfer_ns` is [bucket],
+    `skew_ns`, how much later a rank leaves, [bucket, rank].
+    """
     enter_ns, leave_ns = [], []
     now_ns = end_ns
     for bucket_transfer_ns, bucket_skew_ns in zip(transfer_ns, skew_ns, strict=True):

@@ -75,11 +75,14 @@ def make_reading_times(last_ns: int) -> Ints:
 
 
 def _measure_ping_pongs(scenario: Scenario, true_ns: Ints) -> list[dict[str, Any]]:
-    """Return readings that compare each process with process 0, at the run's begin and end."""
+    """Return readings, rows of clocks, that compare each process with process 0.
+
+    They are taken at the run's begin and end: the first and the last of `true_ns`.
+    """
     if not scenario.ping_pong:
         return []
     random = durations.make_random(scenario, "ping_pong")
-    reference_clock, ends_ns = find_clock(scenario, 0), true_ns[[0, -1]]
+    reference_clock, ends_ns = find_clock(scenario, process=0), true_ns[[0, -1]]
     rows = []
     for process, clock in _list_clocks(scenario)[1:]:
         local_ns = to_clock_times_ns(clock, ends_ns)

@@ -63,7 +63,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 
 def _list_variables(scenario: Scenario) -> tuple[Floats, Indices, Indices]:
-    """Return the share of compute and the first piece of each variable; the variable of each piece."""
+    """Return shares of compute and first pieces, [variable], and the variable of each piece, [piece]."""
     numbers = np.array([piece.variable_index for piece in scenario.pieces], np.intp)
     variables, first_pieces, variable_of_piece = np.unique(
         numbers, return_index=True, return_inverse=True

@@ -125,7 +125,7 @@ class Exchange:
         scenario, times = self._scenario, self._times
         shards, nbytes, variables = (
             np.array([getattr(piece, name) for piece in scenario.pieces])
-            for name in ("shard", "nbytes", "variable")
+            for name in ("shard_index", "nbytes", "variable_index")
         )
         keys = variables if scenario.variables or scenario.beside_compute else None
         request_ids = {
@@ -177,7 +177,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     compute, exchange = draw_compute_times(scenario), Exchange(scenario)
     compute_ns = compute.data_ns + compute.forward_ns + compute.gc_ns + compute.backprop_ns
     start_ns, end_ns = (np.zeros((scenario.steps, scenario.ranks), np.int64) for _ in range(2))
-    now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)  # [rank]
     for step in range(scenario.steps):
         start_ns[step] = now_ns
         exchange.push(step, (now_ns + compute_ns[step])[:, None])
@@ -262,7 +262,7 @@ def _make_request_ids(scenario: Scenario, *, is_pull: bool) -> Ints:
     ranks = np.arange(scenario.ranks)[None, :, None]
     piece_count = len(scenario.pieces)
     numbers = (2 * steps + is_pull) * piece_count + np.arange(piece_count) + 1
-    ids_per_rank = request_id(1, 0)  # the upper bits of an id are its rank
+    ids_per_rank = request_id(worker=1, counter=0)  # the upper bits of an id are its rank
     return np.asarray(numbers + ranks * ids_per_rank)
 
 

@@ -245,7 +245,7 @@ def _list_queue_times(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _assign_levels(spans: pl.DataFrame) -> Ints:
-    """Return each span's lane within its track: its depth, or, of calls that overlap, the first free."""
+    """Return the lane of each span in its track, [span]: its depth; the first free if calls overlap."""
     starts_ns, ends_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     depth = spans["depth"].to_numpy().astype(np.int64)
     order = np.lexsort((starts_ns, depth))
@@ -275,7 +275,7 @@ def _find_free_lanes(starts_ns: Ints, ends_ns: Ints) -> Ints:
 def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
     """Put the spans of all tracks into lanes, `MOST_LANES` at most.
 
-    Also return the row of each item among the events (-1: of none), and how many spans have no room.
+    Also return the row of each item in the events, [item], -1 = none, and how many spans have no room.
     """
     owners: list[Lane] = []
     lane_of_span: list[Ints] = []

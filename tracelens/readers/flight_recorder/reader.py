@@ -66,7 +66,9 @@ class FlightRecorderReader:
         unusable_count = sum(dump.unusable_count for dump in dumps)
         if unusable_count:
             count_text = fmt.count(unusable_count, "entry", "entries")
-            notes.append(Note("", f"{count_text} without a time are left out.", "dropped"))
+            notes.append(
+                Note(file="", sentence=f"{count_text} without a time are left out.", kind="dropped")
+            )
         origin = Origin(
             name=f"'{path.name}'",
             file=path.name,

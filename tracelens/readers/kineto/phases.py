@@ -43,7 +43,8 @@ def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFram
 
     Args:
         host: Its operators and annotations, with `end_ns`.
-        communication_ends_ns: When communication that runs on threads of the host ended, ascending.
+        communication_ends_ns: When communication that runs on threads of the host ended, ascending,
+            [call].
     """
     spans = _select_phase_spans(host)
     if spans.is_empty():
@@ -74,9 +75,9 @@ def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFram
 
 
 def _contains_end(gap_begins_ns: Ints, gap_ends_ns: Ints, ends_ns: Ints) -> Flags:
-    """Return True for gaps in which communication ended: the thread waited for it.
+    """Return True for gaps, [gap], in which communication ended, at `ends_ns`, ascending.
 
-    What the library says of an end may come a little after the thread goes on.
+    The thread waited for it. What the library says of an end may come a little after the thread goes on.
     """
     slack_ns = (gap_ends_ns - gap_begins_ns).clip(min=0) // _SLACK_DIVISOR
     ended_count = np.searchsorted(ends_ns, gap_ends_ns + slack_ns, "right")

@@ -132,7 +132,7 @@ def _note_damage(table: EventTable) -> list[Note]:
             "before that are read."
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
-    notes += note_dropped_records(table.path.name, table.impossible_phrases, ())
+    notes += note_dropped_records(table.path.name, table.impossible_phrases, lost_kernels=())
     lost_count = table.lost_count + table.unusable_count
     if lost_count:
         reason = f", as {table.damage_reason}" if table.damage_reason and not table.is_cut else ""
@@ -229,7 +229,9 @@ def _note_lost_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> li
     for table, rank in zip(tables, ranks, strict=True):
         tables_of_rank = [other for other, r in zip(tables, ranks, strict=True) if r == rank]
         table.lost_kernels = find_lost_kernels(table, tables_of_rank)
-        notes += note_dropped_records(table.path.name, (), [table.lost_kernels])
+        notes += note_dropped_records(
+            table.path.name, impossible_phrases=(), lost_kernels=[table.lost_kernels]
+        )
     return notes
 
 
@@ -258,10 +260,10 @@ def _note_renumbered(shifts: Shifts) -> Iterator[Note]:
             rank for rank, rank_shift in shifts.step_shift_by_rank.items() if rank_shift == shift
         ]
         yield Note(
-            "",
-            f"By matched collectives, the profile of {fmt.listing('rank', ranks)} begins "
+            file="",
+            sentence=f"By matched collectives, the profile of {fmt.listing('rank', ranks)} begins "
             f"{fmt.count(shift, 'step')} later than others: its steps are renumbered.",
-            "renumbered",
+            kind="renumbered",
         )
 
 

@@ -125,7 +125,7 @@ def _find_shift_by_exits(
 
 
 def _list_possible_shifts(peer_steps: Ints, rank_steps: Ints) -> Sequence[int]:
-    """Return the shifts at which enough steps of two ranks may be equal, ascending."""
+    """Return the shifts at which enough steps of two ranks may be equal; numbers of steps ascend."""
     lowest_shift = int(peer_steps[0] - rank_steps[-1])
     highest_shift = int(peer_steps[-1] - rank_steps[0])
     if highest_shift - lowest_shift <= 2 * (len(peer_steps) + len(rank_steps)):

@@ -48,7 +48,7 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
 
 
 def hold_to_range(name: str, values: Array) -> Array:
-    """Return a column in which values that break a rule for cells are as those that are missing."""
+    """Return a column, [row], in which values that break its rule are the number of a missing value."""
     rule = RULES.get(name, _NO_RULE)
     if rule.must_be_finite:
         is_infinite = np.isinf(values)
@@ -87,7 +87,7 @@ def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: Bounde
 
 
 def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
-    """Return the index of each number in `known_numbers`; -1 for others."""
+    """Return the index of each number, [row], in `known_numbers`; -1 for others."""
     indices = np.full(len(numbers), -1, np.int32)
     for index, number in enumerate(known_numbers):
         indices[numbers == number] = index

@@ -308,12 +308,14 @@ def _unpack_valid(packed_bits: memoryview, row_count: int, null_count: int) -> F
 
 
 def _fill_nulls(name: str, values: Array, is_valid: Flags | None) -> _Column:
-    """Fill nulls of a column: codes of words with -1, others with the numbers of missing values."""
+    """Fill nulls of a column, [row]: codes of words with -1, others with what means missing."""
     if name in WORDS:
-        codes = fill_invalid(values, is_valid, 0)
+        codes = fill_invalid(values, is_valid, missing=0)
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
-        return _Column(fill_invalid(values, is_valid, -1), is_valid, max_code=int(codes.max()))
+        return _Column(
+            fill_invalid(values, is_valid, missing=-1), is_valid, max_code=int(codes.max())
+        )
     if is_valid is None and name in _TIMES:
         return _Column(values, is_valid=None)
     null_number = _NULL_OF.get(name, NULL)

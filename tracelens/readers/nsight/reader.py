@@ -83,7 +83,7 @@ class NsightReader:
         unusable_count = sum(profile.unusable_count for profile in profiles.values())
         if unusable_count:
             sentence = f"{fmt.count(unusable_count, 'row')} without a begin or an end are left out."
-            notes.append(Note("", sentence, "dropped"))
+            notes.append(Note(file="", sentence=sentence, kind="dropped"))
         origin = Origin(
             name=f"'{path.name}'",
             file=path.name,

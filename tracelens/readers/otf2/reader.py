@@ -118,12 +118,12 @@ def _list_notes(archive: Archive) -> Iterator[Note]:
         unlisted_count = len(archive.missing_locations) - MAX_FILES_LISTED
         more_files = f" and {unlisted_count} more" if unlisted_count > 0 else ""
         sentence = f"Of the trace, {names}{more_files} are missing: these locations are left out."
-        yield Note("", sentence, "unreadable")
+        yield Note(file="", sentence=sentence, kind="unreadable")
     unpaired_count = archive.definitions["unpaired_count"]
     if unpaired_count:
         count_text = fmt.count(unpaired_count, "event")
         sentence = f"{count_text} that leave a region do not belong to its beginning."
-        yield Note("", sentence, "dropped")
+        yield Note(file="", sentence=sentence, kind="dropped")
 
 
 def _recognize(

@@ -165,7 +165,7 @@ class SpanRows(RowBuffer):
             return
         self.add(
             {
-                **self._common_cells(event.attributes, process, event.name, ""),
+                **self._common_cells(event.attributes, process, event.name, kind=""),
                 "start_ns": event.time_ns,
                 "end_ns": event.time_ns,
                 "value": float(value),

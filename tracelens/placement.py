@@ -29,7 +29,7 @@ class Piece:
     shard_index: int
 
 
-def round_robin(sizes: Sequence[int], shards: int) -> list[Piece]:
+def place_round_robin(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Deal variables of these sizes (bytes, in order of creation) out to the shards in turn."""
     _check(sizes, shards)
     return [
@@ -38,20 +38,20 @@ def round_robin(sizes: Sequence[int], shards: int) -> list[Piece]:
     ]
 
 
-def greedy(sizes: Sequence[int], shards: int) -> list[Piece]:
+def place_greedily(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Put each variable, in order of creation, onto the shard with the fewest bytes so far."""
     _check(sizes, shards)
     return _to_lightest(sizes, range(len(sizes)), shards)
 
 
-def largest_first(sizes: Sequence[int], shards: int) -> list[Piece]:
+def place_largest_first(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Put the largest variable first onto the lightest shard; at most 4/3 of the best possible load."""
     _check(sizes, shards)
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     return sorted(_to_lightest(sizes, order, shards), key=lambda piece: piece.variable_index)
 
 
-def chunked(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -> list[Piece]:
+def place_chunks(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -> list[Piece]:
     """Cut variables, of `sizes` in bytes, into chunks, and deal these out to the shards in turn."""
     _check(sizes, shards)
     if chunk_bytes < 1:
@@ -73,10 +73,10 @@ def sum_shard_bytes(pieces: Sequence[Piece], shards: int) -> list[int]:
 
 
 STRATEGIES: Final[dict[str, Callable[[Sequence[int], int], list[Piece]]]] = {
-    "round_robin": round_robin,
-    "greedy": greedy,
-    "largest_first": largest_first,
-    "chunked": chunked,
+    "round_robin": place_round_robin,
+    "greedy": place_greedily,
+    "largest_first": place_largest_first,
+    "chunked": place_chunks,
 }
 
 

@@ -41,9 +41,9 @@ from tracelens.conversion.messages import (
     NO_CHECKSUM,
     Message,
     add_blocks_to_footer,
-    checksum_holds,
     fill_in_checksum,
     get_footer,
+    has_sound_checksum,
     iterate_messages,
     read_footer,
 )
@@ -210,19 +210,21 @@ def test_checksum_is_that_of_zlib() -> None:
     fill_in_checksum(memoryview(region))
     assert region.count(b"%08x" % expected) == 1
     content = memoryview(bytearray(LEAD + region + WHOLE[FOUND[3].end_bytes :]))
-    assert checksum_holds(content, len(LEAD), FOUND[3])
-    assert checksum_holds(content, FOUND[3].end_bytes, FOUND[4]) is False  # it was not filled in
+    assert has_sound_checksum(content, len(LEAD), FOUND[3])
+    assert (
+        has_sound_checksum(content, FOUND[3].end_bytes, FOUND[4]) is False
+    )  # it was not filled in
     for offset in [
         *range(len(LEAD), FOUND[3].offset_bytes),
         *range(FOUND[3].end_bytes - 80, FOUND[3].end_bytes),
     ]:
         content[offset] ^= 1
-        assert checksum_holds(content, len(LEAD), FOUND[3]) is False
+        assert has_sound_checksum(content, len(LEAD), FOUND[3]) is False
         content[offset] ^= 1
     offset = bytes(content).index(b"%08x" % expected)
     for digit in range(offset, offset + 8):
         content[digit] ^= 1
-        assert checksum_holds(content, len(LEAD), FOUND[3]) is False
+        assert has_sound_checksum(content, len(LEAD), FOUND[3]) is False
         content[digit] ^= 1
 
 
@@ -243,11 +245,11 @@ def test_a_place_for_a_checksum(metadata: dict[bytes, bytes] | None, *, has: boo
     region = memoryview(content[len(LEAD) : found_messages[-1].end_bytes])
     if has:
         fill_in_checksum(region)
-        assert checksum_holds(
+        assert has_sound_checksum(
             memoryview(bytes(LEAD) + bytes(region)), len(LEAD), found_messages[-1]
         )
         return
-    assert checksum_holds(memoryview(content), len(LEAD), found_messages[-1]) is None
+    assert has_sound_checksum(memoryview(content), len(LEAD), found_messages[-1]) is None
     with pytest.raises(struct.error, match="no place"):
         fill_in_checksum(region)
 
@@ -272,7 +274,7 @@ def looks(content: memoryview) -> list[Callable[[], Any]]:
             partial(find_absent_columns, header, 4),
             partial(read_dictionary_id, header),
             partial(sum_declared_bytes, header, message.read_body(content)),
-            partial(checksum_holds, content, len(LEAD), message),
+            partial(has_sound_checksum, content, len(LEAD), message),
         ]
     return lookups
 

@@ -15,7 +15,7 @@ from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
 from tracelens.align.selection import find_begin
 from tracelens.exports import perfetto
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.exports.selection import Selection
 from tracelens.model.choice import Choice
 from tracelens.model.trace import Trace
@@ -37,7 +37,7 @@ EVERY_RUN = pytest.mark.parametrize("run", RUNS)
 
 
 def select_all(trace: Trace, choice: Choice | None = None) -> Selection:
-    return perfetto.selection_of(of_trace(trace, choice))
+    return perfetto.make_selection(select_content(trace, choice))
 
 
 def parse_written(selection: Selection) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ def test_recorded_runs_are_written() -> None:
 def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> None:
     """The limit is the viewer's: the file is whole, and a note names what makes it smaller."""
     file = tmp_path / "much.json"
-    (note,) = perfetto.save(of_trace(traced(SLOW_RANK)), file, max_events=10).notes
+    (note,) = perfetto.save(select_content(traced(SLOW_RANK)), file, max_events=10).notes
     assert "Perfetto opens about 10 events well" in note
     assert all(option in note for option in ("--keep", "--ranks", "--steps"))
     assert len(json.loads(file.read_text())["traceEvents"]) > 10

@@ -18,7 +18,7 @@ from tracelens import load
 from tracelens.cli import main
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.exports.repair import repair
-from tracelens.readers.native.validation import problems
+from tracelens.readers.native.validation import list_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     assert contents(tmp_path / "run") == contents_before
     assert (done.whole_file_count, done.partial_file_count) == (2, 1)
     assert "is damaged or cut off; the first " in done.sentences[0]
-    (remains,) = problems(copied)
+    (remains,) = list_problems(copied)
     assert "did not end its recording itself" in remains
 
 

@@ -127,7 +127,7 @@ def test_lanes_on_disk_find_what_lanes_in_memory_find(
             opened.find_item_ranges(*window), lanes.find_item_ranges(*window), strict=True
         ):
             assert on_disk.tolist() == plain.tolist()
-        assert opened.find_items_of_lane(0, *window) == lanes.find_items_of_lane(0, *window)
+        assert opened.find_lane_items(0, *window) == lanes.find_lane_items(0, *window)
         assert opened.count_items(*window) == lanes.count_items(*window)
 
 

@@ -282,7 +282,7 @@ def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
 def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     """What is still written to changes all the time."""
     (trace / "worker-00009-77.segments").mkdir()
-    assert places.fingerprint(trace) is None
+    assert places.compute_fingerprint(trace) is None
 
 
 @pytest.mark.slow

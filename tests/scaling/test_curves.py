@@ -47,7 +47,7 @@ def test_efficiency_of_weak_scaling() -> None:
     curve = single_curve([point(8, 20, 9), point(2, 10, 9)])
     assert curve.scaling_kind == "weak"
     assert curve.is_kind_clear
-    assert [row.size for row in curve.rows] == [2, 8]
+    assert [row.process_count for row in curve.rows] == [2, 8]
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
     assert curve.rows[-1].main_loss_factor == "transfer"
     assert curve.rows[-1].loss_share == pytest.approx(1)
@@ -121,7 +121,7 @@ def test_each_number_of_servers_has_a_curve() -> None:
     points = [point(w, step, 5, shards=s) for (w, s), step in sizes.items()]
     assert [curve.shard_count for curve in curves(points).curves] == [2, 4]
     by_shards = single_curve([point(4, 12, 5, shards=2), point(4, 8, 5, shards=4)])
-    assert by_shards.by == "shards"
+    assert by_shards.size_role == "shards"
     assert by_shards.rows[-1].efficiency == pytest.approx(1.5)
 
 

@@ -73,7 +73,7 @@ def test_the_smallest_that_does_nearly_as_much() -> None:
     """It is named next to the best."""
     axes = [Axis("workers", ("8", "32"))]
     cells = [cell("8", samples_per_s=97, workers=8), cell("32", samples_per_s=100, workers=32)]
-    assert heat_maps.headline(cells, axes).endswith("workers 8 does 97 % of it.")
+    assert heat_maps.write_headline(cells, axes).endswith("workers 8 does 97 % of it.")
 
 
 @pytest.mark.parametrize(

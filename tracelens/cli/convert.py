@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, choose, write, and report what was written."""
     choice = runs.parse_choice(arguments)
     from tracelens.exports import EXPORTS
-    from tracelens.exports.content import of_trace
+    from tracelens.exports.content import select_content
     from tracelens.model.choice import Choice
 
     sources, memory = runs.match_paths(arguments.trace), runs.parse_memory(arguments)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     trace = runs.open_joined(
         arguments, sources, choice=read_choice, memory=memory if is_explaining else 0
     )
-    content = of_trace(
+    content = select_content(
         trace,
         choice,
         flagged=_find_flagged(trace, report, memory) if arguments.keep else None,

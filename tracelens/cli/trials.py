@@ -33,7 +33,7 @@ _FILE_INDEX: Final = struct.Struct("=q")  # the number of the file that is being
 _PAGE_BYTES: Final = 4096
 
 
-def options_of(arguments: Namespace) -> list[str]:
+def list_reading_options(arguments: Namespace) -> list[str]:
     """Return the options of a verb that say how it reads files, as `analyze` takes them."""
     options = ["--one-clock"] if getattr(arguments, "one_clock", False) else []
     for name, option in _OPTION_BY_ATTRIBUTE.items():

@@ -78,12 +78,12 @@ def _repair(arguments: argparse.Namespace) -> int:
 
 def _check_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     """Return the kind of input (a noun), and its problems, a sentence each."""
-    from tracelens.readers.native.validation import problems
+    from tracelens.readers.native.validation import list_problems
     from tracelens.readers.table.reader import is_table
 
     noun = "table of spans" if is_table(arguments.trace) else "trace"
     try:
-        return noun, problems(runs.open_trace(arguments))
+        return noun, list_problems(runs.open_trace(arguments))
     except TraceNotFound:
         raise
     except UnusableInput as error:

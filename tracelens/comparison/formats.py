@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.comparison import messages
 from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY
-from tracelens.reports.lines import COLUMNS, escape_markdown, json_text, markdown_row, named_lines
+from tracelens.reports.lines import (
+    COLUMNS,
+    escape_markdown,
+    json_text,
+    markdown_row,
+    write_named_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +44,7 @@ def to_text(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
         for outcome in outcomes
     ]
     head_lines, gate_lines = (
-        [line for fact in names_and_texts for line in named_lines(*fact, MAX_LINES_OF_NOTE)]
+        [line for fact in names_and_texts for line in write_named_lines(*fact, MAX_LINES_OF_NOTE)]
         for names_and_texts in (facts, gates)
     )
     last_lines = [*_write_findings(comparison), *([""] if gate_lines else []), *gate_lines]

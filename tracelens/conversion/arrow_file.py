@@ -88,7 +88,7 @@ class GrowingFile:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def append(self, batch: pa.RecordBatch) -> None:
+    def append_batch(self, batch: pa.RecordBatch) -> None:
         """Append a batch in `EVENT_SCHEMA`.
 
         Raises:
@@ -123,7 +123,7 @@ class GrowingFile:
         has_new_rank = (process.role, process.rank) != (earlier.role, earlier.rank)
         if has_new_rank and self._empty_batch is not None:
             self._process = side.process
-            self.append(self._empty_batch)  # with the new rank, for all batches
+            self.append_batch(self._empty_batch)  # with the new rank, for all batches
         self._writer.close()
         if self._empty_batch is None:  # no batch was written: the schema is still in the buffer
             self._append_bytes(self._stream_buffer.getvalue()[: -len(END)])
@@ -252,7 +252,7 @@ def write_events(
     try:
         with GrowingFile(unfinished_path, side) as file:
             for batch in table.combine_chunks().to_batches(max_chunksize=batch_rows):
-                file.append(batch)
+                file.append_batch(batch)
             file.finish(side)
         unfinished_path.replace(path)
     finally:

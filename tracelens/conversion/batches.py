@@ -109,7 +109,7 @@ class Conversion:
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
         self._enclosing_spans = _Spans.empty()
-        self._waiting = RecordChunk.concatenated(())
+        self._waiting = RecordChunk.from_chunks(())
         self._device_records: list[Records] = []
         self._definition_count = 0
         self._definitions: DefinitionTable = tabulate_definitions(definitions=())
@@ -128,7 +128,9 @@ class Conversion:
         """Return True if the definitions of all these records are known."""
         return bool((self._definitions.find_rows(records["definition"]) != UNKNOWN).all())
 
-    def feed(self, chunk: RecordChunk, next_records: Records, mode: ChunkMode) -> RecordChunk:
+    def convert_chunk(
+        self, chunk: RecordChunk, next_records: Records, mode: ChunkMode
+    ) -> RecordChunk:
         """Convert a chunk; return the events held back, with their depths, to be fed again.
 
         Args:
@@ -138,10 +140,10 @@ class Conversion:
             mode: What to hold back.
         """
         events, device_times = self._split_chunk(chunk, next_records)
-        pool = RecordChunk.concatenated([self._waiting, events]).sort_by_start()
+        pool = RecordChunk.from_chunks([self._waiting, events]).sort_by_start()
         ready_count = self._count_ready(pool.records["start_ns"], next_records, mode)
-        self._waiting = pool.slice_rows(ready_count, end=None)
-        ready_chunk = pool.slice_rows(first=0, end=ready_count)
+        self._waiting = pool.slice_records(ready_count, end=None)
+        ready_chunk = pool.slice_records(first=0, end=ready_count)
         return self._convert(ready_chunk, device_times, mode) if ready_count else ready_chunk
 
     def _split_chunk(
@@ -153,7 +155,7 @@ class Conversion:
         """
         table = self._definitions
         definition_rows = table.find_rows(chunk.records["definition"])
-        type_codes = table.type[definition_rows]
+        type_codes = table.type_codes[definition_rows]
         ends_ns = chunk.records["end_ns"]
         is_known = definition_rows != UNKNOWN
         is_forward = (
@@ -162,9 +164,9 @@ class Conversion:
         self.lost_by_reason["unknown definition"] += len(definition_rows) - int(is_known.sum())
         self.lost_by_reason[NEGATIVE] += int((is_known & ~is_forward).sum())
         events = chunk.select(is_known & is_forward & (type_codes != _DEVICE))
-        if not table.times_devices:
+        if not table.has_device_times:
             return events, DeviceTimes.from_records(records=None)
-        next_type_codes = table.type[table.find_rows(next_records["definition"])]
+        next_type_codes = table.type_codes[table.find_rows(next_records["definition"])]
         chunk_times = pick_rows(chunk.records, np.flatnonzero(type_codes == _DEVICE))
         next_times = pick_rows(next_records, np.flatnonzero(next_type_codes == _DEVICE))
         # Of the chunk before and of this one.
@@ -188,7 +190,7 @@ class Conversion:
         """
         fields = split_fields(chunk.records)
         definition_rows = self._definitions.find_rows(fields["definition"])
-        type_codes = self._definitions.type.take(definition_rows)
+        type_codes = self._definitions.type_codes.take(definition_rows)
         ends_ns = compute_ends(fields, type_codes)
         threads, starts_ns, steps = (fields[name] for name in ("thread", "start_ns", "step"))
         chunk_spans = _Spans(threads, starts_ns, ends_ns, steps, definition_rows)
@@ -209,8 +211,8 @@ class Conversion:
         held_chunk = chunk._replace(depths=depths).take(np.flatnonzero(is_held))
         if mode.holds_back:
             return held_chunk
-        self._waiting = RecordChunk.concatenated([held_chunk, self._waiting])
-        return RecordChunk.concatenated(())
+        self._waiting = RecordChunk.from_chunks([held_chunk, self._waiting])
+        return RecordChunk.from_chunks(())
 
     def _choose_events(
         self, chunk: RecordChunk, spans: _Spans, span_depths: Ints, mode: ChunkMode
@@ -225,7 +227,12 @@ class Conversion:
         table, rows = self._definitions, spans.definition_row
         first_row = len(spans.step) - chunk_size
         was_fed_before = chunk.depths != UNKNOWN_DEPTH
-        columns_of_group = (table.kind.codes, table.op.codes, table.communicator, table.shard)
+        columns_of_group = (
+            table.kind.codes,
+            table.op.codes,
+            table.communicator_indices,
+            table.shard_numbers,
+        )
         events = SampledEvents(
             thread=spans.thread,
             start_ns=spans.start_ns,
@@ -234,7 +241,7 @@ class Conversion:
             depth=span_depths,
             phase_codes=number_phases(table.kind, table.op)[rows],
             call_group_codes=number_rows(*columns_of_group)[rows],
-            is_span=table.type[rows] == _SPAN,
+            is_span=table.type_codes[rows] == _SPAN,
             has_ended=np.append(spans.end_ns[:first_row] != FOREVER, chunk.records["end_ns"] > 0),
             was_undecided=np.append(np.zeros(first_row, np.bool_), was_fed_before),
         )

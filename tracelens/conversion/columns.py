@@ -136,7 +136,7 @@ def make_batch(
 
     `definition_rows` are rows of `definitions`; `depths` count the spans around each event.
     """
-    type_codes = definitions.type.take(definition_rows)
+    type_codes = definitions.type_codes.take(definition_rows)
     is_span, is_counter = type_codes == _SPAN, type_codes == _COUNTER
     start_ns, request = fields["start_ns"], fields["request"]
     end_ns = compute_ends(fields, type_codes)
@@ -224,8 +224,8 @@ def _make_definition_columns(
         "kind": decode_words(definitions.kind),
         "op": decode_words(definitions.op),
         "algorithm": decode_words(definitions.algorithm),
-        "communicator": decode_numbers(definitions.communicator),
-        "shard": decode_numbers(definitions.shard),
+        "communicator": decode_numbers(definitions.communicator_indices),
+        "shard": decode_numbers(definitions.shard_numbers),
     }
 
 
@@ -314,12 +314,12 @@ class RecordChunk(NamedTuple):
     depths: Ints
 
     @classmethod
-    def new(cls, records: Records, origin: Ints) -> Self:
+    def from_records(cls, records: Records, origin: Ints) -> Self:
         """Make a chunk of records that were not fed before."""
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
     @classmethod
-    def concatenated(cls, chunks: Sequence[RecordChunk]) -> Self:
+    def from_chunks(cls, chunks: Sequence[RecordChunk]) -> Self:
         """Put chunks one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
@@ -338,7 +338,7 @@ class RecordChunk(NamedTuple):
         is_sorted = (start_ns[1:] >= start_ns[:-1]).all()
         return self if is_sorted else self.take(np.argsort(start_ns, kind="stable"))
 
-    def slice_rows(self, first: int, end: int | None) -> RecordChunk:
+    def slice_records(self, first: int, end: int | None) -> RecordChunk:
         """Return a slice."""
         part = slice(first, end)
         return RecordChunk(self.records[part], self.origins[part], self.depths[part])

@@ -62,14 +62,14 @@ class Message(NamedTuple):
 
     def read_header(self, content: memoryview) -> memoryview:
         """Return its FlatBuffer."""
-        return header_in(content[self.offset_bytes :], self.header_bytes)
+        return slice_header(content[self.offset_bytes :], self.header_bytes)
 
     def read_body(self, content: memoryview) -> memoryview:
         """Return its body."""
         return content[self.offset_bytes + self.header_bytes : self.end_bytes]
 
 
-def header_in(message: memoryview, header_bytes: int) -> memoryview:
+def slice_header(message: memoryview, header_bytes: int) -> memoryview:
     """Return the FlatBuffer of a message, which comes first."""
     return message[_PREFIX.size : header_bytes]
 
@@ -223,7 +223,7 @@ def fill_in_checksum(content: memoryview) -> None:
     )
 
 
-def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | None:
+def has_sound_checksum(content: memoryview, begin: int, batch: Message) -> bool | None:
     """Return True if a batch's checksum of the bytes from `begin` on is right; None without one.
 
     Raises:

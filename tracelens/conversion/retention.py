@@ -228,7 +228,7 @@ def cut_to_last(
     ]
 
 
-def steps_cut_off(
+def list_steps_cut_off(
     records_by_segment: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
 ) -> list[tuple[int, int, int]]:
     """Return (step number, begin, end), ns, of each finished step that is not in `kept_records`."""

@@ -46,7 +46,7 @@ def list_outlines(trace: Trace) -> Mapping[int, Outline]:
     """Return the outline of each process; those that a reader made serve, as long as they hold."""
     if trace.outlines is not None:
         return trace.outlines
-    tracks = in_flight_tracks(trace)
+    tracks = list_in_flight_tracks(trace)
     source, cache = trace.source, BoundedCache()
     return {
         process: make_outline(
@@ -56,7 +56,7 @@ def list_outlines(trace: Trace) -> Mapping[int, Outline]:
     }
 
 
-def in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
+def list_in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
     """Return the tracks of each process on which operations are in flight."""
     tracks_by_process: dict[int, list[int]] = {}
     for process, thread in trace.threads.filter("in_flight").select("process", "thread").rows():

@@ -140,7 +140,7 @@ class Content:
         )
 
 
-def of_trace(
+def select_content(
     trace: Trace,
     choice: Choice | None = None,
     *,

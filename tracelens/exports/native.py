@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tracelens.conversion.segments import folder_of, side_of
+from tracelens.conversion.segments import find_folder, read_side_tables
 from tracelens.errors import NotATrace, TraceLensError
-from tracelens.exports.output import new_folder
+from tracelens.exports.output import make_new_folder
 from tracelens.model.fmt import shown_name
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
@@ -56,7 +56,7 @@ def save(content: Content, target: Path) -> Saved:
     recordings = _list_recordings(content)
     event_count = 0
     used_names: set[str] = set()
-    with new_folder(target) as folder:
+    with make_new_folder(target) as folder:
         for owner in content.processes.iter_rows(named=True):
             process, recording = owner["process"], recordings.get(owner["file"])
             events = content.read_events(process)
@@ -97,7 +97,7 @@ def _read_side(file: Path | None) -> SideTables | None:
         return None
     try:
         if file.name.endswith(_LIVE):
-            return side_of(folder_of(file))
+            return read_side_tables(find_folder(file))
         with pa.ipc.open_file(map_file(file)) as reader:
             return SideTables.from_metadata(reader.schema.metadata)
     except (TraceLensError, OSError, ValueError, pa.ArrowException):

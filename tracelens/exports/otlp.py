@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.selection import find_begin
-from tracelens.exports.output import new_file
+from tracelens.exports.output import open_new_file
 from tracelens.schema.vocabulary import EXCHANGE_KINDS, FACTS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def save(content: Content, target: Path) -> Saved:
     main_processes = content.processes.filter("main")
     event_count = left_out_count = 0
     is_first = True
-    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+    with open_new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for owner in main_processes.iter_rows(named=True):
             events = content.read_events(owner["process"])
             run_attributes = _make_run_attributes(content, offset_ns or 0, is_first=is_first)

@@ -20,7 +20,7 @@ import polars as pl
 from tracelens.align.selection import find_begin
 from tracelens.exports.flows import NO_POINTS, survey
 from tracelens.exports.otlp import unix_offset_ns
-from tracelens.exports.output import new_file
+from tracelens.exports.output import open_new_file
 from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS
 
@@ -52,8 +52,8 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
     Raises:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    selection, event_count = selection_of(content), 0
-    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+    selection, event_count = make_selection(content), 0
+    with open_new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for text in _iterate_texts(selection):
             event_count += text.lstrip(",\n").startswith(_TIMED)
             file.write(text)
@@ -63,7 +63,7 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
     return content.describe_saved(event_count, target, notes)
 
 
-def selection_of(content: Content) -> Selection:
+def make_selection(content: Content) -> Selection:
     """Return a selection of a content's main processes and all of their time."""
     main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import open_new_file, size_of
 from tracelens.model.fmt import join_words, shown_name
 from tracelens.readers.event_stream import EventStream, looks_like_events
 from tracelens.readers.perfetto.packets import is_perfetto
@@ -94,7 +94,7 @@ def save(content: Content, target: Path) -> Saved:
         for file in sorted(files, key=lambda file: file is not reference_file)
     ]
     manifest = {"version": 1, "attributes": attributes, "files": entries}
-    with new_file(target) as draft:
+    with open_new_file(target) as draft:
         draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
     return Saved(len(files), size_of(target), notes=(*_make_notes(content, files),))
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from tracelens.conversion import segments
 from tracelens.conversion.arrow_file import read_samples, write_events
 from tracelens.errors import InvalidArgument
-from tracelens.exports.output import new_folder
+from tracelens.exports.output import make_new_folder
 from tracelens.model.fmt import count, shown_name
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import sound_rows
+from tracelens.readers.native.checks import find_sound_rows
 from tracelens.readers.native.recordings import (
     DAMAGE,
     build_refusal,
@@ -72,7 +72,7 @@ def repair(trace: Path, target: Path) -> Repaired:
         )
     repaired = Repaired()
     refused_files: list[tuple[Path, Exception]] = []
-    with new_folder(target, "--repair") as folder:
+    with make_new_folder(target, "--repair") as folder:
         for file in files:
             try:
                 if file != trace:
@@ -96,7 +96,7 @@ def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
     """Read a recording, the indices of its usable rows, and the number of others by reason."""
     recording = _read_segments(file) if _is_live(file) else read_arrow(file)
     check_side(recording.side_tables)
-    return recording, sound_rows(recording.table)
+    return recording, find_sound_rows(recording.table)
 
 
 def _copy(
@@ -125,7 +125,7 @@ def _copy(
 
 
 def _read_segments(recording: Path) -> Recording:
-    folder = segments.folder_of(recording)
+    folder = segments.find_folder(recording)
     if folder != recording and not belongs_to(folder, recording.parent):
         raise InvalidArgument(f"it names {shown_name(folder)}, which does not belong to this trace")
     check_no_links(folder)

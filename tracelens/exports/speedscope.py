@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.align.selection import find_begin
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import open_new_file, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def save(content: Content, target: Path) -> Saved:
         "shared": {"frames": frame_entries},
         "profiles": profiles,
     }
-    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+    with open_new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         json.dump(document, file, separators=(",", ":"))
     sample_count = sum(len(profile["samples"]) for profile in profiles)
     return Saved(sample_count, size_of(target), notes=(_NONE,))

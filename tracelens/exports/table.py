@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelens.exports.output import new_file
+from tracelens.exports.output import open_new_file
 from tracelens.model.csv_cells import cells
 from tracelens.schema.side import CONVERSION_KEY
 
@@ -98,7 +98,7 @@ class Table:
                 facts["summed_up"] += recorded_count
                 facts["sums"] += sum_count
 
-        with new_file(target) as file:
+        with open_new_file(target) as file:
             self.write(file, make_tables(), facts)
         return content.describe_saved(facts["events"], target, left_out_notes)
 

@@ -19,7 +19,7 @@ from tracelens.lod import residuals, run_data
 from tracelens.lod.block_columns import load_array
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
-from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, choose_levels, level_file
+from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, choose_levels, make_level_path
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_matrices import load_matrices, save_matrices
@@ -61,7 +61,9 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
     scene, times = run.scene, run.category_times
     assert scene.peak_pyramid
     for level in scene.peak_pyramid.levels:
-        np.save(level_file(folder, PEAKS, level), scene.peak_pyramid.rows_by_width[level.width_ns])
+        np.save(
+            make_level_path(folder, PEAKS, level), scene.peak_pyramid.rows_by_width[level.width_ns]
+        )
     for file_name, field_name in TABLES.items():
         _write_table(getattr(run, field_name), folder / f"{file_name}.arrow")
     for name, table in run.tables.items():

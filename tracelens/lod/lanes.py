@@ -42,7 +42,7 @@ FIRST_LEVEL: Final = SHADE * SHADES
 LEVELS: Final = 24  # the eye distinguishes no more, and noise packs well
 
 
-def label_of(code: int) -> str:
+def get_label(code: int) -> str:
     """Return the category, or the shard's operation, of a palette index."""
     return LABELS[code % SHADE - 1]
 
@@ -85,14 +85,14 @@ class Lanes:
     def __len__(self) -> int:
         return len(self.owners)
 
-    def find_items_of_lane(self, lane: int, start_ns: int, end_ns: int) -> slice:
+    def find_lane_items(self, lane: int, start_ns: int, end_ns: int) -> slice:
         """Return the items of a lane that touch [start, end)."""
         (first,), (last,) = self.find_item_ranges(start_ns, end_ns, [lane])
         return slice(int(first), int(last))
 
     def find_item_at(self, lane: int, at_ns: int) -> int | None:
         """Return the first item of a lane at a moment; None without one, or without such a lane."""
-        items = self.find_items_of_lane(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
+        items = self.find_lane_items(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
         return items.start if items.start < items.stop else None
 
     def find_extent_ns(self, item: int) -> tuple[int, int]:
@@ -129,7 +129,7 @@ def make_worker_lanes(
     for process, rank in workers:
         owner = (Lane(process, "worker", rank),)
         if process not in index_by_process:
-            yield empty_lanes(owner, all_words)
+            yield make_empty_lanes(owner, all_words)
             continue
         pieces = segments.unpack_worker(index_by_process[process])
         windows = pieces.window + pieces.first_window
@@ -148,7 +148,7 @@ def make_worker_lanes(
         )
 
 
-def empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
+def make_empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
     """Return lanes without items."""
     times, numbers = np.zeros(0, np.int64), np.zeros(0, np.int32)
     offsets, codes = np.zeros(len(owners) + 1, np.int64), np.zeros(0, np.uint8)
@@ -228,7 +228,7 @@ def _number_used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str,
 def join_lanes(lane_parts: Sequence[Lanes]) -> Lanes:
     """Stack lanes, the first part's on top."""
     if not lane_parts:
-        return empty_lanes(())
+        return make_empty_lanes(())
     word_offsets: dict[tuple[str, ...], int] = {}
     name_indices = [
         lanes.name_indices[:] + add_words(word_offsets, lanes.item_names) for lanes in lane_parts

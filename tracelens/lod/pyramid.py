@@ -183,13 +183,13 @@ class Pyramid:
 
     def _load_level(self, level: Bins) -> Bytes | None:
         if level.width_ns not in self.rows_by_width and self.folder:
-            file = level_file(self.folder, self.kind, level)
+            file = make_level_path(self.folder, self.kind, level)
             if file.exists():
                 self.rows_by_width[level.width_ns] = map_array(file)
         return self.rows_by_width.get(level.width_ns)
 
 
-def level_file(folder: Path, kind: str, level: Bins) -> Path:
+def make_level_path(folder: Path, kind: str, level: Bins) -> Path:
     """Return the path of a level's file."""
     return folder / f"{kind}-{level.width_ns}.npy"
 
@@ -232,7 +232,7 @@ def build_lane_rows(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
     """Build a lane's row of coded bins, [bin], for each of `levels`, the finest first."""
     finest = levels[0]
     first_ns, end_ns = finest.origin_ns, finest.origin_ns + finest.count * finest.width_ns
-    items = lanes.find_items_of_lane(lane, first_ns, end_ns)
+    items = lanes.find_lane_items(lane, first_ns, end_ns)
     starts_ns = np.maximum(lanes.starts_ns[items], first_ns)
     ends_ns = np.minimum(lanes.ends_ns[items], end_ns)
     return list(build_levels(starts_ns, ends_ns, lanes.palette_codes[items], levels))

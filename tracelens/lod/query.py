@@ -146,7 +146,7 @@ def _choose_lanes(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
     groups = [band.lane_indices for band in bands]
     if all(len(lanes) == 1 for lanes in groups):
         return [lane for (lane,) in groups]
-    return viewport.most_severe_lanes(groups, _find_severity(scene, grid))
+    return viewport.find_most_severe_lanes(groups, _find_severity(scene, grid))
 
 
 def _share_of_min_width(band: Band) -> float:

@@ -220,7 +220,7 @@ def _make_scene(
     median_step_ns = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", median_step_ns))) if windows.height else run_window.width_ns
     peaks = pyramid.build_peaks(steps, run_window, step_ns)
-    return Scene(lanes.empty_lanes(steps.owners), steps, run_window, step_ns, peaks)
+    return Scene(lanes.make_empty_lanes(steps.owners), steps, run_window, step_ns, peaks)
 
 
 def make_other_lanes(trace: Trace) -> list[Lanes]:

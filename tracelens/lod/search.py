@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod.lanes import SHADE, label_of
+from tracelens.lod.lanes import SHADE, get_label
 from tracelens.model.calls import TIME_COLUMNS
 from tracelens.model.events import make_lazy_frame
 
@@ -60,7 +60,7 @@ def sum_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
         ends_ns = np.minimum(lanes.ends_ns[items], window.end_ns)
         ns_by_code += np.bincount(lanes.palette_codes[items], ends_ns - starts_ns, minlength=SHADE)
     order = np.argsort(-ns_by_code, kind="stable")
-    return {label_of(int(code)): int(ns_by_code[code]) for code in order if ns_by_code[code]}
+    return {get_label(int(code)): int(ns_by_code[code]) for code in order if ns_by_code[code]}
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ FRAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.DataFrame:
     """Return a lane's pieces of one category (None: of any) in a window: start_ns, end_ns."""
-    items = lanes.find_items_of_lane(lane, window.start_ns, window.end_ns)
+    items = lanes.find_lane_items(lane, window.start_ns, window.end_ns)
     table = pl.DataFrame(
         {
             "start_ns": np.maximum(lanes.starts_ns[items], window.start_ns),

@@ -231,7 +231,7 @@ class StepTimes:
     """
 
     steps: tuple[int, ...]
-    median_ns: Floats
+    rank_median_ns: Floats
     longest_ns: Floats
     longest_ranks: tuple[int, ...]
     ranks: tuple[int, ...]

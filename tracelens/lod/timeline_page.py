@@ -14,7 +14,7 @@ import numpy as np
 from tracelens.accounting import phases
 from tracelens.lod import pyramid, raster, run_data
 from tracelens.lod.colours import NAMES, PALE, STRONG, list_palette
-from tracelens.lod.lanes import join_lanes, label_of
+from tracelens.lod.lanes import get_label, join_lanes
 from tracelens.lod.viewport import plan_rows
 from tracelens.model.fmt import duration
 
@@ -113,7 +113,7 @@ def _render_axis(run_window: Window) -> str:
 
 def _render_legend(pixels: Bytes) -> str:
     """Return the legend, as HTML, of the categories that occur among palette indexes."""
-    labels = dict.fromkeys(label_of(int(code)) for code in np.unique(pixels) if code)
+    labels = dict.fromkeys(get_label(int(code)) for code in np.unique(pixels) if code)
     items = "".join(
         f'<span style="margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
         f'background:{_COLOURS[label]};border:1px solid #ccc"></span> {escape(NAMES[label])}</span>'

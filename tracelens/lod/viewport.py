@@ -292,6 +292,6 @@ class _Stack:
         self.next_top_px += pitch_px
 
 
-def most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
+def find_most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
     """Choose the lane that represents each group: the one with the greatest severity."""
     return [max(group, key=lambda lane: int(severity[lane])) for group in groups]

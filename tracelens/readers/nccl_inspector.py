@@ -31,7 +31,7 @@ from tracelens.readers.files import (
 from tracelens.readers.gathered import RowBuffer
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import MOST_US, as_number, as_object, as_text
-from tracelens.readers.words import USER_CODE, meaning
+from tracelens.readers.words import USER_CODE, find_meaning
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import COLLECTIVES, MOST_RANKS, POINT_TO_POINT
 
@@ -116,7 +116,7 @@ def _convert_record(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
     call = as_object(record[f"{prefix}_perf"])
     name, duration_ns = as_text(call.get(prefix)), _us_to_ns(call.get(f"{prefix}_exec_time_us"))
     written_ns = _us_to_ns(metadata.get("dump_timestamp_us"))
-    _, op = meaning(name) or USER_CODE
+    _, op = find_meaning(name) or USER_CODE
     rank_in_communicator = as_number(header.get("rank"))
     lacks_number = None in {duration_ns, written_ns, rank_in_communicator}
     if not communicator or not name or lacks_number or (rank_in_communicator or 0) >= MOST_RANKS:

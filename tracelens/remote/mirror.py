@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from tracelens.distil import places
 from tracelens.errors import UnusableInput
 from tracelens.model.fmt import size as in_bytes
-from tracelens.remote.address import hide_secrets, without_user
+from tracelens.remote.address import hide_secrets, hide_user
 from tracelens.remote.failures import explain_errors
-from tracelens.remote.listing import IN_FLIGHT, RemoteFile, list_files, local_name
+from tracelens.remote.listing import IN_FLIGHT, RemoteFile, list_files, make_local_name
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import is_ours
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
@@ -89,7 +89,7 @@ def fetch_copy(
 def _name_folder(address: str, *, ends: bool) -> str:
     """Return the name of the folder for an address: readable letters of it, and a digest."""
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", hide_secrets(address)).strip("-.")[:_LONGEST_LABEL]
-    identity = f"{without_user(address)} {'ends' if ends else 'whole'}"
+    identity = f"{hide_user(address)} {'ends' if ends else 'whole'}"
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
@@ -101,7 +101,7 @@ def _update(
     is_end_enough: Callable[[Path], bool] | None,
 ) -> Path:
     """Fetch what changed, remove what is gone, and return the copy; `directory` is ours alone."""
-    copy = directory / local_name(address)
+    copy = directory / make_local_name(address)
     root = copy if listing.is_folder else directory
     states = _load_states(directory)
     for draft in directory.glob(f"{_DRAFT}*"):  # of a process that was killed

@@ -42,13 +42,13 @@ MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no na
 
 @dataclass(frozen=True)
 class Row:
-    """A size of a curve: of its runs the one with the median step is `median_point`.
+    """Runs with `process_count` workers or servers; `median_point` is that with the median step.
 
     `step_spread_share` is how far these runs' steps are apart, as a share of that step; None of a single
     run. The ratios to the smallest size multiply up to `efficiency`.
     """
 
-    size: int
+    process_count: int
     median_point: Point
     run_count: int
     step_spread_share: float | None
@@ -73,12 +73,13 @@ class Row:
 class Curve:
     """Runs of one system by size; `shard_count`: how many servers, where each number has a curve.
 
+    They are sorted by the number of processes of `size_role`, workers or servers (shards).
     `work_exponent` is by what power of the number of ranks a rank's useful computation grows: 0 is weak
     scaling, -1 strong; None by servers. `is_kind_clear` is true if it is near one of them.
     """
 
     system: str
-    by: By
+    size_role: By
     scaling_kind: Kind
     shard_count: int | None
     rows: tuple[Row, ...]
@@ -99,7 +100,7 @@ class Scaling:
         rows_by_size: dict[int, dict[str, Row]] = defaultdict(dict)
         for curve in self.curves:
             for row in curve.rows:
-                rows_by_size[row.size].setdefault(curve.system, row)
+                rows_by_size[row.process_count].setdefault(curve.system, row)
         return [(size, rows) for size, rows in sorted(rows_by_size.items()) if len(rows) > 1]
 
 
@@ -177,7 +178,7 @@ def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int 
     smallest = next(iter(medians.values()))
     return Curve(
         system=smallest.system,
-        by=by,
+        size_role=by,
         scaling_kind=assumed_kind,
         shard_count=shards,
         rows=tuple(
@@ -210,7 +211,7 @@ def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point,
     ratios["computation"] = smallest.useful_ns / (point.useful_ns * size_ratio)
     steps_ns = [run.step_ns for run in points]
     return Row(
-        size=size,
+        process_count=size,
         median_point=point,
         run_count=len(points),
         step_spread_share=(max(steps_ns) - min(steps_ns)) / point.step_ns
@@ -225,7 +226,7 @@ def _add_forecasts(
     curve: Curve, workers: Sequence[int], replay: Callable[[Point], Replay] | None
 ) -> Curve:
     """Return a curve with a forecast for each number of workers, by replay if it has servers."""
-    if curve.by != "workers":
+    if curve.size_role != "workers":
         return curve
     points = [row.median_point for row in curve.rows]
     largest, is_strong = points[-1], curve.scaling_kind == "strong"

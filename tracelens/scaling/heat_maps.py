@@ -52,7 +52,7 @@ _DARK: Final = (8, 64, 129)  # RGB: the largest value has this shade [policy]
 MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 
-def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
+def write_headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Name the run with the highest throughput, and the smallest one that nearly reaches it."""
     best_cell = max(cells, key=lambda cell: cell.samples_per_s)
     near_best = [
@@ -78,7 +78,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
     """Write the maps of a measure (a key of `_TITLES`) for a terminal, with a block per number."""
     to_level = _make_level_function(cells, measure)
-    lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
+    lines = [f"Best     {write_headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
     for title, headings, rows in _iterate_maps(cells, axes):
         table = [headings]
         for name, row in rows:
@@ -91,7 +91,7 @@ def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
 def to_html(cells: Sequence[Cell], axes: Sequence[Axis], measure: str, name: str) -> str:
     """Write the maps as one page without scripts."""
     to_level = _make_level_function(cells, measure)
-    sections = [f"<p>Best: {escape(headline(cells, axes))}</p>"]
+    sections = [f"<p>Best: {escape(write_headline(cells, axes))}</p>"]
     for title, headings, rows in _iterate_maps(cells, axes):
         head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
         body = "".join(
@@ -108,7 +108,7 @@ def to_json(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Write all numbers, a row a run."""
     document = {
         "format": SWEEP_FORMAT,
-        "summary": headline(cells, axes),
+        "summary": write_headline(cells, axes),
         "axes": [{"name": axis.name, "values": list(axis.value_texts)} for axis in axes],
         "runs": [cell.make_row(axes) for cell in cells],
     }

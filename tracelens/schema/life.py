@@ -139,7 +139,7 @@ class Journal:
             os.close(descriptor)
 
 
-def journal_files(folder: Path) -> list[Path]:
+def list_journal_files(folder: Path) -> list[Path]:
     """List the journals of a trace folder by name."""
     return sorted(folder.glob(JOURNALS)) if folder.is_dir() else []
 
@@ -150,7 +150,7 @@ def read_journals(folder: Path) -> list[Entry]:
     Lines that are no entry are left out: the last one may be cut off, and a newer TraceLens may write
     entries of other names.
     """
-    entries = [entry for file in journal_files(folder) for entry in _read(file)]
+    entries = [entry for file in list_journal_files(folder) for entry in _read(file)]
     return sorted(entries, key=lambda entry: entry.at_ns)
 
 

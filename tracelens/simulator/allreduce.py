@@ -44,7 +44,7 @@ class Ring:
         call_shape = (scenario.steps, scenario.ranks, scenario.buckets, self._hop_count)
         self._begin_ns, self._end_ns = (np.zeros(call_shape, np.int64) for _ in range(2))
 
-    def replay(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
+    def reduce_buckets(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
         """Play the reductions of one step; return when each rank leaves each, ns, [rank, bucket].
 
         `enter_ns` is when ranks come, [rank, bucket], `transfer_ns` a reduction's usual time, [bucket],
@@ -136,7 +136,9 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
             skew_ns[step],
         )
         if ring:
-            leave_ns[step] = ring.replay(step, enter_ns[step], transfer_ns[step], skew_ns[step])
+            leave_ns[step] = ring.reduce_buckets(
+                step, enter_ns[step], transfer_ns[step], skew_ns[step]
+            )
             if not scenario.overlap:
                 enter_ns[step, :, 1:] = leave_ns[step, :, :-1]
         reduced_ns[step] = np.maximum(leave_ns[step].max(axis=-1), backprop_end_ns[step])

@@ -54,7 +54,7 @@ class Exchange:
         self._ns_per_byte = durations.draw_ns_per_byte(scenario)
         self._free_ns = dict.fromkeys(shards, np.int64(ORIGIN_NS))  # a shard serves from then on
 
-    def push(self, step: int, ready_ns: Ints) -> np.int64:
+    def push_pieces(self, step: int, ready_ns: Ints) -> np.int64:
         """Push pieces that are ready at `ready_ns`, [rank, piece], in a step (an index).
 
         Returns when all workers know that everything is applied, ns.
@@ -77,7 +77,7 @@ class Exchange:
         times["push_end"][:] = times["aggregate_end"] + self._latency_ns
         return np.int64(self._applied_ns[step, :, 1].max() + self._latency_ns)
 
-    def pull(self, step: int, now_ns: Ints) -> Ints:
+    def pull_pieces(self, step: int, now_ns: Ints) -> Ints:
         """Ask for all pieces at `now_ns`, [rank]; return when each arrives, ns, [rank, piece]."""
         times, beside_compute = self._select_times(step), self._scenario.beside_compute
         times["pull"][:] = now_ns[:, None]
@@ -180,8 +180,10 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)  # [rank]
     for step in range(scenario.steps):
         start_ns[step] = now_ns
-        exchange.push(step, (now_ns + compute_ns[step])[:, None])
-        now_ns = end_ns[step] = exchange.pull(step, exchange.compute_push_ends(step)).max(axis=1)
+        exchange.push_pieces(step, (now_ns + compute_ns[step])[:, None])
+        now_ns = end_ns[step] = exchange.pull_pieces(step, exchange.compute_push_ends(step)).max(
+            axis=1
+        )
     record_compute(scenario, sheet, compute, start_ns, update_begin_ns=None)
     record_step(scenario, sheet, start_ns, end_ns)
     exchange.add_request_spans(sheet)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from tracelens.conversion.segments import folder_of
+from tracelens.conversion.segments import find_folder
 from tracelens.errors import TraceLensError
 from tracelens.readers.native.arrow_file import read_end
 from tracelens.readers.native.recordings import DAMAGE
@@ -187,7 +187,7 @@ class LiveJob:
         if path.suffix == ELSEWHERE_SUFFIX:
             parsed = parse_stem(path.stem)
             with suppress(TraceLensError):
-                folder = folder_of(path)
+                folder = find_folder(path)
                 if belongs_to(folder, self.folder):
                     recording = LiveRecording(folder)
                     return JobProcess(recording.process, recording, folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tracelens.conversion.columns import SLOT, join_rows, pick_rows
-from tracelens.conversion.folder import SLOT_BITS, SegmentFile, segment_files
+from tracelens.conversion.folder import SLOT_BITS, SegmentFile, list_segment_files
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
 from tracelens.schema.record import RECORD_BYTES
@@ -131,7 +131,7 @@ class LiveSegments:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._readers: dict[int, _SegmentReader] = {}
-        numbers = [segment.number for segment in segment_files(folder) if segment.number >= 0]
+        numbers = [segment.number for segment in list_segment_files(folder) if segment.number >= 0]
         self._current = min(numbers[-MAX_SEGMENTS_AT_FIRST:], default=0) - 1
 
     def read_new(self, find_spans: Callable[[UInt32s], Flags]) -> NewRecords:
@@ -189,7 +189,9 @@ class LiveSegments:
         if path.exists():
             yield SegmentFile(number, path)
         else:
-            yield from (one for one in segment_files(self._folder) if one.number > self._current)
+            yield from (
+                one for one in list_segment_files(self._folder) if one.number > self._current
+            )
 
 
 def _is_in_use(reader: _SegmentReader) -> bool:

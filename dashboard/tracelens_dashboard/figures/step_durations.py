@@ -61,7 +61,7 @@ def over_run(
         return empty(theme, NO_STEPS)
     step_groups = step_times.split_evenly(len(times.steps), MOST_POINTS)
     drawn_marks = marks[:MOST_MARKS]
-    median_ns = float(np.nanmedian(times.median_ns))
+    median_ns = float(np.nanmedian(times.rank_median_ns))
     nearly_all_ns = 1.1 * float(np.quantile(times.longest_ns, q=0.98))  # nearly all steps are below
     limit_ns = max(FAR_RATIO * median_ns, nearly_all_ns) or 1.0
     highest_ns = min(float(np.nanmax(times.longest_ns)), limit_ns)
@@ -86,7 +86,7 @@ def over_run(
 def over_run_summary(times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
     """Return the median step, the longest one, and the regimes if there are several."""
     # A regime is a range of step indexes, with the median of their times, in ns.
-    median_ns = float(np.nanmedian(times.median_ns))
+    median_ns = float(np.nanmedian(times.rank_median_ns))
     longest_index = int(np.argmax(times.longest_ns))
     median_text = (
         f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
@@ -145,7 +145,7 @@ def _draw_medians(times: StepTimes, step_groups: list[slice], theme: Theme) -> g
     """Draw the median rank's time in each group of steps; None where no rank has one."""
     first_steps, medians_ns = [times.steps[group.start] for group in step_groups], []
     for group in step_groups:
-        known_ns = times.median_ns[group]
+        known_ns = times.rank_median_ns[group]
         known_ns = known_ns[np.isfinite(known_ns)]
         medians_ns.append(float(np.median(known_ns)) if len(known_ns) else None)
     return drawing.lines(

@@ -70,14 +70,16 @@ def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
         if finding.steps
     ]
     times = store.step_times(select_categories(store, measure))
-    step_regimes = regimes.find_regimes(times.median_ns)
+    step_regimes = regimes.find_regimes(times.rank_median_ns)
     return step_durations.over_run(times, step_regimes, marks, name_measure(measure), theme)
 
 
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
     """Draw whole steps over the run, without marks of findings, for the report."""
     times = store.step_times(store.times.categories)
-    return step_durations.over_run(times, regimes.find_regimes(times.median_ns), [], "step", theme)
+    return step_durations.over_run(
+        times, regimes.find_regimes(times.rank_median_ns), [], "step", theme
+    )
 
 
 def _make_grid(store: Store, measure: str | None) -> StepGrid:

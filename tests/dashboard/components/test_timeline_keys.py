@@ -95,7 +95,7 @@ def test_fit_shows_the_clicked_span() -> None:
     assert view is not None
     assert view.start_ns < moment_ns < view.end_ns
     lanes = store.scene.span_lanes
-    item = lanes.find_items_of_lane(lane, position.at_ns, position.at_ns + 1).start
+    item = lanes.find_lane_items(lane, position.at_ns, position.at_ns + 1).start
     assert view.width_ns == pytest.approx(
         3 * int(lanes.ends_ns[item] - lanes.starts_ns[item]), rel=0.01
     )

@@ -22,7 +22,7 @@ def test_times_are_those_of_the_trace() -> None:
     """Median and longest of each step are those of the recorded steps; all parts sum to them."""
     store, step_times = slow_rank(), all_step_times()
     spent_ns = store.times.sum_time_ns(store.times.categories)
-    assert np.allclose(step_times.median_ns, np.median(spent_ns, axis=0))
+    assert np.allclose(step_times.rank_median_ns, np.median(spent_ns, axis=0))
     assert np.allclose(step_times.longest_ns, spent_ns.max(axis=0))
     assert step_times.sample_ns.shape == spent_ns.shape
     own = store.step_times(steps.select_categories(store, steps.COMPUTE_TIME))
@@ -43,7 +43,7 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
 
 def test_the_slow_steps_are_a_regime() -> None:
     """The sentence says which steps are longer; the table lists three regimes; the finding is marked."""
-    found = regimes.find_regimes(all_step_times().median_ns)
+    found = regimes.find_regimes(all_step_times().rank_median_ns)
     marks = [step_durations.Mark("Rank 2 late", 20, 39, is_fault=True)]
     drawing = step_durations.over_run(all_step_times(), found, marks, "step time", LIGHT)
     assert "in steps 20\N{EN DASH}39" in drawing.summary
@@ -61,7 +61,7 @@ def test_a_long_run_keeps_its_longest_step() -> None:
     )
     found = StepTimes.from_times(times, ("user",))
     drawing = step_durations.over_run(
-        found, regimes.find_regimes(found.median_ns), [], "step time", LIGHT
+        found, regimes.find_regimes(found.rank_median_ns), [], "step time", LIGHT
     )
     longest = drawing.figure.data[0]
     assert len(longest.x) <= step_durations.MOST_POINTS

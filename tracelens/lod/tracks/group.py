@@ -14,7 +14,16 @@ import numpy as np
 import polars as pl
 
 from tracelens.lod import pyramid
-from tracelens.lod.lanes import BLANK, CODES, SHARD_OPS, STACKS, STEPS, Lane, Lanes, empty_lanes
+from tracelens.lod.lanes import (
+    BLANK,
+    CODES,
+    SHARD_OPS,
+    STACKS,
+    STEPS,
+    Lane,
+    Lanes,
+    make_empty_lanes,
+)
 from tracelens.lod.query import Scene
 from tracelens.schema.vocabulary import COMMUNICATION_KINDS, OWN_KINDS
 
@@ -287,7 +296,7 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
             for level in range(level_count)
         ]
     if not owners:
-        return empty_lanes(()), np.zeros(0, np.int64), 0
+        return make_empty_lanes(()), np.zeros(0, np.int64), 0
     columns = ["row", "start_ns", "end_ns", "code", "step", "name"]
     spans = pl.concat([track.spans.select(columns) for track in tracks])
     lane = np.concatenate(lane_of_span)

@@ -79,11 +79,11 @@ class RecordedSpans:
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
-        from tracelens.load import events_of  # noqa: PLC0415 - an index opens without readers
+        from tracelens.load import read_events_of_process  # noqa: PLC0415 - an index opens without readers
 
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
-            return events_of(file, process, self._run.clock_maps.get(process))
+            return read_events_of_process(file, process, self._run.clock_maps.get(process))
         return self._source.events_of(process)
 
     def read_samples(self, process: int) -> pl.DataFrame:
@@ -95,11 +95,13 @@ class RecordedSpans:
         return self._last_samples_of(process)
 
     def _samples_of(self, process: int) -> pl.DataFrame:
-        from tracelens.load import samples_of  # noqa: PLC0415 - an index opens without readers
+        from tracelens.load import read_samples_of_process  # noqa: PLC0415 - an index opens without readers
 
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
-            return samples_of(file, process, self._run.clock_maps.get(process)).sort("start_ns")
+            return read_samples_of_process(file, process, self._run.clock_maps.get(process)).sort(
+                "start_ns"
+            )
         return self._source.samples.filter(pl.col("process") == process).sort("start_ns")
 
     def _file(self, folder: Path, process: int) -> Path:

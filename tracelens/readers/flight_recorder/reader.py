@@ -16,7 +16,7 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.flight_recorder.dump import EQUAL_BYTES, Dump, rank_in, read_dump
 from tracelens.readers.flight_recorder.hangs import list_hang_facts, unnumber_unstarted_calls
-from tracelens.readers.links import inside
+from tracelens.readers.links import select_files_inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import read_beginning
 from tracelens.schema.rules import missing_reason
@@ -44,7 +44,7 @@ class FlightRecorderReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if a file, or the first of a folder, is such a dump."""
-        return any(map(_is_dump, inside(_list_dump_files(path), path)[:1]))
+        return any(map(_is_dump, select_files_inside(_list_dump_files(path), path)[:1]))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files, as `Reader.read` says."""
@@ -52,7 +52,7 @@ class FlightRecorderReader:
         ranks = _find_ranks(dumps, options.rank_of)
         dumps = _separate_groups(dumps)
         calls = pl.concat(
-            dump.calls.with_columns(
+            dump.call_rows.with_columns(
                 rank=pl.lit(rank, pl.Int32), clock=pl.lit(_CLOCK), file=pl.lit(dump.file_name)
             )
             for dump, rank in zip(dumps, ranks, strict=True)
@@ -113,9 +113,9 @@ def _separate_groups(dumps: Sequence[Dump]) -> list[Dump]:
             for name, ranks in dump.ranks_by_group.items()
             if len(long_names_by_name[name]) > 1
         }
-        calls = dump.calls.with_columns(pl.col("communicator").replace(new_names))
+        calls = dump.call_rows.with_columns(pl.col("communicator").replace(new_names))
         ranks_by_group = {new_names.get(name, name): r for name, r in dump.ranks_by_group.items()}
-        separated_dumps.append(replace(dump, calls=calls, ranks_by_group=ranks_by_group))
+        separated_dumps.append(replace(dump, call_rows=calls, ranks_by_group=ranks_by_group))
     return separated_dumps
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from tracelens.readers.kineto.words import LIBRARIES, find_collective, find_element_bytes
-from tracelens.readers.words import kernel_meaning
+from tracelens.readers.words import find_kernel_meaning
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _describe_call(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[
     collective_name = call.get("Collective name")
     op = find_collective(collective_name) if isinstance(collective_name, str) else None
     if op is None:
-        kernel = kernel_meaning(name)
+        kernel = find_kernel_meaning(name)
         op = kernel[1] if kernel else find_collective(name)
     communicator, ranks = _find_group(call, groups)
     seq = next((call[key] for key in _SEQUENCES if isinstance(call.get(key), int)), None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.readers.kineto.words import phase_of_annotation
+from tracelens.readers.kineto.words import find_phase_of_annotation
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
@@ -88,7 +88,7 @@ def add_phases(host: pl.DataFrame) -> pl.DataFrame:
     """Add the phase that the name of each annotation says; null without one."""
     is_annotation = pl.col("category") == "annotation"
     names = host.filter(is_annotation)["name"].unique().cast(pl.String).to_list()
-    phases = {name: phase for name in names if (phase := phase_of_annotation(name))}
+    phases = {name: phase for name in names if (phase := find_phase_of_annotation(name))}
     name = pl.col("name").cast(pl.String)
     phase_of_name = name.replace_strict(phases, default=None, return_dtype=pl.String)
     return host.with_columns(phase=pl.when(is_annotation).then(phase_of_name).cast(pl.Categorical))

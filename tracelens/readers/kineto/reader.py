@@ -28,7 +28,7 @@ from tracelens.readers.kineto.matching import number_collectives
 from tracelens.readers.kineto.processes import split_processes
 from tracelens.readers.kineto.rank_rows import translate_events
 from tracelens.readers.kineto.soundness import drop_impossible_rows, find_lost_kernels
-from tracelens.readers.links import check_inside, inside
+from tracelens.readers.links import check_inside, select_files_inside
 from tracelens.readers.soundness import keep_common_steps, note_dropped_records
 from tracelens.readers.spans import Origin
 
@@ -52,7 +52,7 @@ class KinetoReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file of events, or a folder that holds one."""
-        return any(map(looks_like_events, inside(list_files(path, _SUFFIXES), path)))
+        return any(map(looks_like_events, select_files_inside(list_files(path, _SUFFIXES), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files, as `Reader.read` says."""

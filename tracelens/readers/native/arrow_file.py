@@ -23,7 +23,7 @@ from tracelens.conversion.messages import (
     END,
     LEAD,
     MAGIC,
-    checksum_holds,
+    has_sound_checksum,
     iterate_messages,
     read_footer,
 )
@@ -172,7 +172,9 @@ def read_checked_footer(content: pa.Buffer) -> Footer | None:
         footer = read_footer(view)
         previous_end = len(LEAD)
         for batch in footer.batch_messages:
-            if batch.offset_bytes < previous_end or not checksum_holds(view, previous_end, batch):
+            if batch.offset_bytes < previous_end or not has_sound_checksum(
+                view, previous_end, batch
+            ):
                 return None
             previous_end = batch.end_bytes
         if not footer.batch_messages or bytes(view[previous_end : previous_end + len(END)]) != END:
@@ -270,7 +272,7 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
             growth.count_message(message, view)
             if message.kind != BATCH:
                 continue
-            checksum_state = checksum_holds(view, batch_start, message)
+            checksum_state = has_sound_checksum(view, batch_start, message)
             if checksum_state is False or (checksum_state is None and has_checksums):
                 return count, True
             has_checksums = checksum_state is True

@@ -31,7 +31,7 @@ from tracelens.model.trace import (
     Trace,
 )
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import usable_events
+from tracelens.readers.native.checks import select_usable_events
 from tracelens.readers.native.plain_columns import read_usable, select_usable
 from tracelens.readers.native.process_notes import (
     choose_main,
@@ -194,7 +194,7 @@ class RecordedPart:
         if table is None:
             with _name_damage(self.path):
                 table = read_arrow(self.path, window_ns=self.window_ns).table
-        events, _ = usable_events(Recording(table, self.side_tables))
+        events, _ = select_usable_events(Recording(table, self.side_tables))
         process_cells = {"process": self.process, "rank": self.rank, "role": self.role}
         return events.with_columns(
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in process_cells.items()

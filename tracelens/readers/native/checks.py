@@ -28,14 +28,14 @@ _DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 _NO_RULE: Final = Rule()
 
 
-def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
+def select_usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     """Return the usable events of one process by start as arrays, and how many were left out, by reason.
 
     `recording` may hold some columns only, but all of `ALWAYS_READ`.
     """
     table = recording.table
     if not is_sound(table):
-        events, count_by_reason = usable_events(recording)
+        events, count_by_reason = select_usable_events(recording)
         return Columns.from_frame(events), count_by_reason
     columns = Columns.from_table(table)
     numbers = {name: hold_to_range(name, values) for name, values in columns.number_columns.items()}
@@ -97,7 +97,7 @@ def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
     return numbers if is_same else indices
 
 
-def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
+def select_usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the usable events of one process by start, and how many were left out, by reason.
 
     Columns that hold nothing are left out, and so are those that are the same for a whole process.
@@ -121,7 +121,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     return _sort_events(events), count_by_reason
 
 
-def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
+def find_sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
     """Return the indices of the usable rows of a recording, and how many are not usable, by reason.
 
     `table` has at least the columns `ALWAYS_READ`.

@@ -23,7 +23,7 @@ from tracelens.conversion.layout import (
     read_dictionary_ids,
     read_layout,
 )
-from tracelens.conversion.messages import header_in
+from tracelens.conversion.messages import slice_header
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, fill_invalid
 from tracelens.readers.native.arrow_file import (
     read_arrow,
@@ -31,7 +31,7 @@ from tracelens.readers.native.arrow_file import (
     read_content,
     read_last_schema,
 )
-from tracelens.readers.native.checks import hold_to_range, repair_columns, usable_columns
+from tracelens.readers.native.checks import hold_to_range, repair_columns, select_usable_columns
 from tracelens.readers.native.side_checks import check_side
 from tracelens.readers.native.soundness import ALWAYS_SET, KNOWN_WORDS, are_sane
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
@@ -118,7 +118,7 @@ def select_usable(recording: Recording) -> UsableEvents:
         NotATrace: its side tables have impossible values.
     """
     check_side(recording.side_tables)
-    columns, lost = usable_columns(recording)
+    columns, lost = select_usable_columns(recording)
     return UsableEvents(columns, recording.side_tables, lost, recording.is_cut)
 
 
@@ -382,7 +382,7 @@ def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
         OSError: compressed content is damaged.
     """
     view = memoryview(message)
-    layout, body = read_layout(header_in(view, header_bytes)), view[header_bytes:]
+    layout, body = read_layout(slice_header(view, header_bytes)), view[header_bytes:]
     if (
         layout.row_and_null_counts != [(layout.row_count, 0)]
         or len(layout.buffer_ranges_bytes) != 3

@@ -226,7 +226,7 @@ def _read_segments(path: Path, cache: BoundedCache) -> Part:
     from tracelens.conversion import segments
 
     admit(path)
-    folder = segments.folder_of(path)
+    folder = segments.find_folder(path)
     is_of_trace = belongs_to(folder, path.parent)
     if folder != path and not is_of_trace:
         raise NotATrace(

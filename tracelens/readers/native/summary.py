@@ -179,10 +179,10 @@ def _count_events(file: Path) -> FileFacts:
     check_side(side)
     if not is_sound(table):
         from tracelens.readers.native.checks import (  # noqa: PLC0415 - frames, seldom needed
-            sound_rows,
+            find_sound_rows,
         )
 
-        usable_rows, unusable_by_reason = sound_rows(table)
+        usable_rows, unusable_by_reason = find_sound_rows(table)
         table = table.take(usable_rows)
     tally = Tally()
     for batch in table.to_batches():

@@ -11,7 +11,7 @@ from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import RANK_UNKNOWN, list_files, note_assumed_rank
-from tracelens.readers.links import inside
+from tracelens.readers.links import select_files_inside
 from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, read_archive
 from tracelens.readers.otf2.rows import DATES_NS, build_spans, describe_communicators, find_ranks
 from tracelens.readers.otf2.unpack import CODES
@@ -39,7 +39,7 @@ class Otf2Reader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if a file is an anchor, or one file of a folder."""
-        return any(map(_is_anchor, inside(list_files(path, (ANCHOR,)), path)))
+        return any(map(_is_anchor, select_files_inside(list_files(path, (ANCHOR,)), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read the archive, as `Reader.read` says."""
@@ -88,7 +88,9 @@ def _is_anchor(file: Path) -> bool:
 
 def _find_anchor(path: Path) -> Path:
     """Return the one anchor file of an archive, given by itself or by its folder."""
-    anchors = [file for file in inside(list_files(path, (ANCHOR,)), path) if _is_anchor(file)]
+    anchors = [
+        file for file in select_files_inside(list_files(path, (ANCHOR,)), path) if _is_anchor(file)
+    ]
     if not anchors:
         raise NotATrace(f"'{path}' holds no anchor file of OTF2: expected one such as traces.otf2.")
     if len(anchors) > 1:

@@ -20,7 +20,7 @@ from tracelens.readers.gathered import SpanBuffer, SpanMeaning
 from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.perfetto.packets import Packets, is_perfetto
 from tracelens.readers.processes import FileOfProcesses, build_process_column, rank_processes
-from tracelens.readers.words import meaning_of_name, step_number
+from tracelens.readers.words import find_meaning_of_names, parse_step_number
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def read_slices(path: Path) -> Slices:
     if not has_packets:
         raise NotATrace(packets.damage_reason or "there is no packet in it")
     slices.copy_damage(packets)
-    return reading.complete(slices)
+    return reading.complete_slices(slices)
 
 
 class _Reading:
@@ -208,7 +208,7 @@ class _Reading:
         slices.event_counts[open_slice.category] += 1
         self.spans.add(open_slice.start_ns, end_ns, (open_slice.category, open_slice.name), track)
 
-    def complete(self, slices: Slices) -> Slices:
+    def complete_slices(self, slices: Slices) -> Slices:
         """Set the rows: each track is a thread of its process, whose name may say a rank."""
         open_count = sum(map(len, self.open_slices_by_track.values()))
         if open_count:
@@ -221,7 +221,7 @@ class _Reading:
         tracks = {uuid: self._find_track(uuid, name_by_pid) for uuid in self.spans.number_by_thread}
         slices.name_by_process = {track.pid or 0: track.process_name for track in tracks.values()}
         rows = self.spans.to_frame(_translate_key, lambda uuid: tracks[uuid].name)
-        steps_of_keys = [step_number(name) for _, name in self.spans.number_by_key]
+        steps_of_keys = [parse_step_number(name) for _, name in self.spans.number_by_key]
         key_numbers = pl.Series(self.spans.key_numbers, dtype=pl.UInt32)
         step = pl.Series(steps_of_keys, dtype=pl.Int32).gather(key_numbers)
         rows = rows.with_columns(
@@ -263,9 +263,9 @@ def _find_name_and_categories(event: Any, sequence: _Sequence) -> tuple[str, str
 def _translate_key(category_and_name: tuple[str, str]) -> SpanMeaning:
     """Return the meaning of a slice by its name, else by its category."""
     category, name = category_and_name
-    if step_number(name) is not None:
+    if parse_step_number(name) is not None:
         return SpanMeaning(kind="step", op=None, name=name)
-    kind, op = meaning_of_name(name, category)
+    kind, op = find_meaning_of_names(name, category)
     return SpanMeaning(kind, op, name)
 
 
@@ -284,7 +284,7 @@ class PerfettoReader(FilesReader[Slices]):
     read_file = staticmethod(read_slices)
     rank_processes = staticmethod(rank_processes)
 
-    def gaps(self, run: FileSet[Slices]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Slices]) -> Iterator[Gap]:
         """Yield what no slice is called as."""
         if "step" not in run.kinds:
             yield Gap(

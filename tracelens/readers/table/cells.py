@@ -18,11 +18,11 @@ from tracelens.readers.rules import count_reasons
 from tracelens.readers.table.columns import (
     NEEDED,
     describe_column,
-    distinct_words,
     is_absent,
     is_moment,
     is_opaque,
     is_text,
+    list_distinct_words,
     replace_words,
 )
 from tracelens.readers.table.naming import TIMES, map_option
@@ -190,7 +190,7 @@ def _read_texts(rows: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[
 
 def _trim_words(column: pl.Series) -> pl.Series:
     """Drop words that mean "not applicable", and blanks around others."""
-    words = distinct_words(column)
+    words = list_distinct_words(column)
     word = pl.col("word")
     word_table = pl.DataFrame({"word": words}, schema={"word": pl.String})
     are_absent = word_table.select(is_absent(word) | (word == "-1")).to_series()

@@ -11,7 +11,7 @@ import dash_mantine_components as dmc
 import numpy as np
 from dash import Dash, Input, Output, dcc, html
 
-from tracelens.lod.lanes import Lane, Lanes, label_of
+from tracelens.lod.lanes import Lane, Lanes, get_label
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import text
@@ -105,7 +105,7 @@ def _describe_piece(store: Store, position: Position, item: int) -> Component:
     """Return the panel of an item of a summary row: a stretch of one category of time."""
     lanes = store.scene.span_lanes
     lane = lanes.owners[position.row]
-    category, step = label_of(int(lanes.palette_codes[item])), int(lanes.step_numbers[item])
+    category, step = get_label(int(lanes.palette_codes[item])), int(lanes.step_numbers[item])
     begin_ns, end_ns = lanes.find_extent_ns(item)
     facts = [
         ("span", clean(lanes.item_names[lanes.name_indices[item]]) or "unnamed"),
@@ -131,7 +131,7 @@ def _describe_event(
         tracks.owners[position.track].track_name,
     )
     item = tracks.find_item_at(position.track, position.at_ns)
-    category = "" if item is None else label_of(int(tracks.palette_codes[item]))
+    category = "" if item is None else get_label(int(tracks.palette_codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
         ("span", clean(event["name"]) or "unnamed"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from dash import html
 
-from tracelens.lod.lanes import label_of
+from tracelens.lod.lanes import get_label
 from tracelens.model.inert import clean
 from tracelens_dashboard import text
 from tracelens_dashboard.ids import aria
@@ -118,7 +118,7 @@ def _describe_path_at(store: Store, term: str, process: int, at_ns: int) -> list
         item = lanes.find_item_at(row, at_ns) if is_of_process else None
         if item is not None:
             begin_ns, end_ns = lanes.find_extent_ns(item)
-            phase = name_of(label_of(int(lanes.palette_codes[item])))
+            phase = name_of(get_label(int(lanes.palette_codes[item])))
             button = _span_button(store, f"{phase} on {subject_of(lane)}", row, (begin_ns, end_ns))
             duration = html.Span(text.duration(end_ns - begin_ns), className="beside")
             description = html.Dd([button, duration], className="fact")

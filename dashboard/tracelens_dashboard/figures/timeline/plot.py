@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens.lod import raster
-from tracelens.lod.lanes import LABELS, label_of
+from tracelens.lod.lanes import LABELS, get_label
 from tracelens.lod.query import Bars, Picture
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
@@ -300,7 +300,7 @@ def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, An
         indexes = np.flatnonzero(category_codes == code)
         if len(indexes):
             bars = Bars(picture.bars.item_indices[indexes], picture.bars.band_indices[indexes])
-            traces.append(_category_bars(frame, picture, label_of(code), bars, theme))
+            traces.append(_category_bars(frame, picture, get_label(code), bars, theme))
     return traces
 
 

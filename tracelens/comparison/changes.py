@@ -108,10 +108,10 @@ def _compare_metrics(baselines: Sequence[RunMetrics], new: RunMetrics) -> tuple[
 
 
 def _measure_metric(name: str, values_by_run: Sequence[Any], step_ns: float) -> Metric:
-    """Measure the change of a metric from the first runs to the last one, by values [run][step].
+    """Measure the change of a metric from the first runs to the last one.
 
-    Its probability is not adjusted. What equal runs differ by is a share of a metric's usual size:
-    of a phase, more than in proportion to its time.
+    Values are [run][step], ns (efficiency: a share). Its p-value is not adjusted. What equal runs differ
+    by is a share of a metric's usual size: of a phase, more than in proportion to its time.
     """
     is_mostly_zero = any(not np.median(values) and values.any() for values in values_by_run)
     use_mean = name == MEAN_STEP_TIME or is_mostly_zero

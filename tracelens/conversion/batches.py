@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Definition, Retention, Thread
 
 BATCH_ROWS: Final = 1 << 16
-_MOST_WAITING: Final = 1 << 20  # records that wait for their turn
-_MOST_KEPT: Final = 24 << 20  # bytes
-_MAX_REMEMBERED: Final = 1 << 16  # depths end there, too
+_MAX_RECORDS_WAITING: Final = 1 << 20  # records that wait for their turn
+_BYTES_KEPT_BY_LIBRARY: Final = 24 << 20  # bytes
+_MAX_SPANS_REMEMBERED: Final = 1 << 16  # depths end there, too
 _SPAN, _DEVICE = TYPES.index("span"), TYPES.index("device")
 
 
@@ -94,7 +94,7 @@ class Conversion:
         progress: Progress | None = None,
         *,
         batch_rows: int = BATCH_ROWS,
-        max_waiting: int = _MOST_WAITING,
+        max_waiting: int = _MAX_RECORDS_WAITING,
     ) -> None:
         """Start; batches go to `sink`; at most `max_waiting` events wait for ones that begin earlier."""
         _keep_memory()
@@ -293,7 +293,7 @@ class Conversion:
         latest_start_ns = np.full(int(spans.thread.max()) + 1, spans.start_ns.min())  # [thread]
         np.maximum.at(latest_start_ns, spans.thread, spans.start_ns)
         is_lasting = (spans.end_ns > latest_start_ns[spans.thread]) & ~is_held
-        self._enclosing_spans = spans.take(np.flatnonzero(is_lasting)[-_MAX_REMEMBERED:])
+        self._enclosing_spans = spans.take(np.flatnonzero(is_lasting)[-_MAX_SPANS_REMEMBERED:])
 
 
 def _keep_memory() -> None:
@@ -301,4 +301,4 @@ def _keep_memory() -> None:
 
     glibc returns a freed block to the kernel, unless one as large was freed before.
     """
-    np.empty(_MOST_KEPT, np.int8)
+    np.empty(_BYTES_KEPT_BY_LIBRARY, np.int8)

@@ -59,8 +59,8 @@ SLOT: Final = np.dtype(
     ]
 )
 assert SLOT.itemsize == RECORD_BYTES
-_WORD: Final = 8
-_BLOCK: Final = 512  # records, which fit into the fastest cache
+_WORD_BYTES: Final = 8
+_RECORDS_PER_BLOCK: Final = 512  # records, which fit into the fastest cache
 
 FOREVER: Final = np.iinfo(np.int64).max
 _SPAN, _INSTANT, _COUNTER = (EVENT_TYPES.index(word) for word in ("span", "instant", "counter"))
@@ -86,21 +86,24 @@ def join_rows(parts: Sequence[Records]) -> Records:
     nonempty_parts = [part for part in parts if len(part)]
     if len(nonempty_parts) == 1:
         return nonempty_parts[0]
-    word_rows = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_as_words, nonempty_parts)]
+    word_rows = [
+        np.empty((0, RECORD_BYTES // _WORD_BYTES), np.int64),
+        *map(_as_words, nonempty_parts),
+    ]
     joined: Records = np.concatenate(word_rows).reshape(-1).view(SLOT)
     return joined
 
 
 def _as_words(records: Records) -> Ints:
-    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD)
+    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD_BYTES)
 
 
 def split_fields(records: Records) -> Fields:
     """Copy each field into an array of its own, [record]; by blocks, which fit into a CPU cache."""
     word_rows = _as_words(records)
     word_columns = np.empty((word_rows.shape[1], len(word_rows)), np.int64)
-    for first_row in range(0, len(word_rows), _BLOCK):
-        block_rows = slice(first_row, first_row + _BLOCK)
+    for first_row in range(0, len(word_rows), _RECORDS_PER_BLOCK):
+        block_rows = slice(first_row, first_row + _RECORDS_PER_BLOCK)
         word_columns[:, block_rows] = word_rows[block_rows].T
     return {name: _extract_field(word_columns, name) for name in SLOT.names or ()}
 
@@ -109,8 +112,8 @@ def _extract_field(word_columns: Ints, name: str) -> Array:
     """Return one field of all records, [record], from their 8-byte words, [word, record]."""
     assert SLOT.fields is not None
     dtype, offset, *_ = SLOT.fields[name]
-    word_index, byte_offset = divmod(offset, _WORD)
-    values_per_word = _WORD // dtype.itemsize
+    word_index, byte_offset = divmod(offset, _WORD_BYTES)
+    values_per_word = _WORD_BYTES // dtype.itemsize
     return np.ascontiguousarray(
         word_columns[word_index].view(dtype)[byte_offset // dtype.itemsize :: values_per_word]
     )

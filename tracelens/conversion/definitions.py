@@ -20,7 +20,7 @@ TYPES: Final = (*EVENT_TYPES, DEVICE_TIMES)
 UNKNOWN: Final = 0  # the row of what no definition explains
 _MAX_INDEX: Final = np.iinfo(np.int32).max
 _MAX_ID: Final = 1 << 22  # as many handles as no program makes; the table of them takes 16 MiB
-_MOST_WORDS: Final = 127
+_MAX_WORDS: Final = 127
 NO_INDEX: Final = np.iinfo(np.int64).min
 _OTHER: Final = "other"
 
@@ -123,5 +123,5 @@ def _to_printable(word: str) -> str:
 def _limit_words(words: Sequence[str | None]) -> Sequence[str | None]:
     """Keep as many different words as a small dictionary holds; the rest becomes one."""
     distinct_words = [word for word in dict.fromkeys(words) if word is not None]
-    kept_words = set(distinct_words[: _MOST_WORDS - 1])
+    kept_words = set(distinct_words[: _MAX_WORDS - 1])
     return [word if word is None or word in kept_words else _OTHER for word in words]

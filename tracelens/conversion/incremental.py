@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 _CHUNK_ROWS: Final = BATCH_ROWS * 3 // 4  # some wait for the next chunk
 CHUNK: Final = 12  # segments: a batch of 49,140 rows
 AHEAD: Final = 4  # full segments to look ahead at, for device times
-_WHEN_THINNED: Final = 4  # times as many, or batches would be small, and files large
-_MOST_HELD: Final = 64  # segments that stay for events that may still change,
-_MOST_SLOTS: Final = 4096  # and such events
+_CHUNK_FACTOR_IF_THINNED: Final = 4  # times as many, or batches would be small, and files large
+_MAX_SEGMENTS_HELD: Final = 64  # segments that stay for events that may still change,
+_MAX_SLOTS_HELD: Final = 4096  # and such events
 _FREE_FOR_NS: Final = 30 * 10**9  # a slot that is not written by then will not be
 _SLOT: Final = (1 << SLOT_BITS) - 1
 
@@ -161,7 +161,9 @@ class IncrementalConversion:
         self._progress = load_progress(folder)
         self._file = GrowingFile(folder / UNFINISHED_FILE, side, self._progress.length)
         self._conversion = Conversion(self._file.append_batch, side.retention, self._progress)
-        self._segments_per_chunk = CHUNK if side.retention.every is None else CHUNK * _WHEN_THINNED
+        self._segments_per_chunk = (
+            CHUNK if side.retention.every is None else CHUNK * _CHUNK_FACTOR_IF_THINNED
+        )
         self._remove_converted()
 
     def __enter__(self) -> Self:
@@ -295,7 +297,10 @@ def _find_expired(held_by_segment: dict[int, list[HeldSlot]]) -> set[int]:
     expired: set[int] = set()
     slot_count = sum(map(len, held_by_segment.values()))
     for number in sorted(held_by_segment):
-        if len(held_by_segment) - len(expired) <= _MOST_HELD and slot_count <= _MOST_SLOTS:
+        if (
+            len(held_by_segment) - len(expired) <= _MAX_SEGMENTS_HELD
+            and slot_count <= _MAX_SLOTS_HELD
+        ):
             break
         expired.add(number)
         slot_count -= len(held_by_segment[number])

@@ -34,7 +34,7 @@ END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of the stream
 CHECKSUM_KEY: Final = b"crc32"
 NO_CHECKSUM: Final = b"00000000"
 
-_ALIGNMENT: Final = 8
+_ALIGNMENT_BYTES: Final = 8
 _PREFIX: Final = struct.Struct("<iI")  # of a message: -1, and how long its header is
 _BLOCK: Final = struct.Struct("<qi4xq")
 _TAIL: Final = struct.Struct("<i6s")  # of a file: how long its footer is, and the magic
@@ -43,7 +43,7 @@ _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM = 1, 2, 3, 4  # fields of Message
 _DICTIONARY_ID: Final = 0  # field of DictionaryBatch
 _KEY, _VALUE = 0, 1  # fields of KeyValue
 _DICTIONARIES, _BATCHES = 2, 3  # fields of Footer
-_MOST_PAIRS: Final = 64  # of custom metadata that are looked at
+_MAX_METADATA_PAIRS: Final = 64  # of custom metadata that are looked at
 
 
 class Message(NamedTuple):
@@ -199,7 +199,7 @@ def _replace_vector(footer: bytes, field_index: int, element_count: int, element
     """Return the footer with a vector field replaced by `elements`, structs at its end."""
     longer_footer = bytearray(footer)
     # A vector's content is aligned, and its length stands right before it.
-    longer_footer += bytes(-(len(longer_footer) + 4) % _ALIGNMENT)
+    longer_footer += bytes(-(len(longer_footer) + 4) % _ALIGNMENT_BYTES)
     field_position = find_field(memoryview(footer), find_root(memoryview(footer)), field_index)
     if field_position is None:
         raise struct.error("the field to be replaced is missing")
@@ -252,7 +252,7 @@ def _find_checksum(header: memoryview) -> int | None:
         return None
     pair_vector = follow_offset(header, pairs_position)
     (pair_count,) = struct.unpack_from("<I", header, pair_vector)
-    for pair_index in range(min(pair_count, _MOST_PAIRS)):
+    for pair_index in range(min(pair_count, _MAX_METADATA_PAIRS)):
         pair_position = follow_offset(header, pair_vector + 4 + 4 * pair_index)
         key_begin, key_end = find_text(header, pair_position, _KEY)
         begin, end = find_text(header, pair_position, _VALUE)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from tracelens.conversion.definitions import Column
     from tracelens.schema.side import Definition, Kept
 
-_STEP: Final = -1  # a step is no phase: what is right within it is outermost
-_USER: Final = -2  # and a user's span within a phase belongs to the phase
-_DEEPEST: Final = 32  # what is nested deeper is surely not outermost
+_STEP_CODE: Final = -1  # a step is no phase: what is right within it is outermost
+_USER_CODE: Final = -2  # and a user's span within a phase belongs to the phase
+_MAX_DEPTH: Final = 32  # what is nested deeper is surely not outermost
 _STEP_DEFINITION: Final = ("step", "step", "span")
 _FIRST: Final = np.iinfo(np.int64).min
 _FOREVER: Final = np.iinfo(np.int64).max
@@ -77,10 +77,10 @@ class ThinnedEvents(NamedTuple):
 def number_phases(kind: Column, op: Column) -> Ints:
     """Return the number of each definition's phase, [definition]; equal numbers are one phase.
 
-    A phase is a kind; for elastic operations, a kind and operation. `_STEP` and `_USER` mark
+    A phase is a kind; for elastic operations, a kind and operation. `_STEP_CODE` and `_USER_CODE` mark
     definitions that are no phase.
     """
-    special_codes = {"step": _STEP, "user": _USER}
+    special_codes = {"step": _STEP_CODE, "user": _USER_CODE}
     kind_words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
     code_of_kind = np.array([special_codes.get(word, code) for code, word in enumerate(kind_words)])
     is_elastic = np.array([word == "elastic" for word in kind_words])[kind.codes]
@@ -113,11 +113,11 @@ def thin(
     """
     is_summarised = sampling.is_summarised(events.step)
     if not continues:  # a step that never ended may be where things went wrong
-        is_unfinished_step = events.is_span & (events.phase_codes == _STEP) & ~events.has_ended
+        is_unfinished_step = events.is_span & (events.phase_codes == _STEP_CODE) & ~events.has_ended
         is_summarised &= ~np.isin(events.step, events.step[is_unfinished_step])
     is_in_flight = is_in_flight_thread[np.minimum(events.thread, len(is_in_flight_thread) - 1)]
     is_candidate = (
-        is_summarised & (events.phase_codes != _STEP) & (events.has_ended | ~events.is_span)
+        is_summarised & (events.phase_codes != _STEP_CODE) & (events.has_ended | ~events.is_span)
     )
     is_kept = ~is_candidate
     is_on_thread = is_candidate & events.is_span & ~is_in_flight
@@ -148,16 +148,16 @@ def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
     """Return True for each span of a thread whose parent is of another phase, [row]."""
     start_ns, end_ns = events.start_ns[rows], events.end_ns[rows]
     depth, phase = events.depth[rows], events.phase_codes[rows].copy()
-    is_outermost = depth <= _DEEPEST
+    is_outermost = depth <= _MAX_DEPTH
     latest_of_level_above = np.full(len(rows), -1)  # [row]: the span that began last; -1 = none
-    for level in range(int(min(depth.max(), _DEEPEST)) + 1):
+    for level in range(int(min(depth.max(), _MAX_DEPTH)) + 1):
         level_rows = np.flatnonzero(depth == level)
         parent = latest_of_level_above[level_rows]
         is_within = (parent >= 0) & (end_ns[parent] > start_ns[level_rows])
-        parent_phase = np.where(is_within, phase[parent], _STEP)
+        parent_phase = np.where(is_within, phase[parent], _STEP_CODE)
         own_phase = phase[level_rows]
         phase[level_rows] = np.where(
-            (own_phase == _USER) & (parent_phase != _STEP), parent_phase, own_phase
+            (own_phase == _USER_CODE) & (parent_phase != _STEP_CODE), parent_phase, own_phase
         )
         is_outermost[level_rows] = phase[level_rows] != parent_phase
         latest_of_level = np.full(len(rows), -1)

@@ -39,7 +39,7 @@ Owner = tuple[str, int]  # role and rank
 Steps = tuple[int, int]  # the first and the last one
 
 _ALL_STEPS: Final = (-1, 2**31 - 2)
-_SHOWN: Final = 8
+_MAX_FINDINGS_SHOWN: Final = 8
 _KEY: Final = ("step", "thread", "kind", "op", "communicator", "shard", "stream")
 _UNSHARED: Final = (
     "step",
@@ -81,8 +81,8 @@ class Flagged:
     @property
     def sentence(self) -> str:
         """What is kept whole and what is summed up."""
-        shown_findings = [*self.finding_labels[:_SHOWN]]
-        left_out_count = len(self.finding_labels) - _SHOWN
+        shown_findings = [*self.finding_labels[:_MAX_FINDINGS_SHOWN]]
+        left_out_count = len(self.finding_labels) - _MAX_FINDINGS_SHOWN
         if left_out_count > 0:
             shown_findings.append(f"{left_out_count} more")
         kept_phrase = (

@@ -47,7 +47,7 @@ _CLOCKS: Final = {
 # of finding a time before alignment: each is nearer by a clock's drift [definition]
 _ROUNDS: Final = 4
 _PACKED: Final = ".gz"
-_SHOWN: Final = 3  # files that a sentence names [policy]
+_MAX_FILES_SHOWN: Final = 3  # files that a sentence names [policy]
 
 
 @dataclass(frozen=True)
@@ -186,5 +186,5 @@ def _make_notes(content: Content, files: list[_File]) -> Iterator[str]:
 
 
 def _list_names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return join_words([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more
+    more = f" and {len(names) - _MAX_FILES_SHOWN} more" if len(names) > _MAX_FILES_SHOWN else ""
+    return join_words([f"'{shown_name(name)}'" for name in names[:_MAX_FILES_SHOWN]]) + more

@@ -157,9 +157,10 @@ def _share_of_min_width(band: Band) -> float:
 def _paint(
     scene: Scene, window: Window, grid: Grid, drawn_lanes: list[int], is_detailed: list[bool]
 ) -> tuple[Bytes, int]:
-    """Draw a row for each chosen lane, [row, column], with spans (detailed) or residuals.
+    """Draw lanes of the scene, by index, as palette codes, [lane drawn, column].
 
-    Also return how many spans in the window got no pixel.
+    Those that are detailed show spans, others residuals. Also return how many spans in the window got
+    no pixel.
     """
     pixels, hidden_count = np.zeros((len(drawn_lanes), grid.column_count), np.uint8), 0
     fine_rows = [row for row, is_fine in enumerate(is_detailed) if is_fine]

@@ -46,7 +46,7 @@ _WHY_NO_RANK: Final = (
     "Ranks are those within communicators, and no communicator of the largest size is in all files"
 )
 _VERSION: Final = "inspector_output_format_version"
-_LISTED: Final = 6  # operations of which `info` shows the bandwidth [policy]
+_MAX_OPS_LISTED: Final = 6  # operations of which `info` shows the bandwidth [policy]
 _COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
     "communicator_name": pl.String(),
@@ -323,7 +323,7 @@ def _list_bandwidths(all_calls: pl.DataFrame) -> Iterator[tuple[str, str]]:
         max_bytes=pl.col("bytes").max(),
     )
     for name, gb_per_s, call_count, min_bytes, max_bytes in (
-        by_operation.sort("calls", "name", descending=[True, False]).head(_LISTED).rows()
+        by_operation.sort("calls", "name", descending=[True, False]).head(_MAX_OPS_LISTED).rows()
     ):
         if gb_per_s is None or min_bytes is None:
             continue

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _TOOL: Final = "rocprofiler-sdk-tool"
 _MARK: Final = re.compile(rb'^\{\s*"rocprofiler-sdk-tool"\s*:')
-_LONGEST_NAME: Final = 256  # characters
+_MAX_CHARACTERS_OF_NAME: Final = 256  # characters
 _SYNCHRONIZES: Final = re.compile(r"^hip(Ctx|Device|Stream|Event)Synchronize")
 _COMPUTING_KINDS: Final = ("forward", "backprop", "update")
 _KERNEL_NAMES: Final = (
@@ -182,7 +182,12 @@ class _Process:
         if not name or start_ns is None or end_ns is None or end_ns < start_ns:
             self.profile.unusable_count += 1
             return
-        row = {"start_ns": start_ns, "end_ns": end_ns, "kind": kind, "name": name[:_LONGEST_NAME]}
+        row = {
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "kind": kind,
+            "name": name[:_MAX_CHARACTERS_OF_NAME],
+        }
         self.spans.add({**row, "correlation": _correlation_id(record), **cells})
 
     def _number_stream(self, *stream_key: object) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"fee"|"viztracer_metadata"', re.IGNORECASE)
 _CALL: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):\d+\)$", re.DOTALL)
 _CATEGORY_OF_FUNCTIONS: Final = "fee"  # function entry and exit
-_LONGEST_NAME: Final = 256
+_MAX_CHARACTERS_OF_NAME: Final = 256
 _PHASES_IN_NO_ROW: Final = {
     "M": "names of processes and threads",
     "C": "values of counters",
@@ -90,7 +90,7 @@ def _add_event(event: Event, calls: Calls, spans: _Spans) -> None:
     is_function = str(event.get("cat")).casefold() == _CATEGORY_OF_FUNCTIONS
     counted_as = "calls of functions" if is_function else "events that the program logged"
     calls.event_counts[counted_as] += 1
-    key = (is_function, name[:_LONGEST_NAME])
+    key = (is_function, name[:_MAX_CHARACTERS_OF_NAME])
     spans.add(start_ns, start_ns + duration_ns, key, thread=(pid, tid))
 
 
@@ -101,9 +101,9 @@ def _take_name(event: Event, calls: Calls, pid: int, tid: int) -> None:
     if not isinstance(name, str):
         return
     if event.get("name") == "process_name":
-        calls.name_by_process[pid] = name[:_LONGEST_NAME]
+        calls.name_by_process[pid] = name[:_MAX_CHARACTERS_OF_NAME]
     elif event.get("name") == "thread_name":
-        calls.name_by_thread[pid, tid] = name[:_LONGEST_NAME]
+        calls.name_by_thread[pid, tid] = name[:_MAX_CHARACTERS_OF_NAME]
 
 
 def _translate_key(key: tuple[bool, str]) -> SpanMeaning:

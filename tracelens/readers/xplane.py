@@ -93,8 +93,8 @@ _XLA_NAME: Final = re.compile(r"^([a-z]+(?:-[a-z]+)*?)(?:-start|-done)?(?:\.\d+)
 _STEP_NUMBER: Final = "step_num"
 _CORRELATION: Final = "correlation_id"
 _STREAMS_OF_A_DEVICE: Final = 1_000
-_PS: Final = 1_000
-_LONGEST_NAME: Final = 256
+_PS_PER_NS: Final = 1_000
+_MAX_CHARACTERS_OF_NAME: Final = 256
 _NONE: Final = -1
 
 
@@ -188,9 +188,13 @@ def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
 
     Events of the line of steps, and those of the host that are numbered, are steps.
     """
-    name = (metadata.display_name or metadata.name)[:_LONGEST_NAME] if metadata is not None else ""
-    start_ns = track.origin_ns + event.offset_ps // _PS
-    end_ns = start_ns + event.duration_ps // _PS
+    name = (
+        (metadata.display_name or metadata.name)[:_MAX_CHARACTERS_OF_NAME]
+        if metadata is not None
+        else ""
+    )
+    start_ns = track.origin_ns + event.offset_ps // _PS_PER_NS
+    end_ns = start_ns + event.duration_ps // _PS_PER_NS
     if not name or event.num_occurrences or not (0 <= start_ns < MOST_NS and abs(end_ns) < MOST_NS):
         return None
     on_host = track.stream is None

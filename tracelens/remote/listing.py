@@ -39,7 +39,7 @@ _TABLES: Final = (TRACE_SUFFIX, ".feather", ".parquet", ".csv", ".tsv")
 _NAME: Final = re.compile(r"[^.\x00-\x1f/\\:][^\x00-\x1f/\\:]*")
 _NO_NAME: Final = re.compile(r"^\.+|[\x00-\x1f/\\:]")
 # bytes: file systems allow 255, and a file that is on its way has a longer name
-_MOST_NAME: Final = 200
+_MAX_NAME_BYTES: Final = 200
 # What says that a file has other content than before, as each protocol calls it; the surest first.
 _VERSIONS: Final = (
     *("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c"),
@@ -168,11 +168,11 @@ def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
 
 def make_local_name(address: str) -> str:
     """Return the local name for the last part of an address."""
-    return _NO_NAME.sub("_", last_name(address))[-_MOST_NAME // 4 :] or "trace"
+    return _NO_NAME.sub("_", last_name(address))[-_MAX_NAME_BYTES // 4 :] or "trace"
 
 
 def _is_name(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and len(name.encode(errors="replace")) <= _MOST_NAME
+    return bool(_NAME.fullmatch(name)) and len(name.encode(errors="replace")) <= _MAX_NAME_BYTES
 
 
 def _list_trace(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[RemoteFile]:

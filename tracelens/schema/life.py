@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 JOURNALS: Final = "life-*.jsonl"
 _MOST_BYTES: Final = 1 << 26
-_LIMIT: Final = 1 << 63
+_INTEGER_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _parse(line: bytes) -> Entry | None:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) is int and abs(value) < _LIMIT
+    return type(value) is int and abs(value) < _INTEGER_LIMIT
 
 
 def _are_texts(value: object) -> bool:

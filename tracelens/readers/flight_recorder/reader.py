@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _PICKLE: Final = b"\x80"
 _JSON: Final = b"{"
-_HEAD: Final = 1 << 16
+_HEAD_BYTES: Final = 1 << 16
 _WORDS: Final = (b"pg_config", b"entries", b"pg_status", b"collective_seq_id", b"profiling_name")
-_FEWEST_WORDS: Final = 2
+_MIN_WORDS: Final = 2
 _WORLD: Final = "default_pg"
 _CLOCK: Final = "wall clocks"  # of all hosts, taken for one: calls have no ends to tie them by
 
@@ -165,10 +165,10 @@ def _list_dump_files(path: Path) -> list[Path]:
 
 
 def _is_dump(file: Path) -> bool:
-    first_bytes = read_beginning(file, _HEAD)
+    first_bytes = read_beginning(file, _HEAD_BYTES)
     words = [b'"%b"' % word for word in _WORDS] if first_bytes.startswith(_JSON) else _WORDS
     is_begun = first_bytes.startswith((_PICKLE, _JSON))
-    return is_begun and sum(word in first_bytes for word in words) >= _FEWEST_WORDS
+    return is_begun and sum(word in first_bytes for word in words) >= _MIN_WORDS
 
 
 def _read_dumps(path: Path, options: Reading) -> tuple[list[Dump], list[Note]]:

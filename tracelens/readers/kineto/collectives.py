@@ -46,7 +46,7 @@ _HOST_LIBRARIES: Final = tuple(
 _KERNEL: Final = r"(?i)^[nr]ccl\w*kernel|^(msccl|onecclk?)"
 _LAUNCH: Final = "record_param_comms"  # the event that launches a collective
 _ELIDED: Final = "..."
-_MOST_SHOWN: Final = 4
+_MAX_RUNS_SHOWN: Final = 4
 _SEQUENCES: Final = ("Seq", "seq", "Sequence", "Sequence Number")
 
 
@@ -204,9 +204,9 @@ def _format_ranks(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank, rank])
     runs_text = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    if len(runs_text) <= _MOST_SHOWN:
+    if len(runs_text) <= _MAX_RUNS_SHOWN:
         return ",".join(runs_text)
-    return f"{','.join(runs_text[:_MOST_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
+    return f"{','.join(runs_text[:_MAX_RUNS_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
 
 
 def read_groups(metadata: Mapping[str, Any]) -> dict[str, ProcessGroup]:

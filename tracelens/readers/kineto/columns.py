@@ -48,7 +48,7 @@ _PHASES_READ: Final = frozenset("MBE")  # beside complete events
 _TIMES: Final = ("start_ns", "duration_ns")
 # What of an event's arguments is a column.
 _NUMBERS: Final = ("correlation", "external", "sequence", "stream", "device")
-_ROWS_AT_ONCE: Final = 1 << 14
+_ROWS_PER_FRAME: Final = 1 << 14
 _WORDS: Final = ("category", "name", "pid", "tid")
 ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Categorical(),
@@ -164,7 +164,7 @@ def read_events(path: Path) -> EventTable:
         table.event_count += len(events)
         complete_events = _complete_events(events, table, open_begins)
         cells.append_events(*_categorize(complete_events, table))
-        if cells.row_count >= _ROWS_AT_ONCE:
+        if cells.row_count >= _ROWS_PER_FRAME:
             frames.append(cells.to_frame(table, has_ns_times=stream.has_ns_times))
             cells = _Cells()
     frames.append(cells.to_frame(table, has_ns_times=stream.has_ns_times))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tracelens.readers.kineto.windows import Shifts
 
 _SUFFIXES: Final = (".json", ".json.gz")
-_SHOWN: Final = 3
+_MAX_FILES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,10 @@ def _find_ranks(tables: Sequence[EventTable], given_ranks: Mapping[str, int]) ->
     if len(tables) == 1 and labels:
         return [0]
     if labels:
-        listed = fmt.join_words([f"'{name}'" for name in labels[:_SHOWN]])
-        rest_text = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+        listed = fmt.join_words([f"'{name}'" for name in labels[:_MAX_FILES_SHOWN]])
+        rest_text = (
+            f" and {len(labels) - _MAX_FILES_SHOWN} more" if len(labels) > _MAX_FILES_SHOWN else ""
+        )
         verb, subject = ("does", "it is") if len(labels) == 1 else ("do", "each is")
         raise UnusableInput(
             f"{listed}{rest_text} {verb} not say of which rank {subject} "

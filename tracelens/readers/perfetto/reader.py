@@ -35,9 +35,9 @@ _BOOT_CLOCK: Final = 6  # the clock of packets that name none
 _CLOCKS_OF_SEQUENCES: Final = range(64, 128)
 _REAL_CLOCK: Final = 1
 _US: Final = 1_000
-_LONGEST_NAME: Final = 256
-_DEEPEST: Final = 2_000
-_HIGHEST_PARENT: Final = 64
+_MAX_CHARACTERS_OF_NAME: Final = 256
+_MAX_OPEN_SLICES: Final = 2_000
+_MAX_ANCESTORS: Final = 64
 
 
 class _Track(NamedTuple):
@@ -185,7 +185,7 @@ class _Reading:
         track = event.track_uuid or sequence.default_track
         if not 0 <= time_ns < MOST_NS:
             slices.unusable_count += 1
-        elif phase == _BEGIN and len(self.open_slices_by_track[track]) < _DEEPEST:
+        elif phase == _BEGIN and len(self.open_slices_by_track[track]) < _MAX_OPEN_SLICES:
             self.open_slices_by_track[track].append(
                 _Slice(time_ns, *_find_name_and_categories(event, sequence))
             )
@@ -235,7 +235,7 @@ class _Reading:
     def _find_track(self, uuid: int, name_by_pid: Mapping[int, str]) -> _Track:
         """Return a track's name and process: its own, or of the first above it that has one."""
         name, ancestor_uuid = "", uuid
-        for _ in range(_HIGHEST_PARENT):
+        for _ in range(_MAX_ANCESTORS):
             ancestor = self.descriptor_by_track.get(ancestor_uuid)
             if ancestor is None:
                 break
@@ -257,7 +257,7 @@ def _find_name_and_categories(event: Any, sequence: _Sequence) -> tuple[str, str
     name = _decode_text(event.name) or sequence.name_by_iid.get(name_iid, "")
     categories = [_decode_text(category) for category in event.categories]
     categories += [sequence.category_by_iid.get(category, "") for category in event.category_iids]
-    return name, ",".join(filter(None, categories))[:_LONGEST_NAME]
+    return name, ",".join(filter(None, categories))[:_MAX_CHARACTERS_OF_NAME]
 
 
 def _translate_key(category_and_name: tuple[str, str]) -> SpanMeaning:
@@ -270,7 +270,7 @@ def _translate_key(category_and_name: tuple[str, str]) -> SpanMeaning:
 
 
 def _decode_text(content: bytes) -> str:
-    return content[:_LONGEST_NAME].decode("utf-8", "replace")
+    return content[:_MAX_CHARACTERS_OF_NAME].decode("utf-8", "replace")
 
 
 class PerfettoReader(FilesReader[Slices]):

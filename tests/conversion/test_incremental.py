@@ -132,7 +132,7 @@ class Killed(BaseException):
     """Stands for a SIGKILL."""
 
 
-@pytest.mark.parametrize("point", ["append", "sync", "save_progress", "_remove_converted"])
+@pytest.mark.parametrize("point", ["append_batch", "sync", "save_progress", "_remove_converted"])
 def test_killed_at_each_point(tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill before or after any of its operations loses and doubles no event."""
     live = write_folder(tmp_path / "live", definitions=DEFINITIONS)

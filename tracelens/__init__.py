@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
             raise
         from tracelens.errors import MissingExtra  # noqa: PLC0415 - not needed when all is well
 
-        raise MissingExtra.naming(f"tracelens.{name}", "analyze") from error
+        raise MissingExtra.from_extra(f"tracelens.{name}", "analyze") from error
     globals()[name] = value
     return value
 

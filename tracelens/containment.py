@@ -110,7 +110,7 @@ def limit_cpu_meanwhile(at_once: int = 1) -> Iterator[None]:
         contained.open_limits -= 1
         if not contained.open_limits:
             contained.files_at_once = 0
-            _limit_cpu(None)
+            _limit_cpu(cpu_limit_s=None)
 
 
 def allow_more_cpu(base_s: int, size_bytes: int) -> None:

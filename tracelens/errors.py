@@ -54,7 +54,7 @@ class MissingExtra(TraceLensError):
     exit_code = 4
 
     @classmethod
-    def naming(cls, purpose: str, extra: str) -> MissingExtra:
+    def from_extra(cls, purpose: str, extra: str) -> MissingExtra:
         """Build the sentence that names the extra to install."""
         return cls(
             f"{purpose} needs libraries that are not installed: "

@@ -77,7 +77,7 @@ def _connect_to_mpi() -> Executor:
         from mpi4py import MPI  # noqa: PLC0415 - an extra
         from mpi4py.futures import MPIPoolExecutor  # noqa: PLC0415
     except ImportError as error:
-        raise MissingExtra.naming("An executor of MPI ranks", "mpi") from error
+        raise MissingExtra.from_extra("An executor of MPI ranks", "mpi") from error
     if MPI.COMM_WORLD.Get_size() < 2:
         raise InvalidArgument(
             "--executor mpi: this is the only rank, and the others do the work; start it with 'mpiexec "
@@ -94,7 +94,7 @@ def _connect_to_dask(address: str) -> Iterator[Executor]:
     try:
         import distributed  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtra.naming("An executor of Dask workers", "cluster") from error
+        raise MissingExtra.from_extra("An executor of Dask workers", "cluster") from error
     try:
         dask: Any = distributed  # has no types
         client = dask.Client(f"tcp://{address}", timeout=CONNECT_TIMEOUT_S, set_as_default=False)

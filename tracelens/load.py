@@ -32,7 +32,7 @@ from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.files import RANK_UNKNOWN
 from tracelens.readers.jobs import RankFile, check_one_job
-from tracelens.readers.links import inside
+from tracelens.readers.links import select_files_inside
 from tracelens.remote.address import is_remote
 
 if TYPE_CHECKING:
@@ -152,10 +152,14 @@ def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Pat
     """
     if choice.rank_ranges is None:
         return paths, set()
-    from tracelens.readers.native.recordings import list_recordings, named_ranks, select_recordings
+    from tracelens.readers.native.recordings import (
+        list_recordings,
+        parse_ranks_of_names,
+        select_recordings,
+    )
 
     files_of = {path: list_recordings(path) for path in paths}
-    file_ranks = named_ranks(file for files in files_of.values() for file in files)
+    file_ranks = parse_ranks_of_names(file for files in files_of.values() for file in files)
     if file_ranks:
         selection.check_ranks(choice, file_ranks)
     chosen_paths = [
@@ -199,7 +203,7 @@ def _read_table(path: Path, reading: Reading, table_reader: TableReader) -> Trac
             f"'{path}' is no table of spans, so there is nothing for --map or --one-clock."
         )
     if len(table_files) > 1:
-        raise _explain_unreadable(path, [], table_files)
+        raise _explain_unreadable(path, runs=[], tables=table_files)
     return table_reader.read(table_files[0], reading)
 
 
@@ -211,7 +215,7 @@ def _read_recognised(path: Path, reading: Reading, table_reader: TableReader) ->
     trace = _read_by_plugin(path, reading)
     if trace is not None:
         return trace
-    runs = runs_in(path) if path.is_dir() else []
+    runs = list_runs(path) if path.is_dir() else []
     if len(runs) == 1:  # as the folder that a profiler writes to holds one a profile
         return _read_recognised(runs[0], reading, table_reader)
     table_files = [] if runs else _list_tables(path, table_reader)
@@ -223,7 +227,9 @@ def _read_recognised(path: Path, reading: Reading, table_reader: TableReader) ->
 def _list_tables(path: Path, table_reader: TableReader) -> list[Path]:
     """Return a file if it is a table, or the tables of a folder."""
     entries = sorted(path.iterdir()) if path.is_dir() else [path]
-    files = inside((entry for entry in entries if entry == path or entry.name[0] != "."), path)
+    files = select_files_inside(
+        (entry for entry in entries if entry == path or entry.name[0] != "."), path
+    )
     return [file for file in files if table_reader.sniff(file)]
 
 
@@ -292,7 +298,7 @@ def prepare(trace: Trace) -> Trace:
     return trace
 
 
-def runs_in(path: Path) -> list[Path]:
+def list_runs(path: Path) -> list[Path]:
     """List the runs at a path: itself, or the trace folders in it, at most three folders deep."""
     if not path.is_dir() or _holds_recordings(path):
         return [path]
@@ -313,7 +319,7 @@ def _list_runs_below(entry: Path, depth: int) -> list[Path]:
     return [run for child in children for run in _list_runs_below(child, depth - 1)]
 
 
-def events_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
+def read_events_of_process(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
     """Read the events of one process from its file, as they are in the whole trace.
 
     Args:
@@ -328,7 +334,7 @@ def events_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFr
     return _renumber_rows(events, process, clock_map)
 
 
-def samples_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
+def read_samples_of_process(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
     """Read the samples of one process's stacks, as they are in the whole trace; arguments as above.
 
     Raises:
@@ -484,7 +490,7 @@ def _find_link_out_of(path: Path) -> Path | None:
     """Return the first link of a folder that leads out of it, which is not followed."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     files = (entry for entry in entries if entry.is_file())
-    return next((file for file in files if not inside([file], path)), None)
+    return next((file for file in files if not select_files_inside([file], path)), None)
 
 
 def _holds_recordings(entry: Path) -> bool:

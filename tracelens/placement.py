@@ -21,37 +21,37 @@ CHUNK_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a variable, by its index, on a shard: `nbytes` from `offset` (bytes) on."""
+    """A part of a variable, by its index, on a shard: `nbytes` from `offset_bytes` (bytes) on."""
 
-    variable: int
-    offset: int
+    variable_index: int
+    offset_bytes: int
     nbytes: int
-    shard: int
+    shard_index: int
 
 
-def round_robin(sizes: Sequence[int], shards: int) -> list[Piece]:
+def place_round_robin(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Deal variables of these sizes (bytes, in order of creation) out to the shards in turn."""
     _check(sizes, shards)
     return [
-        Piece(index, offset=0, nbytes=size, shard=index % shards)
+        Piece(index, offset_bytes=0, nbytes=size, shard_index=index % shards)
         for index, size in enumerate(sizes)
     ]
 
 
-def greedy(sizes: Sequence[int], shards: int) -> list[Piece]:
+def place_greedily(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Put each variable, in order of creation, onto the shard with the fewest bytes so far."""
     _check(sizes, shards)
     return _to_lightest(sizes, range(len(sizes)), shards)
 
 
-def largest_first(sizes: Sequence[int], shards: int) -> list[Piece]:
+def place_largest_first(sizes: Sequence[int], shards: int) -> list[Piece]:
     """Put the largest variable first onto the lightest shard; at most 4/3 of the best possible load."""
     _check(sizes, shards)
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    return sorted(_to_lightest(sizes, order, shards), key=lambda piece: piece.variable)
+    return sorted(_to_lightest(sizes, order, shards), key=lambda piece: piece.variable_index)
 
 
-def chunked(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -> list[Piece]:
+def place_chunks(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -> list[Piece]:
     """Cut variables, of `sizes` in bytes, into chunks, and deal these out to the shards in turn."""
     _check(sizes, shards)
     if chunk_bytes < 1:
@@ -68,15 +68,15 @@ def sum_shard_bytes(pieces: Sequence[Piece], shards: int) -> list[int]:
     """Sum up what each shard holds, in bytes."""
     shard_bytes = [0] * shards
     for piece in pieces:
-        shard_bytes[piece.shard] += piece.nbytes
+        shard_bytes[piece.shard_index] += piece.nbytes
     return shard_bytes
 
 
 STRATEGIES: Final[dict[str, Callable[[Sequence[int], int], list[Piece]]]] = {
-    "round_robin": round_robin,
-    "greedy": greedy,
-    "largest_first": largest_first,
-    "chunked": chunked,
+    "round_robin": place_round_robin,
+    "greedy": place_greedily,
+    "largest_first": place_largest_first,
+    "chunked": place_chunks,
 }
 
 
@@ -87,7 +87,7 @@ def _to_lightest(sizes: Sequence[int], order: Sequence[int], shards: int) -> lis
     for variable in order:
         shard = shard_bytes.index(min(shard_bytes))
         shard_bytes[shard] += sizes[variable]
-        pieces.append(Piece(variable, offset=0, nbytes=sizes[variable], shard=shard))
+        pieces.append(Piece(variable, offset_bytes=0, nbytes=sizes[variable], shard_index=shard))
     return pieces
 
 

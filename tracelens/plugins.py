@@ -34,7 +34,7 @@ class Plugin:
     name: str
     object_reference: str
     distribution: str
-    entry: EntryPoint
+    entry_point: EntryPoint
 
     def load(self) -> Any:
         """Import the object that it names.
@@ -43,7 +43,7 @@ class Plugin:
             UnusableInput: the import fails, for any reason.
         """
         try:
-            return self.entry.load()
+            return self.entry_point.load()
         except Exception as error:  # code of others may raise anything while it is imported
             reason = f"{type(error).__name__}: {error}".rstrip(".")
             raise UnusableInput(

@@ -190,7 +190,7 @@ def _leave_out(status: int, paths: list[Path], arguments: Namespace) -> bool:
     if sys.stderr.isatty():
         sys.stderr.write(_SHOW_CURSOR)
     _report(f"{_describe_end(status)}: each file is tried in a process of its own.")
-    crashing_files = trials.try_files(paths, trials.options_of(arguments))
+    crashing_files = trials.try_files(paths, trials.list_reading_options(arguments))
     for path, reason in crashing_files.items():
         _report(f"'{shown_name(os.path.basename(path))}' is left out: {reason}.")  # noqa: PTH119
     containment.leave_out(crashing_files)

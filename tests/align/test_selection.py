@@ -156,7 +156,7 @@ def test_batches_outside_are_not_decoded(tmp_path: Path) -> None:
     write(Scenario(ranks=2, steps=60), tmp_path / "run")
     file = next((tmp_path / "run").glob("worker-00000-*"))
     recording = arrow_file.read_arrow(file)
-    write_events(file, recording.table, recording.side, batch_rows=200)
+    write_events(file, recording.table, recording.side_tables, batch_rows=200)
     table = arrow_file.read_arrow(file).table
     start = table["start_ns"].to_numpy()
     window = (int(start[len(start) // 2]), int(start[len(start) // 2]) + 1)

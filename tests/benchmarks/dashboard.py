@@ -218,7 +218,7 @@ def searched(store: Store, looks: int) -> dict[str, str]:
     from tracelens_dashboard.components.timeline import finding  # noqa: PLC0415
 
     started = time.perf_counter()
-    _ = store.span_names.table
+    _ = store.span_names.name_table
     counting_s = time.perf_counter() - started
     took, position = [], None
     for _ in range(looks):

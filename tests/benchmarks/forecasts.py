@@ -90,15 +90,15 @@ def outcomes(
         return Point.from_trace(trace, analyze(trace), f"{workers} workers")
 
     def replay(point: Point) -> Replay:
-        return Replay.from_trace(simulate(point.workers))
+        return Replay.from_trace(simulate(point.worker_count))
 
     points = [*map(run, sizes.known)]
     (curve,) = curves(points, kind=kind, at=sizes.asked, replay=replay).curves
     for forecast in curve.forecasts:
-        true = run(forecast.ranks).step_ns
+        true = run(forecast.rank_count).step_ns
         low, high = forecast.interval_ns
         yield (
-            forecast.ranks,
+            forecast.rank_count,
             Outcome(
                 forecast.step_ns / true - 1, low <= true <= high, (high - low) / forecast.step_ns
             ),

@@ -32,7 +32,7 @@ from tracelens.comparison.series import STEP_TIME, measure_metrics
 from tracelens.load import open as open_trace
 from tracelens.load import prepare
 from tracelens.lod import opening, residuals
-from tracelens.lod.step_times import Times
+from tracelens.lod.step_times import CategoryTimes
 from tracelens.simulator.synthetic import Scenario, generate
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def simulated(seed: int, factor: float) -> RunMetrics:
     )
     trace = prepare(generate(scenario))
     parts = phases.run(trace)
-    times = Times.from_partition(
+    times = CategoryTimes.from_partition(
         parts.spent_ns, parts.pieces.step_windows, trace.workers["rank"].to_list()
     )
     windows = residuals.find_step_windows(trace.steps)

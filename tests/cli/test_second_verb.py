@@ -116,10 +116,10 @@ def test_the_dashboard_after_a_report(trace: Path) -> None:
     without_events(trace)
     run = opening.open_indexed(trace)
     assert run
-    assert run.scene.pyramid
-    before = run.scene.pyramid.is_complete
+    assert run.scene.colour_pyramid
+    before = run.scene.colour_pyramid.is_complete
     opening.refine_index(run)
-    assert (before, run.scene.pyramid.is_complete) == (False, True)
+    assert (before, run.scene.colour_pyramid.is_complete) == (False, True)
     assert opening.read_glance(trace)
 
 
@@ -176,7 +176,7 @@ def test_a_run_without_devices_is_not_read_for_them(
         pytest.fail(f"all columns of process {process} were read")
 
     monkeypatch.setattr(Source, "read_frame", read)
-    assert explained(trace).scene.pyramid
+    assert explained(trace).scene.colour_pyramid
 
 
 def test_a_full_disk_is_no_reason_for_no_report(trace: Path) -> None:

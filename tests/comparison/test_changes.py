@@ -43,7 +43,7 @@ def slower() -> RunMetrics:
 
 def found_in(runs: list[tuple[Finding, ...]], new: tuple[Finding, ...]) -> list[FindingChange]:
     baselines = [replace(steps(), findings=findings) for findings in runs]
-    return list(compare(baselines, replace(steps(), findings=new)).findings)
+    return list(compare(baselines, replace(steps(), findings=new)).finding_changes)
 
 
 def test_what_only_one_run_has_is_left_out() -> None:
@@ -87,23 +87,23 @@ def test_a_run_does_not_differ_from_itself() -> None:
         comparison.metrics
     )
     assert not any(metric.is_clear for metric in comparison.metrics)
-    assert {row.state for row in comparison.findings} == {"both"}
+    assert {row.state for row in comparison.finding_changes} == {"both"}
 
 
 @pytest.mark.parametrize("baselines", [1, 3])
 def test_what_was_planted_is_what_changed(baselines: int) -> None:
     """Backprop lasts 1.6 times as long, the step by as much; the other phases are as they were."""
     comparison = compare([steps(seed) for seed in range(baselines)], slower())
-    step, backprop = comparison.metric("step_time"), comparison.metric("phase:backprop")
+    step, backprop = comparison.find_metric("step_time"), comparison.find_metric("phase:backprop")
     assert step
     assert backprop
     assert step.is_clear
     assert backprop.is_clear
     assert backprop.change.to_share(backprop.change.difference) == pytest.approx(0.6, abs=0.03)
     assert backprop.change.difference == pytest.approx(step.change.difference, rel=0.1)
-    assert comparison.phases[0] is backprop
+    assert comparison.phase_metrics[0] is backprop
     for name in ("phase:data", "phase:forward", "phase:update"):
-        unchanged = comparison.metric(name)
+        unchanged = comparison.find_metric(name)
         assert unchanged
         assert not unchanged.is_clear
 
@@ -117,7 +117,7 @@ def test_the_interval_holds_the_truth() -> None:
 
 
 def found_step(found: Comparison) -> Change:
-    step = found.metric("step_time")
+    step = found.find_metric("step_time")
     assert step
     return step.change
 
@@ -147,7 +147,7 @@ def test_a_run_without_steps_has_no_metrics() -> None:
     empty = replace(steps(), step_count=0, values_by_metric={}, findings=(LATE,))
     found = compare([steps()], empty)
     assert found.metrics == ()
-    assert [row.state for row in found.findings] == ["new"]
+    assert [row.state for row in found.finding_changes] == ["new"]
 
 
 def test_what_most_steps_lack_is_measured_by_its_mean() -> None:
@@ -159,7 +159,7 @@ def test_what_most_steps_lack_is_measured_by_its_mean() -> None:
     after = replace(
         steps(), values_by_metric={**steps().values_by_metric, "phase:checkpoint": 2 * rare}
     )
-    metric = compare([before], after).metric("phase:checkpoint")
+    metric = compare([before], after).find_metric("phase:checkpoint")
     assert metric
     assert metric.statistic == "mean"
     assert (metric.change.value_before, metric.change.value_after) == (5e5, 1e6)
@@ -170,7 +170,7 @@ def test_findings_are_alike_by_what_they_are_and_what_they_name() -> None:
     again = replace(LATE, steps=(5, 9), saving=0.01)
     rows = found_in([(LATE,)], (again, HOT))
     assert [(row.finding, row.state) for row in rows] == [(HOT, "new"), (again, "both")]
-    assert (rows[1].saving_before, rows[1].saving_after) == (LATE.saving, 0.01)
+    assert (rows[1].saving_share_before, rows[1].saving_share_after) == (LATE.saving, 0.01)
     moved = found_in([(LATE,)], (replace(LATE, ranks=(3,)),))
     assert [row.state for row in moved] == ["new", "gone"]
 

@@ -75,8 +75,8 @@ def test_what_was_nothing_before_is_beyond_any_share() -> None:
 def test_gates_share_their_risk() -> None:
     """With ten gates each needs ten times the evidence (Holm)."""
     found = compare([run(seed=1)], run(1.005, seed=2))
-    alone = judge([parse("step_time>0%")], found)[0].probability
-    shared = judge([parse("step_time>0%"), *[parse("phase:data>+90%")] * 9], found)[0].probability
+    alone = judge([parse("step_time>0%")], found)[0].p_value
+    shared = judge([parse("step_time>0%"), *[parse("phase:data>+90%")] * 9], found)[0].p_value
     assert alone is not None
     assert shared == pytest.approx(min(1, 10 * alone))
 

@@ -13,7 +13,7 @@ from support.runs.segments import PROCESS, Slot
 from tracelens.conversion.arrow_file import GrowingFile, read_growing
 from tracelens.conversion.columns import SLOT, DeviceTimes, make_batch, split_fields
 from tracelens.conversion.definitions import tabulate_definitions
-from tracelens.conversion.messages import END, LEAD, checksum_holds, read_footer
+from tracelens.conversion.messages import END, LEAD, has_sound_checksum, read_footer
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.schema.arrow import EVENT_SCHEMA, WRITE_OPTIONS
 from tracelens.schema.side import Definition, SideTables, Summary
@@ -41,15 +41,15 @@ def batch(definitions: tuple[Definition, ...], *ids: int) -> pa.RecordBatch:
 def grow(path: Path, *, killed: bool) -> list[str]:
     """Write a file in two goes, between which words are added; return the names in it."""
     with GrowingFile(path, SIDE) as file:
-        file.append(batch(FIRST, 1, 2, 1))
+        file.append_batch(batch(FIRST, 1, 2, 1))
         whole_bytes = file.length_bytes
         if killed:
-            file.append(batch(FIRST, 2, 2))  # not accounted for
+            file.append_batch(batch(FIRST, 2, 2))  # not accounted for
     if killed:
         path.write_bytes(path.read_bytes()[:-7])
     with GrowingFile(path, SIDE, whole_bytes) as file:
-        file.append(batch(FIRST, 2))
-        file.append(batch(FIRST + LATER, 3, 1))
+        file.append_batch(batch(FIRST, 2))
+        file.append_batch(batch(FIRST + LATER, 3, 1))
         file.finish(SideTables(process=PROCESS, complete=True, dropped={"reason": 7}))
     return ["one", "two", "one", "two", "three", "one"]
 
@@ -77,14 +77,14 @@ def test_the_end_has_the_last_word(tmp_path: Path) -> None:
     path = tmp_path / "t.arrow"
     grow(path, killed=False)
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.dropped, recording.is_cut) == (
+    assert (recording.side_tables.complete, recording.side_tables.dropped, recording.is_cut) == (
         True,
         {"reason": 7},
         False,
     )
     path.write_bytes(path.read_bytes()[:-1])
     recording = read_arrow(path)
-    assert (recording.side.complete, recording.side.process, recording.is_cut) == (
+    assert (recording.side_tables.complete, recording.side_tables.process, recording.is_cut) == (
         False,
         PROCESS,
         True,
@@ -99,9 +99,9 @@ def test_checksums_and_summary_of_a_file_in_two_goes(tmp_path: Path, *, killed: 
     grow(path, killed=killed)
     content = memoryview(path.read_bytes())
     begin_offset = len(LEAD)
-    for place in read_footer(content).batches:
-        assert checksum_holds(content, begin_offset, place)
-        begin_offset = place.end
+    for place in read_footer(content).batch_messages:
+        assert has_sound_checksum(content, begin_offset, place)
+        begin_offset = place.end_bytes
     end = read_end(path)
     assert end is not None
     assert end.summary == Summary(
@@ -119,7 +119,7 @@ def test_a_rank_that_is_known_late(tmp_path: Path) -> None:
     """The whole file says whose it is as it was known at the end."""
     path = tmp_path / "t.arrow"
     with GrowingFile(path, SIDE) as file:
-        file.append(batch(FIRST, 1, 2))
+        file.append_batch(batch(FIRST, 1, 2))
         file.finish(replace(SIDE, process=replace(PROCESS, rank=7)))
     table: Any = pl.read_ipc(path)
     stem = f"worker-00007-{PROCESS.pid}"
@@ -138,14 +138,18 @@ def test_a_file_of_schema_1_goes_on_in_it(tmp_path: Path) -> None:
             stream.write_batch(batch(FIRST, 1, 2))
     whole = path.stat().st_size - len(END)
     with GrowingFile(path, SIDE, whole) as growing:
-        growing.append(batch(FIRST, 2))
+        growing.append_batch(batch(FIRST, 2))
         growing.finish(replace(SIDE, complete=True))
     with pa.ipc.open_file(str(path)) as reader:
         assert reader.schema.equals(EVENT_SCHEMA)
         assert list(reader.schema.metadata or {}) == [b"tracelens"]
     found = read_arrow(path)
     assert found.table["name"].to_pylist() == ["one", "two", "two"]
-    assert (found.side.complete, found.side.process.schema, found.is_cut) == (True, 1, False)
+    assert (found.side_tables.complete, found.side_tables.process.schema, found.is_cut) == (
+        True,
+        1,
+        False,
+    )
 
 
 @pytest.mark.parametrize("columns", [("start_ns",), ("value",), ("name", "kind", "seq")])
@@ -172,8 +176,8 @@ def test_only_what_is_whole_is_read(tmp_path: Path) -> None:
     path = tmp_path / "t.unfinished"
     assert read_growing(path, 0) == []
     with GrowingFile(path, SIDE) as file:
-        file.append(batch(FIRST, 1))
+        file.append_batch(batch(FIRST, 1))
         whole = file.length_bytes
-        file.append(batch(FIRST, 2))
+        file.append_batch(batch(FIRST, 2))
         (found,) = read_growing(path, whole)
     assert found["name"].to_pylist() == ["one"]

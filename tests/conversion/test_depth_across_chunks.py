@@ -14,7 +14,7 @@ AHEAD = Slot(start_ns=60, end_ns=70, thread=0)
 
 def _chunk_of(*slots: Slot) -> RecordChunk:
     records = np.frombuffer(b"".join(slot.pack() for slot in slots), SLOT)
-    return RecordChunk.new(records, np.arange(len(slots)))
+    return RecordChunk.from_records(records, np.arange(len(slots)))
 
 
 def test_another_thread_may_be_ahead() -> None:
@@ -25,8 +25,8 @@ def test_another_thread_may_be_ahead() -> None:
         [Definition(1, "work", "user")], [Thread(0, "ahead"), Thread(1, "held up")]
     )
     nothing = _chunk_of().records
-    conversion.feed(_chunk_of(OUTER, AHEAD), nothing, ChunkMode(holds_back=True))
-    conversion.feed(_chunk_of(INNER), nothing, ChunkMode(holds_back=True))
+    conversion.convert_chunk(_chunk_of(OUTER, AHEAD), nothing, ChunkMode(holds_back=True))
+    conversion.convert_chunk(_chunk_of(INNER), nothing, ChunkMode(holds_back=True))
     rows = [row for batch in batches for row in batch.select(["start_ns", "depth"]).to_pylist()]
     assert rows == [
         {"start_ns": 10, "depth": 0},

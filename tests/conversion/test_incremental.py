@@ -132,7 +132,7 @@ class Killed(BaseException):
     """Stands for a SIGKILL."""
 
 
-@pytest.mark.parametrize("point", ["append", "sync", "save_progress", "_remove_converted"])
+@pytest.mark.parametrize("point", ["append_batch", "sync", "save_progress", "_remove_converted"])
 def test_killed_at_each_point(tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill before or after any of its operations loses and doubles no event."""
     live = write_folder(tmp_path / "live", definitions=DEFINITIONS)
@@ -226,7 +226,7 @@ def test_spans_that_never_end_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where too many segments wait, the oldest spans are given up as open, and counted."""
-    monkeypatch.setattr(incremental, "_MOST_HELD", 3)
+    monkeypatch.setattr(incremental, "_MAX_SEGMENTS_HELD", 3)
     live = write_folder(tmp_path, definitions=DEFINITIONS)
     recorder = Recorder(live, random.Random(0))
     for number in range(40 * SLOTS):

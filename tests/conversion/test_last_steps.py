@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from support.runs.segments import Slot
 
 from tracelens.conversion.columns import SLOT, Records
-from tracelens.conversion.retention import Stretch, cut_to_last, join_consecutive, steps_cut_off
+from tracelens.conversion.retention import (
+    Stretch,
+    cut_to_last,
+    join_consecutive,
+    list_steps_cut_off,
+)
 from tracelens.schema.side import Definition, Kept
 
 STEP, PIECE = 1, 2
@@ -111,7 +116,7 @@ def test_what_was_cut_off_is_said(recording: Recording) -> None:
     """Each step that was over and is not there any more, with its begin and end."""
     (found,) = cut_to_last([recording.stretch()], recording.last, (), DEFINITIONS)
     starts_left = set(found["start_ns"].tolist())
-    assert steps_cut_off([recording.stretch().records], found, DEFINITIONS) == [
+    assert list_steps_cut_off([recording.stretch().records], found, DEFINITIONS) == [
         (slot.step, slot.start_ns, abs(slot.end_ns))
         for slot in recording.slots()
         if slot.definition == STEP and slot.end_ns and slot.start_ns not in starts_left

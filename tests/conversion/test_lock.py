@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.conversion.lock import locked
+from tracelens.conversion.lock import hold_lock
 from tracelens.errors import TraceNotFound
 
 
@@ -23,15 +23,15 @@ def file(tmp_path: Path) -> Path:
 def test_one_at_a_time(file: Path) -> None:
     """Whoever comes second is refused, until the first is done, however it ended."""
     with (
-        locked(file),
+        hold_lock(file),
         pytest.raises(BlockingIOError, match="another process converts"),
-        locked(file),
+        hold_lock(file),
     ):
         pass
-    with pytest.raises(ZeroDivisionError), locked(file):
+    with pytest.raises(ZeroDivisionError), hold_lock(file):
         raise ZeroDivisionError
     descriptors_before = len(list(Path("/proc/self/fd").iterdir()))
-    with locked(file):
+    with hold_lock(file):
         pass
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors_before
 
@@ -39,15 +39,15 @@ def test_one_at_a_time(file: Path) -> None:
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_lock_is_awaited_until_its_deadline(file: Path, *, is_gone: bool) -> None:
     """For the given time and no longer; a file that vanished meanwhile cannot be locked."""
-    with locked(file):
+    with hold_lock(file):
         began = time.monotonic()
-        with pytest.raises(BlockingIOError), locked(file, patience_s=0.1):
+        with pytest.raises(BlockingIOError), hold_lock(file, patience_s=0.1):
             pass
         assert time.monotonic() - began >= 0.1
     is_held = threading.Event()
 
     def hold() -> None:
-        with locked(file):
+        with hold_lock(file):
             is_held.set()
             time.sleep(0.1)
             if is_gone:
@@ -57,7 +57,7 @@ def test_a_lock_is_awaited_until_its_deadline(file: Path, *, is_gone: bool) -> N
     holder.start()
     is_held.wait()
     try:
-        with locked(file, patience_s=60):
+        with hold_lock(file, patience_s=60):
             assert not is_gone
     except TraceNotFound:
         assert is_gone
@@ -66,10 +66,10 @@ def test_a_lock_is_awaited_until_its_deadline(file: Path, *, is_gone: bool) -> N
 
 def test_what_cannot_be_locked(file: Path, tmp_path: Path) -> None:
     """Neither a file that is not there, nor a link to one."""
-    with pytest.raises(TraceNotFound, match="not there any more"), locked(tmp_path / "none"):
+    with pytest.raises(TraceNotFound, match="not there any more"), hold_lock(tmp_path / "none"):
         pass
     (tmp_path / "link").symlink_to(file)
-    with pytest.raises(OSError, match="link"), locked(tmp_path / "link"):
+    with pytest.raises(OSError, match="link"), hold_lock(tmp_path / "link"):
         pass
 
 
@@ -80,5 +80,5 @@ def test_a_file_system_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse_lock)
-    with locked(file), locked(file):
+    with hold_lock(file), hold_lock(file):
         pass

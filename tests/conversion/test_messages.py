@@ -41,9 +41,9 @@ from tracelens.conversion.messages import (
     NO_CHECKSUM,
     Message,
     add_blocks_to_footer,
-    checksum_holds,
     fill_in_checksum,
     get_footer,
+    has_sound_checksum,
     iterate_messages,
     read_footer,
 )
@@ -86,27 +86,29 @@ FOUND = list(iterate_messages(VIEW))
 def with_footer(found: list[Message]) -> memoryview:
     """Return the file with a footer that names these."""
     footer = add_blocks_to_footer(bytes(get_footer(VIEW)), found)
-    body = WHOLE[: read_footer(VIEW).begin]
+    body = WHOLE[: read_footer(VIEW).begin_bytes]
     return memoryview(body + footer + struct.pack("<i", len(footer)) + b"ARROW1")
 
 
 def test_the_footer_names_what_is_there() -> None:
     footer = read_footer(VIEW)
-    places = {message.offset: message[2:] for message in FOUND}
-    for named in (*footer.dictionaries, *footer.batches):
-        assert places[named.offset] == named[2:]
+    places = {message.offset_bytes: message[2:] for message in FOUND}
+    for named in (*footer.dictionary_messages, *footer.batch_messages):
+        assert places[named.offset_bytes] == named[2:]
     assert [m.kind for m in FOUND] == [1, DICTIONARY, DICTIONARY, BATCH, BATCH]
-    assert footer.begin == len(WHOLE) - 10 - len(get_footer(VIEW))
-    assert WHOLE[FOUND[-1].end : footer.begin] == END
+    assert footer.begin_bytes == len(WHOLE) - 10 - len(get_footer(VIEW))
+    assert WHOLE[FOUND[-1].end_bytes : footer.begin_bytes] == END
 
 
 BATCH_PLACE = FOUND[-1]
 LIES: dict[str, dict[str, int]] = {
-    "in the first bytes": {"offset": len(LEAD) - 1},
-    "before the file": {"offset": -8},
+    "in the first bytes": {"offset_bytes": len(LEAD) - 1},
+    "before the file": {"offset_bytes": -8},
     "no room for a header": {"header_bytes": 7},
     "negative body": {"body_bytes": -1, "header_bytes": 8},
-    "into the footer": {"body_bytes": read_footer(VIEW).begin - BATCH_PLACE.offset - 8 + 1},
+    "into the footer": {
+        "body_bytes": read_footer(VIEW).begin_bytes - BATCH_PLACE.offset_bytes - 8 + 1
+    },
 }
 
 
@@ -120,9 +122,11 @@ def test_a_footer_that_leads_elsewhere(lie: str) -> None:
 
 def test_a_footer_that_leads_to_the_very_ends() -> None:
     """Places are right that begin with the first message or end where the footer begins."""
-    begin = read_footer(VIEW).begin
-    edge = BATCH_PLACE._replace(offset=len(LEAD), header_bytes=8, body_bytes=begin - len(LEAD) - 8)
-    assert read_footer(with_footer([edge])).batches == [edge]
+    begin = read_footer(VIEW).begin_bytes
+    edge = BATCH_PLACE._replace(
+        offset_bytes=len(LEAD), header_bytes=8, body_bytes=begin - len(LEAD) - 8
+    )
+    assert read_footer(with_footer([edge])).batch_messages == [edge]
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"\0\0\0\0ARROW1", b"\1\0\0\0ARROW1"])
@@ -142,8 +146,8 @@ def test_a_footer_as_long_as_the_file() -> None:
 
 def test_cut_off_anywhere() -> None:
     """Messages are those that are whole; the one that is not is an error."""
-    ends = [len(LEAD), *(message.end for message in FOUND)]
-    for length in range(len(LEAD), FOUND[-1].end + 1):
+    ends = [len(LEAD), *(message.end_bytes for message in FOUND)]
+    for length in range(len(LEAD), FOUND[-1].end_bytes + 1):
         whole_messages = []
         try:
             for message in iterate_messages(VIEW[:length]):
@@ -152,21 +156,21 @@ def test_cut_off_anywhere() -> None:
             assert length not in ends
         else:
             assert length in ends
-        assert whole_messages == [message for message in FOUND if message.end <= length]
+        assert whole_messages == [message for message in FOUND if message.end_bytes <= length]
 
 
 def test_what_is_no_message() -> None:
     """It begins otherwise, or ends before its header."""
     content = bytearray(WHOLE)
-    content[FOUND[1].offset] = 0
+    content[FOUND[1].offset_bytes] = 0
     with pytest.raises(struct.error, match="does not begin as one"):
         list(iterate_messages(memoryview(content)))
     content = bytearray(WHOLE)
     message = FOUND[1]
-    header = bytes(message.header(VIEW))
+    header = bytes(message.read_header(VIEW))
     length = struct.pack("<q", message.body_bytes)
     assert header.count(length) == 1
-    length_offset = message.offset + 8 + header.index(length)
+    length_offset = message.offset_bytes + 8 + header.index(length)
     content[length_offset : length_offset + 8] = struct.pack("<q", -8)
     with pytest.raises(struct.error, match="cut off"):
         list(iterate_messages(memoryview(content)))
@@ -188,29 +192,39 @@ def test_vectors_are_aligned(size: int) -> None:
 
 
 def test_of_one_dictionary_the_last_counts() -> None:
-    again = FOUND[1]._replace(offset=FOUND[2].offset)
+    again = FOUND[1]._replace(offset_bytes=FOUND[2].offset_bytes)
     found = read_footer(with_footer([*FOUND[:3], again, FOUND[4], FOUND[3]]))
-    assert [place.offset for place in found.dictionaries] == [FOUND[2].offset] * 2
-    assert [place.offset for place in found.batches] == [FOUND[4].offset, FOUND[3].offset]
+    assert [place.offset_bytes for place in found.dictionary_messages] == [
+        FOUND[2].offset_bytes
+    ] * 2
+    assert [place.offset_bytes for place in found.batch_messages] == [
+        FOUND[4].offset_bytes,
+        FOUND[3].offset_bytes,
+    ]
 
 
 def test_checksum_is_that_of_zlib() -> None:
     """Over all that is before the batch, too, with zeros in its own place; any change is noticed."""
-    region = bytearray(WHOLE[len(LEAD) : FOUND[3].end])
+    region = bytearray(WHOLE[len(LEAD) : FOUND[3].end_bytes])
     expected = zlib.crc32(region)
     fill_in_checksum(memoryview(region))
     assert region.count(b"%08x" % expected) == 1
-    content = memoryview(bytearray(LEAD + region + WHOLE[FOUND[3].end :]))
-    assert checksum_holds(content, len(LEAD), FOUND[3])
-    assert checksum_holds(content, FOUND[3].end, FOUND[4]) is False  # it was not filled in
-    for offset in [*range(len(LEAD), FOUND[3].offset), *range(FOUND[3].end - 80, FOUND[3].end)]:
+    content = memoryview(bytearray(LEAD + region + WHOLE[FOUND[3].end_bytes :]))
+    assert has_sound_checksum(content, len(LEAD), FOUND[3])
+    assert (
+        has_sound_checksum(content, FOUND[3].end_bytes, FOUND[4]) is False
+    )  # it was not filled in
+    for offset in [
+        *range(len(LEAD), FOUND[3].offset_bytes),
+        *range(FOUND[3].end_bytes - 80, FOUND[3].end_bytes),
+    ]:
         content[offset] ^= 1
-        assert checksum_holds(content, len(LEAD), FOUND[3]) is False
+        assert has_sound_checksum(content, len(LEAD), FOUND[3]) is False
         content[offset] ^= 1
     offset = bytes(content).index(b"%08x" % expected)
     for digit in range(offset, offset + 8):
         content[digit] ^= 1
-        assert checksum_holds(content, len(LEAD), FOUND[3]) is False
+        assert has_sound_checksum(content, len(LEAD), FOUND[3]) is False
         content[digit] ^= 1
 
 
@@ -228,20 +242,20 @@ def test_checksum_is_that_of_zlib() -> None:
 def test_a_place_for_a_checksum(metadata: dict[bytes, bytes] | None, *, has: bool) -> None:
     content = write_file(metadata, batches=1)
     found_messages = list(iterate_messages(memoryview(content)))
-    region = memoryview(content[len(LEAD) : found_messages[-1].end])
+    region = memoryview(content[len(LEAD) : found_messages[-1].end_bytes])
     if has:
         fill_in_checksum(region)
-        assert checksum_holds(
+        assert has_sound_checksum(
             memoryview(bytes(LEAD) + bytes(region)), len(LEAD), found_messages[-1]
         )
         return
-    assert checksum_holds(memoryview(content), len(LEAD), found_messages[-1]) is None
+    assert has_sound_checksum(memoryview(content), len(LEAD), found_messages[-1]) is None
     with pytest.raises(struct.error, match="no place"):
         fill_in_checksum(region)
 
 
 def test_only_batches_have_a_checksum() -> None:
-    content = bytearray(WHOLE[len(LEAD) : FOUND[2].end])
+    content = bytearray(WHOLE[len(LEAD) : FOUND[2].end_bytes])
     with pytest.raises(struct.error, match="no place"):
         fill_in_checksum(memoryview(content))
 
@@ -254,13 +268,13 @@ def looks(content: memoryview) -> list[Callable[[], Any]]:
         lambda: list(iterate_messages(content)),
     ]
     for message in FOUND:
-        header = message.header(content)
+        header = message.read_header(content)
         lookups += [
             partial(read_layout, header),
             partial(find_absent_columns, header, 4),
             partial(read_dictionary_id, header),
-            partial(sum_declared_bytes, header, message.body(content)),
-            partial(checksum_holds, content, len(LEAD), message),
+            partial(sum_declared_bytes, header, message.read_body(content)),
+            partial(has_sound_checksum, content, len(LEAD), message),
         ]
     return lookups
 
@@ -268,8 +282,10 @@ def looks(content: memoryview) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("wrong", [0x00, 0x7F, 0xFF])
 def test_wrong_distances_are_one_kind_of_error(wrong: int) -> None:
     """Whatever byte of headers or of the footer is wrong."""
-    footer_begin = read_footer(VIEW).begin
-    header_offsets = [at for m in FOUND[1:4] for at in range(m.offset, m.offset + m.header_bytes)]
+    footer_begin = read_footer(VIEW).begin_bytes
+    header_offsets = [
+        at for m in FOUND[1:4] for at in range(m.offset_bytes, m.offset_bytes + m.header_bytes)
+    ]
     content = bytearray(WHOLE)
     view = memoryview(content)
     for offset in [*header_offsets, *range(footer_begin, len(WHOLE), 2)]:
@@ -330,7 +346,8 @@ def test_missing_fields_of_a_table_have_no_offset() -> None:
 def headers(codec: Codec) -> list[tuple[memoryview, memoryview]]:
     content = memoryview(bytes(write_file(codec=codec)))
     return [
-        (message.header(content), message.body(content)) for message in iterate_messages(content)
+        (message.read_header(content), message.read_body(content))
+        for message in iterate_messages(content)
     ]
 
 
@@ -338,10 +355,10 @@ def headers(codec: Codec) -> list[tuple[memoryview, memoryview]]:
 def test_layout_gives_rows_nulls_and_buffers_of_each_column(codec: Codec) -> None:
     (schema, _), *dictionaries, (batch_header, _), _ = headers(codec)
     layout = read_layout(batch_header)
-    assert (layout.rows, layout.nodes) == (3, [(3, 1), (3, 0), (3, 3), (3, 2)])
+    assert (layout.row_count, layout.row_and_null_counts) == (3, [(3, 1), (3, 0), (3, 3), (3, 2)])
     assert layout.codec == {None: None, "zstd": ZSTD, "lz4": 0}[codec]
-    assert len(layout.buffers) == 8
-    assert [read_layout(header).rows for header, _ in dictionaries] == [2, 1]
+    assert len(layout.buffer_ranges_bytes) == 8
+    assert [read_layout(header).row_count for header, _ in dictionaries] == [2, 1]
     with pytest.raises(struct.error, match="no batch"):
         read_layout(schema)
     assert find_absent_columns(batch_header, 4) == {2}
@@ -358,18 +375,18 @@ def test_as_much_as_without_compression() -> None:
     assert plain[0] == 0
     assert all(size > 0 for size in plain[1:])
     (header, body) = headers("zstd")[-1]
-    (at, length) = next(place for place in read_layout(header).buffers if place[1])
+    (at, length) = next(place for place in read_layout(header).buffer_ranges_bytes if place[1])
     assert struct.unpack_from("<q", body, at) in {(STORED,), (length - 8,), (24,), (1,)}
 
 
 def test_unpacked_bytes_are_limited_over_all_messages() -> None:
     """To the byte, over all messages of a file; a damaged one ends the count."""
-    total = sum(sum_declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
+    total = sum(sum_declared_bytes(m.read_header(VIEW), m.read_body(VIEW)) for m in FOUND)
     for allowed, right in ((total, True), (total - 1, False)):
         growth = GrowthLimit(0, min_allowance=allowed)
         if right:
             growth.count_stream(VIEW)
-            growth.count_stream(VIEW[: FOUND[0].end + 4])
+            growth.count_stream(VIEW[: FOUND[0].end_bytes + 4])
             with pytest.raises(NotATrace):
                 growth.count_stream(VIEW)
         else:
@@ -379,7 +396,7 @@ def test_unpacked_bytes_are_limited_over_all_messages() -> None:
 
 def test_growth_is_limited_in_proportion() -> None:
     """Of a file that is not tiny."""
-    total = sum(sum_declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
+    total = sum(sum_declared_bytes(m.read_header(VIEW), m.read_body(VIEW)) for m in FOUND)
     GrowthLimit(total, min_allowance=0, max_growth=1).count_stream(VIEW)
     with pytest.raises(NotATrace):
         GrowthLimit(total - 1, min_allowance=0, max_growth=1).count_stream(VIEW)
@@ -389,7 +406,7 @@ def test_dictionaries_are_assigned_to_their_columns() -> None:
     """The footer says which column has which words; what only adds words is not all of them."""
     ids = read_dictionary_ids(VIEW, (3, 1))
     assert [message.dictionary_id for message in FOUND[1:3]] == sorted(ids)
-    assert [read_dictionary_id(message.header(VIEW)) for message in FOUND[1:3]] == sorted(ids)
+    assert [read_dictionary_id(message.read_header(VIEW)) for message in FOUND[1:3]] == sorted(ids)
     assert len({*ids}) == 2
     with pytest.raises(struct.error, match="no dictionary"):
         read_dictionary_ids(VIEW, (0,))
@@ -404,7 +421,7 @@ def test_dictionaries_are_assigned_to_their_columns() -> None:
         stream.write_batch(pa.record_batch({"word": further_words}))
     content = memoryview(sink.getvalue())
     found = [m for m in iterate_messages(content, 0) if m.kind == DICTIONARY]
-    assert [read_dictionary_id(m.header(content)) for m in found] == [0, None]
+    assert [read_dictionary_id(m.read_header(content)) for m in found] == [0, None]
 
 
 def test_tiny_files_may_grow_more() -> None:

@@ -37,7 +37,7 @@ def test_records_are_picked_by_index(where: list[int]) -> None:
     assert pick_rows(RECORDS, indices).tobytes() == RECORDS[indices].tobytes()
     chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).take(indices)
     assert chunk.records.tobytes() == RECORDS[indices].tobytes()
-    assert (chunk.origin.tolist(), chunk.depth.tolist()) == (
+    assert (chunk.origins.tolist(), chunk.depths.tolist()) == (
         [7 * n for n in where],
         [n - 1 for n in where],
     )
@@ -49,10 +49,12 @@ def test_joined_records_keep_all_bytes(sizes: list[int]) -> None:
     expected = b"".join(part.tobytes() for part in chunks)
     assert join_rows(chunks).tobytes() == expected
     assert join_rows(chunks).dtype == SLOT
-    chunk = RecordChunk.concatenated([RecordChunk.new(p, np.arange(len(p))) for p in chunks])
+    chunk = RecordChunk.from_chunks(
+        [RecordChunk.from_records(p, np.arange(len(p))) for p in chunks]
+    )
     assert chunk.records.tobytes() == expected
-    assert chunk.origin.tolist() == [n for size in sizes for n in range(size)]
-    assert chunk.depth.tolist() == [UNKNOWN_DEPTH] * sum(sizes)
+    assert chunk.origins.tolist() == [n for size in sizes for n in range(size)]
+    assert chunk.depths.tolist() == [UNKNOWN_DEPTH] * sum(sizes)
 
 
 @pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1100])
@@ -71,12 +73,12 @@ def test_records_are_sorted_stably_by_start(starts: list[int]) -> None:
     """Those that begin together stay as they were; a mask leaves the order as it is."""
     records = np.zeros(len(starts), SLOT)
     records["start_ns"] = starts
-    in_order = RecordChunk.new(records, np.arange(len(starts))).sort_by_start()
+    in_order = RecordChunk.from_records(records, np.arange(len(starts))).sort_by_start()
     order = sorted(range(len(starts)), key=lambda index: starts[index])
-    assert in_order.origin.tolist() == order
+    assert in_order.origins.tolist() == order
     assert in_order.records["start_ns"].tolist() == sorted(starts)
     positive = in_order.select(in_order.records["start_ns"] > 0)
-    assert positive.origin.tolist() == [index for index in order if starts[index] > 0]
+    assert positive.origins.tolist() == [index for index in order if starts[index] > 0]
 
 
 @given(st.lists(st.integers(0, 2), max_size=9), st.integers(0, 1 << 30))
@@ -85,9 +87,9 @@ def test_slots_of_a_segment_are_in_use_or_free(definitions: list[int], number: i
     slots = np.zeros(len(definitions), SLOT)
     slots["definition"] = definitions
     segment = Segment(number, slots)
-    used, free = segment.used_records(), segment.compute_free_origins()
+    used, free = segment.select_used_records(), segment.compute_free_origins()
     assert used.records["definition"].tolist() == [d for d in definitions if d]
-    origins = [*used.origin.tolist(), *free.tolist()]
+    origins = [*used.origins.tolist(), *free.tolist()]
     assert {origin >> 32 for origin in origins} <= {number}
     found = [origin & 0xFFFFFFFF for origin in origins]
     assert found == sorted(range(len(definitions)), key=lambda at: definitions[at] == 0)
@@ -117,12 +119,12 @@ def test_a_number_means_its_first_definition(given_rows: list[tuple[int, str]]) 
             continue
         assert meanings.name.words.to_pylist()[meanings.name.codes[row]] == definition.name
         assert meanings.kind.words.to_pylist()[meanings.kind.codes[row]] == definition.kind
-        assert TYPES[meanings.type[row]] == "span"
+        assert TYPES[meanings.type_codes[row]] == "span"
         code = int(meanings.op.codes[row])
         assert (None if code < 0 else meanings.op.words.to_pylist()[code]) == definition.op
-        assert meanings.communicator[row] == definition.communicator
-        assert meanings.shard[row] == NO_INDEX
-    assert not meanings.times_devices
+        assert meanings.communicator_indices[row] == definition.communicator
+        assert meanings.shard_numbers[row] == NO_INDEX
+    assert not meanings.has_device_times
 
 
 def test_numbers_of_definitions_are_limited() -> None:

@@ -73,7 +73,7 @@ def records_of(slots: Sequence[Slot]) -> Records:
 
 
 def chunk(slots: Sequence[Slot], first: int = 0) -> RecordChunk:
-    return RecordChunk.new(records_of(slots), np.arange(first, first + len(slots)))
+    return RecordChunk.from_records(records_of(slots), np.arange(first, first + len(slots)))
 
 
 class Converted:
@@ -89,9 +89,9 @@ class Converted:
         back = chunk(())
         bounds = [0, *cuts]
         for first, end in itertools.pairwise(bounds):
-            given_now = RecordChunk.concatenated([back, chunk(slots[first:end], first)])
+            given_now = RecordChunk.from_chunks([back, chunk(slots[first:end], first)])
             ahead = records_of(slots[end : end + 3])
-            back = self.conversion.feed(given_now, ahead, ChunkMode(holds_back=True))
+            back = self.conversion.convert_chunk(given_now, ahead, ChunkMode(holds_back=True))
         self.afterwards(slots[bounds[-1] :], [], back)
 
     def afterwards(
@@ -100,11 +100,11 @@ class Converted:
         """Feed it in parts, as when a process is over."""
         bounds = [0, *cuts, len(slots)]
         for first, end in itertools.pairwise(bounds):
-            records = RecordChunk.concatenated(
+            records = RecordChunk.from_chunks(
                 [*([back] if back and first == 0 else []), chunk(slots[first:end], first)]
             )
-            self.conversion.feed(records, records_of(slots[end : end + 5]), ChunkMode())
-        self.conversion.feed(chunk(()), records_of(()), ChunkMode(is_last=True))
+            self.conversion.convert_chunk(records, records_of(slots[end : end + 5]), ChunkMode())
+        self.conversion.convert_chunk(chunk(()), records_of(()), ChunkMode(is_last=True))
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         found = [row for batch in self.batches for row in batch.select(columns).to_pylist()]
@@ -161,7 +161,7 @@ def test_depths_however_they_are_cut(
 def test_rows_out_of_order_are_noticed() -> None:
     """Rows that begin together are in order; one that begins before what was written is not."""
     done = Converted(Retention())
-    feed = done.conversion.feed
+    feed = done.conversion.convert_chunk
     for start in (5, 5, 6):
         feed(chunk([Slot(start, 9)]), records_of(()), ChunkMode(holds_back=True))
     assert (done.conversion.is_sorted, done.conversion.latest_start_ns) == (True, 6)
@@ -174,7 +174,7 @@ def test_rows_out_of_order_are_noticed() -> None:
 def test_what_may_come_later_waits() -> None:
     """For what begins before it in the next chunk; but not for ever more records."""
     done = Converted(Retention(), max_waiting=3)
-    feed = done.conversion.feed
+    feed = done.conversion.convert_chunk
     feed(chunk([Slot(n, 50) for n in (4, 5, 6)]), records_of([Slot(5, 50)]), ChunkMode())
     assert done.rows("start_ns") == [(4,)]
     feed(chunk([Slot(5, 50)]), records_of([Slot(1, 50), Slot(9, 50)]), ChunkMode())
@@ -208,7 +208,7 @@ def test_device_times_in_a_chunk_near_by(chunk_index: int) -> None:
     done = Converted(Retention())
     for index, slots_of_chunk in enumerate(chunks):
         following = chunks[index + 1] if index + 1 < len(chunks) else []
-        done.conversion.feed(
+        done.conversion.convert_chunk(
             chunk(slots_of_chunk), records_of(following), ChunkMode(is_last=index == 3)
         )
     near = chunk_index <= 2

@@ -118,8 +118,8 @@ def check(given_slots: list[Slot], cuts: list[int]) -> None:
         all_rows = batch(given_slots)
         bounds = [0, *(min(cut, len(given_slots)) for cut in cuts), len(given_slots)]
         for first, end in itertools.pairwise(bounds):
-            tally.add(all_rows.slice(first, end - first))
-    assert tally.summary(SIDE) == count_by_hand(given_slots)
+            tally.add_batch(all_rows.slice(first, end - first))
+    assert tally.make_summary(SIDE) == count_by_hand(given_slots)
 
 
 @given(recordings(1, 2, 3, 4, 5), CUTS)

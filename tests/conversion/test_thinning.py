@@ -36,7 +36,7 @@ STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC, OTHER_FORWARD = number_pha
     KINDS.kind, KINDS.op
 ).tolist()[1:]
 IN_FLIGHT = np.array([False, True, True, False])  # the last is for threads that were named later
-SAMPLING = Sampling(every=10, burst=1)
+SAMPLING = Sampling(period_steps=10, burst_steps=1)
 
 
 class Event(NamedTuple):
@@ -60,6 +60,8 @@ def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
     }
     for name in ("is_span", "has_ended", "was_undecided"):
         columns[name] = columns[name].astype(np.bool_)
+    columns["phase_codes"] = columns.pop("phase")
+    columns["call_group_codes"] = columns.pop("group")
     depth = count_depths(columns["thread"], columns["start_ns"], columns["end_ns"])
     return thin(SampledEvents(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
 
@@ -184,7 +186,7 @@ def test_only_steps_beyond_the_burst_are_summarised() -> None:
     for period in range(1, 8):
         for burst in range(1, period + 1):
             expected = [step >= 0 and step % period not in range(burst) for step in range(-3, 40)]
-            assert Sampling(period, burst).summarised(steps).tolist() == expected
+            assert Sampling(period, burst).is_summarised(steps).tolist() == expected
 
 
 def test_what_is_no_span() -> None:

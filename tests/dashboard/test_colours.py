@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracelens_dashboard
-from tracelens.lod.colours import mix, parse_rgb
+from tracelens.lod.colours import mix_colours, parse_rgb
 from tracelens.lod.lanes import CODES, FIRST_LEVEL, LABELS, LEVELS
 from tracelens_dashboard.theme import (
     DARK,
@@ -55,7 +55,7 @@ def test_a_call_can_be_read_however_red_it_is(theme: Theme) -> None:
     """The text on it is light or dark, whichever is told from it better; black on white is 21."""
     assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     for tenth in range(11):
-        ground = mix(theme.loss_colour, theme.flame_colour, tenth / 10)
+        ground = mix_colours(theme.loss_colour, theme.flame_colour, tenth / 10)
         assert contrast(parse_rgb(readable(ground)), ground) >= 4.5
 
 

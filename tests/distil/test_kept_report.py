@@ -123,7 +123,7 @@ def test_a_report_that_came_with_the_trace(
     )
     copied = tmp_path / "copied"
     assert os.system(f"cp -a {trace} {copied}") == 0  # noqa: S605 - paths of this test
-    assert places.fingerprint(copied) == places.fingerprint(trace)
+    assert places.compute_fingerprint(copied) == places.compute_fingerprint(trace)
     assert kept_report.find(copied) is None
     assert "moon" not in report(copied, capsys)
 

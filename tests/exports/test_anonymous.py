@@ -17,7 +17,7 @@ from support.tiers import mark_slow
 import tracelens
 from tracelens.cli import main
 from tracelens.exports.anonymous import Replacements
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.exports.native import save
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
@@ -72,7 +72,7 @@ def named_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     groups = trace.communicators.with_columns(name=pl.lit("tcp://trn-node7.cluster.example:29500"))
     folder = tmp_path / "secret-project"
     save(
-        of_trace(trace.with_(samples=samples, threads=threads, communicators=groups)),
+        select_content(trace.with_(samples=samples, threads=threads, communicators=groups)),
         folder,
     )
     return folder

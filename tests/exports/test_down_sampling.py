@@ -14,7 +14,7 @@ from support.tiers import check_examples, few_or_many, mark_slow, mark_slow_in_t
 import tracelens
 from tracelens.accounting import categories, phases
 from tracelens.exports import EXPORTS, native
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.exports.down_sampling import Flagged, find_flagged, sum_up
 from tracelens.model.findings import Finding
 from tracelens.model.trace import Trace
@@ -28,8 +28,8 @@ QUICK_SAMPLES: Final = ("ddp-slow-backprop", "mpi-killed-rank", "easgd-async", "
 
 
 def sum_up_trace(trace: Trace, flagged: Flagged) -> Trace:
-    content = of_trace(trace, flagged=flagged)
-    frames = [content.events(process) for process in trace.processes["process"]]
+    content = select_content(trace, flagged=flagged)
+    frames = [content.read_events(process) for process in trace.processes["process"]]
     return trace.with_(events=pl.concat(frames).sort("process", "start_ns", "depth").lazy())
 
 
@@ -85,7 +85,9 @@ def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
 def test_faults_are_found_again(name: str, tmp_path: Path) -> None:
     """What findings name is whole, so the same faults are found in what is left."""
     trace, report = sample_trace(name), sample_report(name)
-    native.save(of_trace(trace, flagged=find_flagged(trace, report.findings)), tmp_path / "out")
+    native.save(
+        select_content(trace, flagged=find_flagged(trace, report.findings)), tmp_path / "out"
+    )
     report_of_summed = analyze(tracelens.open(tmp_path / "out"))
     faults = [
         [
@@ -324,7 +326,7 @@ def _cut_to_nest(rows: list[dict[str, object]], start: int, end: int) -> int:
 def test_every_format_holds_the_sums(to: str, tmp_path: Path) -> None:
     """The same selection in all of them, and its count is reported."""
     trace = sample_trace("fsdp-healthy")
-    saved = EXPORTS[to].save(of_trace(trace, flagged=NOTHING), tmp_path / "out")
-    assert saved.summed_up > 1000
-    assert saved.events < 700
-    assert saved.sums < 500
+    saved = EXPORTS[to].save(select_content(trace, flagged=NOTHING), tmp_path / "out")
+    assert saved.summed_up_count > 1000
+    assert saved.event_count < 700
+    assert saved.sum_count < 500

@@ -14,7 +14,7 @@ from support.tiers import mark_slow_in_turn
 
 import tracelens
 from tracelens.exports import otlp
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.model.trace import Trace
 
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -22,7 +22,7 @@ IDS = ("traceId", "spanId", "parentSpanId")
 
 def parse_spans(trace: Trace, file: Path) -> list[tuple[int, Span]]:
     """Return the spans, each with the rank of its resource; unknown fields are errors."""
-    otlp.save(of_trace(trace), file)
+    otlp.save(select_content(trace), file)
     spans = []
     for line in file.read_text().splitlines():
         message = json_format.Parse(json.dumps(_ids_to_base64(json.loads(line))), TracesData())
@@ -100,5 +100,5 @@ def test_a_run_without_dates_says_so(tmp_path: Path) -> None:
             "kind": "forward",
         }
     )
-    saved = otlp.save(of_trace(tracelens.Trace.from_table(table)), tmp_path / "run.jsonl")
+    saved = otlp.save(select_content(tracelens.Trace.from_table(table)), tmp_path / "run.jsonl")
     assert any("from 1970" in note for note in saved.notes)

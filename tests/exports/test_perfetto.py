@@ -15,7 +15,7 @@ from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
 from tracelens.align.selection import find_begin
 from tracelens.exports import perfetto
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.exports.selection import Selection
 from tracelens.model.choice import Choice
 from tracelens.model.trace import Trace
@@ -37,7 +37,7 @@ EVERY_RUN = pytest.mark.parametrize("run", RUNS)
 
 
 def select_all(trace: Trace, choice: Choice | None = None) -> Selection:
-    return perfetto.selection_of(of_trace(trace, choice))
+    return perfetto.make_selection(select_content(trace, choice))
 
 
 def parse_written(selection: Selection) -> list[dict[str, Any]]:
@@ -117,9 +117,9 @@ def test_every_span_is_there_once(run: str) -> None:
     events = parse_written(select_all(trace))
     announced = perfetto.size(select_all(trace))
     assert len(spans_among(events)) == spans.height + on_devices
-    assert count_events(events) == announced.events
+    assert count_events(events) == announced.event_count
     real = len("".join(perfetto.write(select_all(trace))))
-    assert announced.nbytes == pytest.approx(real, rel=0.15)
+    assert announced.size_bytes == pytest.approx(real, rel=0.15)
 
 
 def test_what_overlaps_goes_onto_threads_of_its_own() -> None:
@@ -183,13 +183,13 @@ def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
     trace: Trace = sample_trace("mpi-killed-rank")
     chosen = select_all(trace)
-    assert count_events(parse_written(chosen)) == perfetto.size(chosen).events
+    assert count_events(parse_written(chosen)) == perfetto.size(chosen).event_count
 
 
 def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> None:
     """The limit is the viewer's: the file is whole, and a note names what makes it smaller."""
     file = tmp_path / "much.json"
-    (note,) = perfetto.save(of_trace(traced(SLOW_RANK)), file, max_events=10).notes
+    (note,) = perfetto.save(select_content(traced(SLOW_RANK)), file, max_events=10).notes
     assert "Perfetto opens about 10 events well" in note
     assert all(option in note for option in ("--keep", "--ranks", "--steps"))
     assert len(json.loads(file.read_text())["traceEvents"]) > 10

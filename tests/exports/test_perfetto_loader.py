@@ -10,7 +10,7 @@ from support.samples import manifest, sample_trace
 from support.tiers import mark_slow_in_turn
 
 from tracelens.exports import perfetto as export
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 
 # A name and a number each. Instants and frames of stacks are slices, too; what never ended lasts -1.
 ASKED: Final = """
@@ -34,7 +34,7 @@ def test_every_sample_is_loaded_whole(name: str, tmp_path: Path) -> None:
     trace = sample_trace(name)
     events = trace.events.collect()
     file = tmp_path / "run.json"
-    export.save(of_trace(trace), file)
+    export.save(select_content(trace), file)
     found = perfetto.query(file, ASKED, tmp_path)
     text = file.read_text()
     assert found == {

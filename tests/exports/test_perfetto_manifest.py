@@ -13,7 +13,7 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import InvalidArgument
 from tracelens.exports import perfetto_manifest
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 
 MS: Final = 1_000_000
 SKEWS_MS: Final = (0, 7_000, -2_500)
@@ -23,7 +23,7 @@ BASES_NS: Final = (1_795_000_000_000_000_000, 1_795_000_003_000_000_000)
 def entries(trace: tl.Trace, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the manifest, and its files by path."""
     file = folder / "perfetto_manifest.json"
-    perfetto_manifest.save(of_trace(trace), file)
+    perfetto_manifest.save(select_content(trace), file)
     text = file.read_text()
     assert text.replace(" ", "").replace("\n", "").startswith('{"perfetto_manifest"')
     manifest = json.loads(text)["perfetto_manifest"]
@@ -95,7 +95,7 @@ def test_files_without_a_clock_are_pinned(tmp_path: Path) -> None:
         "sync_to": {"file": "rank0.json"},
         "offset_ns": first_ns[1] - first_ns[0],
     }
-    saved = perfetto_manifest.save(of_trace(trace), tmp_path / "again.json")
+    saved = perfetto_manifest.save(select_content(trace), tmp_path / "again.json")
     assert any("decompress 'rank0.json.gz' and 'rank1.json.gz'" in note for note in saved.notes)
 
 
@@ -105,7 +105,7 @@ def test_several_folders_name_theirs(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "profile.json").write_text(json.dumps(profile(rank)))
     sources = tuple(sorted(tmp_path.glob("host*")))
-    content = of_trace(tl.load.open_joined(sources), sources=sources)
+    content = select_content(tl.load.open_joined(sources), sources=sources)
     perfetto_manifest.save(content, tmp_path / "manifest.json")
     manifest = json.loads((tmp_path / "manifest.json").read_text())["perfetto_manifest"]
     assert [entry["path"] for entry in manifest["files"]] == [
@@ -116,14 +116,14 @@ def test_several_folders_name_theirs(tmp_path: Path) -> None:
 
 def test_a_run_that_perfetto_does_not_open(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="--to perfetto, which puts all ranks on one clock"):
-        perfetto_manifest.save(of_trace(sample_trace("jax")), tmp_path / "manifest.json")
+        perfetto_manifest.save(select_content(sample_trace("jax")), tmp_path / "manifest.json")
     assert not [*tmp_path.iterdir()]
 
 
 def test_names_of_files_cannot_be_replaced(tmp_path: Path) -> None:
     trace = tl.open(packets(tmp_path / "traces"))
     with pytest.raises(InvalidArgument, match="leave out --anonymize"):
-        perfetto_manifest.save(of_trace(trace, anonymous=True), tmp_path / "manifest.json")
+        perfetto_manifest.save(select_content(trace, anonymous=True), tmp_path / "manifest.json")
 
 
 def test_the_verb_writes_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

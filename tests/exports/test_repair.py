@@ -18,7 +18,7 @@ from tracelens import load
 from tracelens.cli import main
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.exports.repair import repair
-from tracelens.readers.native.validation import problems
+from tracelens.readers.native.validation import list_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_sound_trace_is_copied_to_the_last_byte(tmp_path: Path) -> None:
             rows = stream.read_all()
         with pa.ipc.open_stream((tmp_path / "copy/samples" / sampled.name).read_bytes()) as stream:
             assert stream.read_all().equals(rows, check_metadata=True)
-    assert (done.partial_files, done.sentences) == (0, ())
+    assert (done.partial_file_count, done.sentences) == (0, ())
     assert done.event_count == load.open(trace).processes["events"].sum()
 
 
@@ -59,9 +59,9 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     damaged, copied = load.open(tmp_path / "run"), load.open(tmp_path / "copy")
     assert_frame_equal(copied.events.collect(), damaged.events.collect())
     assert contents(tmp_path / "run") == contents_before
-    assert (done.whole_files, done.partial_files) == (2, 1)
+    assert (done.whole_file_count, done.partial_file_count) == (2, 1)
     assert "is damaged or cut off; the first " in done.sentences[0]
-    (remains,) = problems(copied)
+    (remains,) = list_problems(copied)
     assert "did not end its recording itself" in remains
 
 

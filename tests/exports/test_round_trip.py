@@ -16,7 +16,7 @@ from support.tiers import mark_slow, mark_slow_in_turn
 
 import tracelens
 from tracelens.exports import EXPORTS, native, table
-from tracelens.exports.content import Content, of_trace
+from tracelens.exports.content import Content, select_content
 from tracelens.exports.otlp import unix_offset_ns
 from tracelens.model.choice import Choice
 from tracelens.model.result import Report
@@ -43,7 +43,7 @@ def told_of_sample(name: str) -> dict[str, Any]:
 def test_every_sample_as_a_trace_folder(name: str, tmp_path: Path) -> None:
     """Word for word the same report, also of several hosts: how sure the clocks are is kept, too."""
     trace = sample_trace(name)
-    native.save(of_trace(trace), tmp_path / "out")
+    native.save(select_content(trace), tmp_path / "out")
     read_trace = tracelens.open(tmp_path / "out")
     assert not differing(comparable_report(read_trace), told_of_sample(name))
     assert analyze(read_trace).life == sample_report(name).life
@@ -56,7 +56,7 @@ def test_every_sample_as_a_trace_folder(name: str, tmp_path: Path) -> None:
 def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
     """The same report but for stacks, which tables do not hold; nothing has to be said about clocks."""
     trace = sample_trace(name)
-    table.PARQUET.save(of_trace(trace), tmp_path / "out.parquet")
+    table.PARQUET.save(select_content(trace), tmp_path / "out.parquet")
     read_trace = tracelens.open(tmp_path / "out.parquet")
     without_stacks = trace.with_(samples=trace.samples.clear())
     expected = comparable_report(without_stacks) if trace.samples.height else told_of_sample(name)
@@ -71,7 +71,7 @@ def test_every_sample_as_a_viewer_has_it(name: str, form: str, tmp_path: Path) -
     """The same report but for stacks; dates and names of threads come back, too."""
     trace = sample_trace(name)
     file = tmp_path / f"out{EXPORTS[form].SUFFIX}"
-    EXPORTS[form].save(of_trace(trace), file)
+    EXPORTS[form].save(select_content(trace), file)
     read_trace = tracelens.open(file)
     without_stacks = trace.with_(samples=trace.samples.clear())
     expected = comparable_report(without_stacks) if trace.samples.height else told_of_sample(name)
@@ -100,7 +100,7 @@ def test_every_scenario_has_the_same_findings_after_export(scenario: str, tmp_pa
     trace = simulated(SCENARIOS[scenario])
     expected = named_by_findings(simulated_report(SCENARIOS[scenario]))
     for name, export in OF_SPANS.items():
-        export.save(of_trace(trace), tmp_path / name)
+        export.save(select_content(trace), tmp_path / name)
         if name != "csv":
             read_trace = tracelens.open(tmp_path / name)
             assert named_by_findings(analyze(read_trace)) == expected
@@ -111,7 +111,7 @@ def test_every_scenario_has_the_same_findings_after_export(scenario: str, tmp_pa
 def test_devices_stay_on_the_clock_of_their_host(tmp_path: Path) -> None:
     """Their times are converted once, and not again when the result is read."""
     trace = simulated(DEVICES)
-    native.save(of_trace(trace), tmp_path / "out")
+    native.save(select_content(trace), tmp_path / "out")
     read_trace = tracelens.open(tmp_path / "out")
     key = ["process", "start_ns", "thread", "depth"]
     columns = [*key, "device_start_ns", "device_duration_ns", "end_ns"]
@@ -124,7 +124,7 @@ def test_devices_stay_on_the_clock_of_their_host(tmp_path: Path) -> None:
 def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
     trace = sample_trace("mpi-killed-rank")
     for name in ("parquet", "csv"):
-        EXPORTS[name].save(of_trace(trace), tmp_path / f"out.{name}")
+        EXPORTS[name].save(select_content(trace), tmp_path / f"out.{name}")
     frames = [
         tracelens.open(tmp_path / f"out.{name}").events.collect()
         for name in EXPORTS
@@ -136,7 +136,7 @@ def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
 def test_rows_of_a_table_are_in_order_of_rank_and_begin(tmp_path: Path) -> None:
     """Through all row groups, workers and servers of one number included, and zstd throughout."""
     file = tmp_path / "out.parquet"
-    table.PARQUET.save(of_trace(sample_trace("ps-hot-shard")), file)
+    table.PARQUET.save(select_content(sample_trace("ps-hot-shard")), file)
     rows = pq.read_table(file, columns=["rank", "start_ns"]).to_pylist()
     keys = [(row["rank"], row["start_ns"]) for row in rows]
     assert keys == sorted(keys)
@@ -152,7 +152,7 @@ def test_what_was_left_out_stands_in_the_result(tmp_path: Path) -> None:
     trace = sample_trace("ddp-healthy")
     choice = Choice(step_ranges=((10, 20),))
     for name in ("native", "parquet"):
-        EXPORTS[name].save(of_trace(trace, choice), tmp_path / name)
+        EXPORTS[name].save(select_content(trace, choice), tmp_path / name)
         notes = [note.sentence for note in tracelens.open(tmp_path / name).notes]
         assert "As asked, only steps 10-20 of the run are here." in notes
     metadata = pq.read_metadata(tmp_path / "parquet")
@@ -163,7 +163,7 @@ def test_what_was_left_out_stands_in_the_result(tmp_path: Path) -> None:
 def test_a_damaged_statement_is_passed_over(tmp_path: Path) -> None:
     """What a Parquet file says of its conversion is read as warily as its rows."""
     file = tmp_path / "out.parquet"
-    table.PARQUET.save(of_trace(sample_trace("jax")), file)
+    table.PARQUET.save(select_content(sample_trace("jax")), file)
     rows = pq.read_table(file)
     for text in (b"[1", b"[]", b'{"notes": 7, "window_ns": "x", "summed_up": -1}', b"[" * 99_999):
         pq.write_table(rows.replace_schema_metadata({b"tracelens.conversion": text}), file)
@@ -178,16 +178,16 @@ def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path
     trace = sample_trace("mpi-fused")
     all_rows = trace.events.collect().height
     read: list[int] = []
-    read_events = Content.events
+    read_events = Content.read_events
 
     def count_rows(self: Content, process: int) -> Any:
         events = read_events(self, process)
         read.append(events.height)
         return events
 
-    monkeypatch.setattr(Content, "events", count_rows)
+    monkeypatch.setattr(Content, "read_events", count_rows)
     for name, export in OF_SPANS.items():
         read.clear()
-        export.save(of_trace(trace), tmp_path / name)
+        export.save(select_content(trace), tmp_path / name)
         assert len(read) == (6 if name == "perfetto" else 3)
         assert max(read) < all_rows / 2

@@ -14,7 +14,7 @@ from support.samples import sample_trace
 
 from tracelens.errors import InvalidArgument
 from tracelens.exports import speedscope
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 
 PACKAGE = "speedscope@1.25.0"
 IN_PACKAGE = "package/dist/release/file-format-schema.json"
@@ -39,7 +39,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def save_and_read(name: str, file: Path) -> dict[str, Any]:
-    speedscope.save(of_trace(sample_trace(name)), file)
+    speedscope.save(select_content(sample_trace(name)), file)
     content: dict[str, Any] = json.loads(file.read_text())
     return content
 

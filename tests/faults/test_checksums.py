@@ -45,8 +45,8 @@ def test_a_flipped_bit_costs_at_most_the_batches_after_it(seed: int, tmp_path: P
     victim = small_batches(tmp_path)
     sound_table = read_arrow(victim).table
     content, draw = bytearray(victim.read_bytes()), Random(seed)
-    begin = next(iterate_messages(memoryview(content))).end  # after the schema
-    place = draw.randrange(begin, read_footer(memoryview(content)).batches[-1].end)
+    begin = next(iterate_messages(memoryview(content))).end_bytes  # after the schema
+    place = draw.randrange(begin, read_footer(memoryview(content)).batch_messages[-1].end_bytes)
     content[place] ^= 1 << draw.randrange(8)
     victim.write_bytes(content)
     damaged = read_arrow(victim)
@@ -61,9 +61,9 @@ def test_damage_in_a_file_without_its_end(kept: int, tmp_path: Path) -> None:
     """Checksums are stored with the batches, so they protect a file that was cut off as well."""
     victim = small_batches(tmp_path)
     content = bytearray(victim.read_bytes())
-    second = read_footer(memoryview(content)).batches[1]
-    content[second.end - 9] ^= 1
-    victim.write_bytes(content[: second.end + kept])
+    second = read_footer(memoryview(content)).batch_messages[1]
+    content[second.end_bytes - 9] ^= 1
+    victim.write_bytes(content[: second.end_bytes + kept])
     assert read_arrow(victim).table.num_rows == ROWS
 
 
@@ -108,9 +108,9 @@ def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> Non
     rewritten(victim, with_status)
     content = bytearray(victim.read_bytes())
     buffer_offset = next(
-        m.end - m.body_bytes
+        m.end_bytes - m.body_bytes
         for m in iterate_messages(memoryview(content))
-        if WORD.encode() in bytes(m.body(memoryview(content)))
+        if WORD.encode() in bytes(m.read_body(memoryview(content)))
     )
     offset = content.index(struct.pack("<ii", 0, len(WORD)), buffer_offset)
     content[offset : offset + 8] = struct.pack("<ii", *offsets)
@@ -122,7 +122,7 @@ def test_words_that_lie_outside(offsets: tuple[int, int], tmp_path: Path) -> Non
 
 def signed(content: bytearray) -> bytes:
     """Return a file of one batch with the right checksum."""
-    end = next(m.end for m in iterate_messages(memoryview(content)) if m.kind == BATCH)
+    end = next(m.end_bytes for m in iterate_messages(memoryview(content)) if m.kind == BATCH)
     region = content[len(LEAD) : end]
     fill_in_checksum(memoryview(region))
     return bytes(content[: len(LEAD)] + region + content[end:])
@@ -155,10 +155,10 @@ def test_more_rows_than_there_are(rows: int, tmp_path: Path) -> None:
     content = bytearray(checked_file(table, NONE, None))
     view = memoryview(content)
     (batch,) = [message for message in iterate_messages(view) if message.kind == BATCH]
-    header = bytes(batch.header(view))
+    header = bytes(batch.read_header(view))
     lying = header.replace(struct.pack("<q", table.num_rows), struct.pack("<q", rows))
     assert lying != header
-    view[batch.offset + 8 : batch.offset + batch.header_bytes] = lying
+    view[batch.offset_bytes + 8 : batch.offset_bytes + batch.header_bytes] = lying
     victim.write_bytes(signed(content))
     with pytest.raises((pa.ArrowInvalid, NotATrace, OSError)):
         read_arrow(victim)
@@ -175,7 +175,7 @@ def test_a_footer_that_lies(lie: str, tmp_path: Path, capsys: pytest.CaptureFixt
     first_batch = next(message for message in file_messages if message.kind == BATCH)
     blocks_by_lie = {
         "twice": [*file_messages, first_batch],
-        "beyond": [*file_messages, first_batch._replace(offset=len(content) * 2)],
+        "beyond": [*file_messages, first_batch._replace(offset_bytes=len(content) * 2)],
         "header": [m if m != first_batch else m._replace(header_bytes=8) for m in file_messages],
         "gone": [message for message in file_messages if message != first_batch],
     }[lie]

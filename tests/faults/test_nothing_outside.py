@@ -64,7 +64,7 @@ def test_an_index_that_is_a_link(trace: Path, documents: Path, deep: str) -> Non
     if deep == places.INDEX_FOLDER:
         made = trace / places.INDEX_FOLDER
         made.mkdir()
-        (made / str(places.fingerprint(trace))).symlink_to(documents)
+        (made / str(places.compute_fingerprint(trace))).symlink_to(documents)
     else:
         (trace / places.INDEX_FOLDER).symlink_to(documents / deep)
     before = describe_folder(documents)
@@ -89,10 +89,10 @@ def test_folders_of_others_where_indexes_lie(trace: Path, cache: Path) -> None:
 def test_an_index_that_came_with_the_trace_is_not_believed(trace: Path, tmp_path: Path) -> None:
     """A copy of an index may say anything; its marker is that of another folder."""
     explained(trace)
-    made_of = places.fingerprint(trace)
+    made_of = places.compute_fingerprint(trace)
     copied = tmp_path / "copy"
     shutil.copytree(trace, copied)  # with times, so that the copy has the same fingerprint
-    assert places.fingerprint(copied) == made_of
+    assert places.compute_fingerprint(copied) == made_of
     assert (copied / places.INDEX_FOLDER / MARKER_FILE).exists()
     assert index.find(copied) is None
     assert opening.open_indexed(trace)

@@ -22,7 +22,7 @@ from support.launch.patience import PATIENCE_S, wait_until
 from support.launch.recording import clean_environment
 
 import tracelens as tl
-from tracelens.conversion.lock import locked
+from tracelens.conversion.lock import hold_lock
 from tracelens.schema.ownership import MARKER_FILE, mark
 from tracelens.schema.vocabulary import SIDE_FILE, TRACE_SUFFIX, UNFINISHED_FILE
 
@@ -255,7 +255,7 @@ def test_the_lock_goes_with_who_holds_it(killed_trace: Path, tmp_path: Path) -> 
     ) as holder:
         _, status = os.waitpid(holder.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        with pytest.raises(BlockingIOError), locked(segments_folder / SIDE_FILE):
+        with pytest.raises(BlockingIOError), hold_lock(segments_folder / SIDE_FILE):
             pass
         reading: Any
         with subprocess.Popen(

@@ -11,7 +11,7 @@ from support.tiers import mark_slow
 from tracelens import load
 from tracelens.accounting import phases
 from tracelens.exports import perfetto
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.model.result import Report
 from tracelens.model.trace import Trace
 from tracelens.schema.vocabulary import MOST_RANKS
@@ -55,7 +55,7 @@ def use_all_verbs(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
     trace = load.open(file)
     report = analyze(trace)
     page.write(Store.from_trace(trace, report), folder / "report.html")
-    "".join(perfetto.write(perfetto.selection_of(of_trace(trace))))
+    "".join(perfetto.write(perfetto.make_selection(select_content(trace))))
     return trace, report
 
 

@@ -14,7 +14,7 @@ from support.runs.damage import VICTIM, assert_left_out, open_held, own_time, re
 from support.tiers import mark_slow
 
 from tracelens import load
-from tracelens.readers.native.validation import problems
+from tracelens.readers.native.validation import list_problems
 from tracelens.verdicts.report import analyze
 from tracelens_dashboard.runs.store import Store
 
@@ -122,14 +122,14 @@ def test_events_before_a_damaged_footer_are_read(seed: int, tmp_path: Path) -> N
     assert_frame_equal(trace.events.collect(), sound_trace.events.collect())
     (note,) = trace.notes
     assert note.kind == "truncated"
-    assert any(note.sentence in problem for problem in problems(trace))
+    assert any(note.sentence in problem for problem in list_problems(trace))
 
 
 def test_rows_out_of_order_are_told(tmp_path: Path) -> None:
     """Checking finds them in the file, though reading sorts them."""
     victim = write_run(tmp_path)
     rewritten(victim, lambda table: table.take(list(range(table.num_rows))[::-1]))
-    assert f"'{VICTIM}': rows are not sorted by start_ns." in problems(load.open(tmp_path))
+    assert f"'{VICTIM}': rows are not sorted by start_ns." in list_problems(load.open(tmp_path))
 
 
 def test_every_file_cut_to_nothing_can_be_drawn(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def sums_by_hand(spans: list[tuple[int, int, int]], bins: Bins) -> np.ndarray:
 @given(spans=SPANS, width=st.integers(1, 600))
 def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], width: int) -> None:
     """For any spans, in any order, overlapping or not."""
-    bins = Bins.over(ORIGIN, ORIGIN + 1300, width)
+    bins = Bins.from_window(ORIGIN, ORIGIN + 1300, width)
     present, sums = pyramid.sum_busy_time(*arrays(spans), bins)
     assert (sums == sums_by_hand(spans, bins)[present]).all()
     assert sums.sum() == sum(length for _, length, _ in spans)
@@ -42,7 +42,7 @@ def test_every_bin_holds_each_codes_time(spans: list[tuple[int, int, int]], widt
 @given(spans=SPANS)
 def test_every_level_shows_the_code_with_most_time(spans: list[tuple[int, int, int]]) -> None:
     """On each level, the colour is the one that counting says, faint where the bin was not full."""
-    ladder = [Bins.over(ORIGIN, ORIGIN + 1300, 7 << level) for level in range(6)]
+    ladder = [Bins.from_window(ORIGIN, ORIGIN + 1300, 7 << level) for level in range(6)]
     for bins, row in zip(ladder, pyramid.build_levels(*arrays(spans), ladder), strict=True):
         sums = sums_by_hand(spans, bins)
         busy = np.minimum(sums.sum(axis=0) / bins.width_ns, 1)

@@ -13,7 +13,7 @@ from tracelens.lod.block_columns import BlockColumn
 from tracelens.lod.lanes import Lane, Lanes
 
 SMALL = 5  # items of a block, so that few items are many blocks
-COLUMNS = ("starts_ns", "ends_ns", "codes", "steps", "word_indices")
+COLUMNS = ("starts_ns", "ends_ns", "palette_codes", "step_numbers", "name_indices")
 ROWS = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 1 << 40)), max_size=30),
     min_size=1,
@@ -70,9 +70,9 @@ def test_a_slice_decodes_only_the_blocks_in_which_it_lies() -> None:
 def test_decoded_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second look at the same items reads no file."""
     opened = save_and_open(lanes_of([[(0, 7)] * 4 * SMALL], 0), 1, tmp_path)
-    before = opened.codes[SMALL : 2 * SMALL]
+    before = opened.palette_codes[SMALL : 2 * SMALL]
     monkeypatch.setattr(lane_files._Blocks, "_read", None)
-    assert opened.codes[SMALL : 2 * SMALL].tolist() == before.tolist()
+    assert opened.palette_codes[SMALL : 2 * SMALL].tolist() == before.tolist()
     assert opened.starts_ns[SMALL] == 7 * SMALL
 
 
@@ -82,7 +82,7 @@ def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
     file = tmp_path / "spans.arrow"
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"."):
-        lane_files.load_lanes(tmp_path, "spans", lanes.lanes, lanes.words)
+        lane_files.load_lanes(tmp_path, "spans", lanes.owners, lanes.item_names)
 
 
 @pytest.mark.parametrize("kind", ["uint32", "uint64", "bool"])
@@ -108,7 +108,7 @@ def test_lanes_come_back(rows: list[list[tuple[int, int]]], part: int, seed: int
         opened = save_and_open(lanes, part, Path(folder))
         for name in ("item_offsets", *COLUMNS):
             assert np.array_equal(getattr(opened, name), getattr(lanes, name))
-        assert opened.words == lanes.words
+        assert opened.item_names == lanes.item_names
 
 
 @settings(max_examples=60)
@@ -124,10 +124,10 @@ def test_lanes_on_disk_find_what_lanes_in_memory_find(
     with tempfile.TemporaryDirectory() as folder:
         opened = save_and_open(lanes, 1, Path(folder))
         for on_disk, plain in zip(
-            opened.find_items(*window), lanes.find_items(*window), strict=True
+            opened.find_item_ranges(*window), lanes.find_item_ranges(*window), strict=True
         ):
             assert on_disk.tolist() == plain.tolist()
-        assert opened.find_items_of_lane(0, *window) == lanes.find_items_of_lane(0, *window)
+        assert opened.find_lane_items(0, *window) == lanes.find_lane_items(0, *window)
         assert opened.count_items(*window) == lanes.count_items(*window)
 
 
@@ -137,14 +137,14 @@ def lanes_of(rows: list[list[tuple[int, int]]], seed: int) -> Lanes:
     count = sum(map(len, rows))
     edges = [np.cumsum([edge for item in row for edge in item], dtype=np.int64) for row in rows]
     return Lanes(
-        lanes=tuple(Lane(rank, "worker", rank) for rank in range(len(rows))),
+        owners=tuple(Lane(rank, "worker", rank) for rank in range(len(rows))),
         item_offsets=np.cumsum([0, *map(len, rows)]),
         starts_ns=np.concatenate([row[0::2] for row in edges]),
         ends_ns=np.concatenate([row[1::2] for row in edges]),
-        codes=draw.integers(0, 255, count).astype(np.uint8),
-        steps=draw.integers(-1, 1 << 30, count).astype(np.int32),
-        word_indices=draw.integers(0, 3, count).astype(np.int32),
-        words=("", "forward", "backprop"),
+        palette_codes=draw.integers(0, 255, count).astype(np.uint8),
+        step_numbers=draw.integers(-1, 1 << 30, count).astype(np.int32),
+        name_indices=draw.integers(0, 3, count).astype(np.int32),
+        item_names=("", "forward", "backprop"),
     )
 
 
@@ -156,15 +156,15 @@ def save_and_open(lanes: Lanes, per_part: int, folder: Path) -> Lanes:
         (part_of(lanes, first, last) for first, last in bounds), folder, "spans"
     )
     assert offsets.tolist() == lanes.item_offsets.tolist()
-    return lane_files.load_lanes(folder, "spans", lanes.lanes, saved_words)
+    return lane_files.load_lanes(folder, "spans", lanes.owners, saved_words)
 
 
 def part_of(lanes: Lanes, first_lane: int, last_lane: int) -> Lanes:
     items = slice(int(lanes.item_offsets[first_lane]), int(lanes.item_offsets[last_lane]))
     return Lanes(
-        lanes=lanes.lanes[first_lane:last_lane],
+        owners=lanes.owners[first_lane:last_lane],
         item_offsets=lanes.item_offsets[first_lane : last_lane + 1]
         - lanes.item_offsets[first_lane],
-        words=lanes.words,
+        item_names=lanes.item_names,
         **{name: getattr(lanes, name)[items] for name in COLUMNS},
     )

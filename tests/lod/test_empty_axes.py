@@ -85,10 +85,10 @@ def test_the_time_of_many_ranks_does_not_wrap(tmp_path: Path) -> None:
 
 
 def _look_at(run: Run) -> None:
-    times = run.times
+    times = run.category_times
     shape = (len(times.categories), len(times.steps))
-    assert times.mean_ns.shape == times.share_of_categories().shape == shape
-    assert StepGrid.from_times(times, times.categories, 9, 9).cells_ns.size == len(
+    assert times.mean_time_ns.shape == times.compute_category_shares().shape == shape
+    assert StepGrid.from_times(times, times.categories, 9, 9).longest_time_ns.size == len(
         times.ranks
     ) * len(times.steps)
     assert len(StepTimes.from_times(times, times.categories).longest_ns) == len(times.steps)

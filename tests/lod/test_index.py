@@ -45,7 +45,7 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     was, now = (asdict(replace(report, findings=(), results={})) for report in reports)
     assert was == now
     assert indexed_run.report.findings == fresh_run.report.findings
-    for table in files.TABLES:
+    for table in files.TABLES.values():
         assert getattr(indexed_run, table).equals(getattr(fresh_run, table))
     assert indexed_run.tables.keys() == fresh_run.tables.keys() == run_data.KEPT_TABLES.keys()
     assert all(
@@ -55,18 +55,26 @@ def test_what_comes_back_is_what_went_in(trace: Path) -> None:
         indexed_run.residuals.residual_ns, fresh_run.residuals.residual_ns, equal_nan=True
     )
     for indexed_lanes, fresh_lanes in (
-        (indexed_run.scene.lanes, fresh_run.scene.lanes),
-        (indexed_run.scene.steps, fresh_run.scene.steps),
+        (indexed_run.scene.span_lanes, fresh_run.scene.span_lanes),
+        (indexed_run.scene.step_lanes, fresh_run.scene.step_lanes),
     ):
-        assert indexed_lanes.lanes == fresh_lanes.lanes
-        assert indexed_lanes.words == fresh_lanes.words
-        for name in ("item_offsets", "starts_ns", "ends_ns", "codes", "steps", "word_indices"):
+        assert indexed_lanes.owners == fresh_lanes.owners
+        assert indexed_lanes.item_names == fresh_lanes.item_names
+        for name in (
+            "item_offsets",
+            "starts_ns",
+            "ends_ns",
+            "palette_codes",
+            "step_numbers",
+            "name_indices",
+        ):
             assert np.array_equal(getattr(indexed_lanes, name), getattr(fresh_lanes, name))
-    assert indexed_run.scene.pyramid
-    assert indexed_run.scene.pyramid.is_complete
-    plan, window = viewport.plan_rows(indexed_run.scene.lanes), indexed_run.scene.run_window
+    assert indexed_run.scene.colour_pyramid
+    assert indexed_run.scene.colour_pyramid.is_complete
+    plan, window = viewport.plan_rows(indexed_run.scene.span_lanes), indexed_run.scene.run_window
     first, second = (
-        query.draw_picture(run.scene, window, plan).pixels for run in (indexed_run, fresh_run)
+        query.draw_picture(run.scene, window, plan).palette_pixels
+        for run in (indexed_run, fresh_run)
     )
     assert np.array_equal(first, second)
 
@@ -168,7 +176,7 @@ def test_a_killed_build_leaves_nothing_that_is_found(
     opening.explain_trace(load.open(trace))
     indexed_run = opening.open_indexed(trace)
     assert indexed_run
-    assert indexed_run.scene.pyramid
+    assert indexed_run.scene.colour_pyramid
     with monkeypatch.context() as dying:
         dying.setattr(np.memmap, "flush", _kill_build)
         with pytest.raises(KeyboardInterrupt):
@@ -201,12 +209,12 @@ def test_coarse_levels_serve_while_finer_ones_are_made(
     """Before refinement the whole run can be drawn, and a narrow window by its spans."""
     monkeypatch.setattr(index, "COARSE_BINS", 300)
     run = opening.explain_trace(load.open(long_trace))
-    assert run.scene.pyramid
-    assert not run.scene.pyramid.is_complete
-    plan, whole = viewport.plan_rows(run.scene.lanes), run.scene.run_window
+    assert run.scene.colour_pyramid
+    assert not run.scene.colour_pyramid.is_complete
+    plan, whole = viewport.plan_rows(run.scene.span_lanes), run.scene.run_window
     narrow = Window(whole.start_ns, whole.start_ns + whole.width_ns // 15)
     for seen in (whole, narrow):
-        assert query.draw_picture(run.scene, seen, plan).pixels.any()
+        assert query.draw_picture(run.scene, seen, plan).palette_pixels.any()
 
 
 def test_a_read_only_trace_is_indexed_in_the_cache(
@@ -229,8 +237,8 @@ def test_without_any_place_the_run_is_in_memory(
     (trace / places.INDEX_FOLDER).write_text("in the way")
     run = explained(trace)
     assert index.find(trace) is None
-    assert run.scene.pyramid
-    assert run.scene.pyramid.is_complete
+    assert run.scene.colour_pyramid
+    assert run.scene.colour_pyramid.is_complete
 
 
 def test_a_damaged_index_is_made_anew(trace: Path) -> None:
@@ -274,7 +282,7 @@ def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
 def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     """What is still written to changes all the time."""
     (trace / "worker-00009-77.segments").mkdir()
-    assert places.fingerprint(trace) is None
+    assert places.compute_fingerprint(trace) is None
 
 
 @pytest.mark.slow

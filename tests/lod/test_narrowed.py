@@ -33,30 +33,30 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_ranks_take_what_they_took(run: Run) -> None:
     """Times, residuals against all peers, and the rows of the timeline."""
     narrowed_run = narrowed.select_ranks(run, CHOSEN)
-    assert narrowed_run.times.ranks == narrowed_run.residuals.ranks == (1, 2)
-    categories = run.times.categories
+    assert narrowed_run.category_times.ranks == narrowed_run.residuals.ranks == (1, 2)
+    categories = run.category_times.categories
     assert np.array_equal(
-        narrowed_run.times.sum_time_ns(categories),
-        run.times.sum_time_ns(categories)[1:3],
+        narrowed_run.category_times.sum_time_ns(categories),
+        run.category_times.sum_time_ns(categories)[1:3],
         equal_nan=True,
     )
     assert np.array_equal(narrowed_run.residuals.residual_ns, run.residuals.residual_ns[1:3])
     for lanes, run_lanes in (
-        (narrowed_run.scene.lanes, run.scene.lanes),
-        (narrowed_run.scene.steps, run.scene.steps),
+        (narrowed_run.scene.span_lanes, run.scene.span_lanes),
+        (narrowed_run.scene.step_lanes, run.scene.step_lanes),
     ):
-        for row, lane in enumerate(lanes.lanes):
-            run_row = run_lanes.lanes.index(lane)
+        for row, lane in enumerate(lanes.owners):
+            run_row = run_lanes.owners.index(lane)
             narrowed_values, run_values = (
                 lanes_of.starts_ns[slice(*lanes_of.item_offsets[lane_row : lane_row + 2].tolist())]
                 for lanes_of, lane_row in ((lanes, row), (run_lanes, run_row))
             )
             assert np.array_equal(narrowed_values, run_values)
-    shown_ranks = {lane.rank for lane in narrowed_run.scene.lanes.lanes if lane.role != "ps"}
+    shown_ranks = {lane.rank for lane in narrowed_run.scene.span_lanes.owners if lane.role != "ps"}
     assert shown_ranks == {1, 2}
-    servers = [lane for lane in run.scene.lanes.lanes if lane.role == "ps"]
-    assert [lane for lane in narrowed_run.scene.lanes.lanes if lane.role == "ps"] == servers
-    assert narrowed_run.scene.pyramid is not None
+    servers = [lane for lane in run.scene.span_lanes.owners if lane.role == "ps"]
+    assert [lane for lane in narrowed_run.scene.span_lanes.owners if lane.role == "ps"] == servers
+    assert narrowed_run.scene.colour_pyramid is not None
     assert narrowed_run.report is run.report
 
 
@@ -82,7 +82,7 @@ def test_steps_are_analyzed_alone(tmp_path: Path) -> None:
     """A rank that is slow in other steps is no finding of these."""
     trace = load.open(recorded(tmp_path / "run", SERVED))
     narrowed_run = opening.explain_trace(narrowed.select_steps(trace, Choice.parse("0", "40-59")))
-    assert narrowed_run.windows["step"].to_list() == list(range(40, 60))
+    assert narrowed_run.step_windows["step"].to_list() == list(range(40, 60))
     assert [
         finding.ranks for finding in narrowed_run.report.findings if finding.kind == "straggler"
     ] == []

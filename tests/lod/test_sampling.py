@@ -43,7 +43,7 @@ def test_sampling_agrees_with_looking_at_every_span(
     for column in range(grid.column_count):
         centre = start + column * step + step // 2
         inside = (lanes.starts_ns[:] <= centre) & (centre < lanes.ends_ns[:])
-        expected = lanes.codes[inside][0] if inside.any() else BLANK
+        expected = lanes.palette_codes[inside][0] if inside.any() else BLANK
         assert pixels[0, column] == expected
 
 
@@ -65,4 +65,4 @@ def test_highest_never_loses_a_span(
     for column in range(grid.column_count):
         left, right = start + column * step, start + (column + 1) * step
         touching = (lanes.starts_ns[:] < right) & (left < lanes.ends_ns[:])
-        assert pixels[0, column] == lanes.codes[touching].max(initial=BLANK)
+        assert pixels[0, column] == lanes.palette_codes[touching].max(initial=BLANK)

@@ -14,13 +14,13 @@ from tracelens.verdicts.report import analyze
 def codes_between(folder: Path, steps: str) -> tuple[set[int], set[int]]:
     """Return the codes of pieces within and between the steps that were asked for, of all ranks."""
     trace = load.open(folder, steps=steps)
-    lanes = Run.from_trace(trace, analyze(trace)).scene.lanes
+    lanes = Run.from_trace(trace, analyze(trace)).scene.span_lanes
     within_codes: set[int] = set()
     between_codes: set[int] = set()
-    for row, lane in enumerate(lanes.lanes):
+    for row, lane in enumerate(lanes.owners):
         own_steps = trace.steps.filter(process=lane.process).sort("start_ns")
         span_items = slice(lanes.item_offsets[row], lanes.item_offsets[row + 1])
-        starts, codes = lanes.starts_ns[span_items], lanes.codes[span_items]
+        starts, codes = lanes.starts_ns[span_items], lanes.palette_codes[span_items]
         step = np.searchsorted(own_steps["start_ns"], starts, side="right") - 1
         is_inside = starts < own_steps["end_ns"].to_numpy()[step]
         within_codes |= {*codes[is_inside].tolist()}

@@ -16,8 +16,8 @@ def test_received_and_served_are_two_rows() -> None:
     """Each operation lands in its row under its own colour; requests of workers do not."""
     spans = spans_of([(7, "receive", 0, 10), (7, "aggregate", 10, 30), (7, "push", 0, 40)])
     shard_lanes = lanes.make_shard_lanes(spans, [(7, 0)])
-    assert [lane.part for lane in shard_lanes.lanes] == ["serve", "receive"]
-    assert shard_lanes.codes[:].tolist() == [CODES["aggregate"], CODES["receive"]]
+    assert [lane.track_name for lane in shard_lanes.owners] == ["serve", "receive"]
+    assert shard_lanes.palette_codes[:].tolist() == [CODES["aggregate"], CODES["receive"]]
     assert shard_lanes.item_offsets.tolist() == [0, 1, 2]
 
 
@@ -44,7 +44,7 @@ def test_the_busiest_shard_is_the_late_one() -> None:
     )
     detail = lanes.make_shard_lanes(spans_of(rows), [(p, p) for p in range(3)])
     coarse = residuals.make_usage_lanes(detail, windows)
-    serve = [row for row, lane in enumerate(coarse.lanes) if lane.part == "serve"]
-    levels = coarse.codes[:].reshape(len(coarse), 5)[serve]
+    serve = [row for row, lane in enumerate(coarse.owners) if lane.track_name == "serve"]
+    levels = coarse.palette_codes[:].reshape(len(coarse), 5)[serve]
     assert (levels[2] == FIRST_LEVEL + LEVELS - 1).all()
     assert (levels[:2] == FIRST_LEVEL).all()

@@ -28,7 +28,7 @@ def test_alone_as_together(scenario: Scenario, tmp_path: Path) -> None:
     together = trace.spans.collect()
     for process in trace.processes["process"]:
         of_process = together.filter(pl.col("process") == process)
-        alone = read.spans_of(process)
+        alone = read.read_spans(process)
         for column in of_process.columns:
             is_text = of_process.schema[column] == pl.Categorical
             column_together, column_alone = (

@@ -73,11 +73,11 @@ def test_pieces_are_those_of_the_phase_in_the_window() -> None:
     store = slow_rank()
     window = store.window_of_steps(20, 39)
     assert window
-    table = stacks.list_pieces(store.scene.lanes, 2, window, "backprop")
+    table = stacks.list_pieces(store.scene.span_lanes, 2, window, "backprop")
     assert table.filter(pl.col("start_ns") < window.start_ns).is_empty()
     assert table.filter(pl.col("end_ns") > window.end_ns).is_empty()
     told = sum(store.category_times.time_ns_by_rank("backprop", step)[2] for step in range(20, 40))
     lasted = (table["end_ns"] - table["start_ns"]).sum()
     assert lasted == pytest.approx(told, rel=0.02)
-    whole = stacks.list_pieces(store.scene.lanes, 2, window, None)
+    whole = stacks.list_pieces(store.scene.span_lanes, 2, window, None)
     assert (whole["end_ns"] - whole["start_ns"]).sum() > lasted

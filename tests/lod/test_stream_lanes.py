@@ -46,22 +46,22 @@ def test_each_stream_is_a_row() -> None:
         ]
     )
     stream_lanes = lanes.make_stream_lanes(3, 0, spans, NAMES)
-    assert [(lane.role, lane.part) for lane in stream_lanes.lanes] == [
+    assert [(lane.role, lane.track_name) for lane in stream_lanes.owners] == [
         ("device", REDUCTIONS),
         ("device", STREAM),
     ]
-    assert stream_lanes.codes[:].tolist() == [
+    assert stream_lanes.palette_codes[:].tolist() == [
         CODES["transfer"],
         CODES["forward"],
         CODES["backprop"],
     ]
     assert stream_lanes.item_offsets.tolist() == [0, 1, 3]
-    assert [stream_lanes.words[name] for name in stream_lanes.word_indices[:]] == [
+    assert [stream_lanes.item_names[name] for name in stream_lanes.name_indices[:]] == [
         "reduction",
         "forward",
         "backprop",
     ]
-    assert stream_lanes.words == ("", "backprop", "forward", "reduction")
+    assert stream_lanes.item_names == ("", "backprop", "forward", "reduction")
 
 
 def test_buckets_that_are_ready_early_are_drawn_one_after_another() -> None:
@@ -74,10 +74,10 @@ def test_buckets_that_are_ready_early_are_drawn_one_after_another() -> None:
 
 def test_streams_stand_below_the_workers() -> None:
     """In a section of their own, in the given order."""
-    workers = scene_of(2, 3).lanes
+    workers = scene_of(2, 3).span_lanes
     spans = columns_of([(STREAM, "forward", 0, 10)])
     streams = [lanes.make_stream_lanes(rank, rank, spans, NAMES) for rank in range(2)]
     both = lanes.join_lanes([workers, *streams])
     plan = viewport.plan_rows(both)
-    assert [band.lanes for band in plan.bands_of("streams")] == [(2,), (3,)]
-    assert plan.bands_of("streams")[0].top_px > plan.bands_of("workers")[-1].top_px
+    assert [band.lane_indices for band in plan.select_section("streams")] == [(2,), (3,)]
+    assert plan.select_section("streams")[0].top_px > plan.select_section("workers")[-1].top_px

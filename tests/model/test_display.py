@@ -115,7 +115,9 @@ def test_the_picture_shows_the_slow_rank() -> None:
     lanes = timeline_page._make_lanes(trace(SLOW))
     code = CODES["forward"]
     compute_ns = [
-        int(np.sum((lanes.ends_ns[part] - lanes.starts_ns[part])[lanes.codes[part] == code]))
+        int(
+            np.sum((lanes.ends_ns[part] - lanes.starts_ns[part])[lanes.palette_codes[part] == code])
+        )
         for part in (slice(*lanes.item_offsets[i : i + 2]) for i in range(4))
     ]
     assert compute_ns.index(max(compute_ns)) == 2

@@ -11,15 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.placement import Piece, chunked, greedy, largest_first, round_robin, sum_shard_bytes
+from tracelens.placement import (
+    Piece,
+    place_chunks,
+    place_greedily,
+    place_largest_first,
+    place_round_robin,
+    sum_shard_bytes,
+)
 
 HERE = Path(__file__).parent
 STRATEGIES: dict[str, Callable[[Sequence[int], int], list[Piece]]] = {
-    "round_robin": round_robin,
-    "greedy_bytes_creation_order": greedy,
-    "greedy_bytes_sorted_desc": largest_first,
-    "chunk_4MiB_round_robin": partial(chunked, chunk_bytes=4 << 20),
-    "chunk_32KiB_round_robin": chunked,
+    "round_robin": place_round_robin,
+    "greedy_bytes_creation_order": place_greedily,
+    "greedy_bytes_sorted_desc": place_largest_first,
+    "chunk_4MiB_round_robin": partial(place_chunks, chunk_bytes=4 << 20),
+    "chunk_32KiB_round_robin": place_chunks,
 }
 
 
@@ -39,7 +46,7 @@ def _traffic(row: dict[str, str]) -> list[int]:
     )
     shards = int(row["ps_tasks"])
     pieces = STRATEGIES[row["strategy"]]([size for size, _ in placed], shards)
-    return sum_shard_bytes([piece for piece in pieces if placed[piece.variable][1]], shards)
+    return sum_shard_bytes([piece for piece in pieces if placed[piece.variable_index][1]], shards)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class ToyReader(FilesReader[ReadFile]):
         rows = rows.with_columns(kind=pl.lit("forward"), name=pl.lit("play"))
         return ReadFile(rows=rows, is_cut=count == b"3", damage_reason="it is short")
 
-    def facts(self, run: FileSet[ReadFile]) -> Iterator[tuple[str, str]]:
+    def list_facts(self, run: FileSet[ReadFile]) -> Iterator[tuple[str, str]]:
         yield "kinds", ", ".join(run.kinds)
 
 

@@ -18,7 +18,7 @@ from support.tiers import mark_slow
 from tracelens import load
 from tracelens.conversion.arrow_file import GrowingFile
 from tracelens.conversion.folder import Progress, save_progress
-from tracelens.conversion.segments import side_of
+from tracelens.conversion.segments import read_side_tables
 from tracelens.exports.repair import repair
 from tracelens.memory import BoundedCache
 from tracelens.model.trace import EVENT_COLUMNS
@@ -101,9 +101,9 @@ def as_it_grows(table: pa.Table, folder: Path) -> Path:
     write_run(folder)
     (folder / VICTIM).unlink()
     segments_folder = write_folder(folder, [])
-    with GrowingFile(segments_folder / UNFINISHED_FILE, side_of(segments_folder)) as file:
+    with GrowingFile(segments_folder / UNFINISHED_FILE, read_side_tables(segments_folder)) as file:
         for batch in table.combine_chunks().to_batches():
-            file.append(batch)
+            file.append_batch(batch)
         save_progress(segments_folder, Progress(length=file.length_bytes, next=1))
     return folder
 

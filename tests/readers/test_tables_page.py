@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.cli import build_parser
 from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES
-from tracelens.readers.words import meaning
+from tracelens.readers.words import find_meaning
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -55,4 +55,4 @@ def test_every_word_named_is_understood() -> None:
     (sentence,) = re.findall(r"So `bwd`.*?understood", PAGE, re.DOTALL)
     words = re.findall(r"`([^`]+)`", sentence)
     assert len(words) > 5
-    assert [word for word in words if meaning(word) is None] == []
+    assert [word for word in words if find_meaning(word) is None] == []

@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.cli import main
 from tracelens.remote import address
-from tracelens.remote.listing import local_name
+from tracelens.remote.listing import make_local_name
 
 
 @pytest.mark.parametrize("text", ["runs/today", "/runs/today", "c:\\runs", "s3:/bucket", "://x"])
@@ -64,7 +64,7 @@ def test_a_question_mark_in_a_web_address_is_no_pattern(given: str, *, pattern: 
 )
 def test_copies_are_named_after_their_originals(given: str, name: str) -> None:
     """A copy is called as what it is a copy of, as far as a file may be called so."""
-    assert local_name(given) == name
+    assert make_local_name(given) == name
 
 
 def test_an_unknown_protocol_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ SLOW = RUNS["slow rank"][0]
 
 
 def test_metrics_are_the_numbers_of_the_report() -> None:
-    metrics = trackers.metrics_of(report(SLOW))
+    metrics = trackers.list_metrics(report(SLOW))
     efficiency = report(SLOW).efficiency
     assert efficiency
     assert metrics["tracelens/efficiency_ratio"] == efficiency.achieved
@@ -39,7 +39,7 @@ def test_tensorboard_reads_metrics_and_report(tmp_path: Path) -> None:
         trackers.log_to_tensorboard(report(SLOW), writer, step=7)
     events = accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
-    expected = trackers.metrics_of(report(SLOW))
+    expected = trackers.list_metrics(report(SLOW))
     assert set(events.Tags()["scalars"]) == set(expected)
     for name, value in expected.items():
         (scalar,) = events.Scalars(name)
@@ -59,7 +59,7 @@ def test_mlflow_stores_metrics_and_verdict(tmp_path: Path) -> None:
     run = client.create_run(experiment)
     trackers.log_to_mlflow(report(SLOW), client, run.info.run_id, step=3)
     run_data = client.get_run(run.info.run_id).data
-    expected = trackers.metrics_of(report(SLOW))
+    expected = trackers.list_metrics(report(SLOW))
     assert run_data.metrics == {name.replace("=", "."): value for name, value in expected.items()}
     assert run_data.tags["tracelens.verdict"] == report(SLOW).verdict.headline
     kept = {entry.path for entry in client.list_artifacts(run.info.run_id, "tracelens")}
@@ -115,6 +115,6 @@ def test_wandb_stores_metrics_and_files(tmp_path: Path, monkeypatch: pytest.Monk
             history[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         for item in record.summary.update:
             summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
-    for name, value in trackers.metrics_of(report(SLOW)).items():
+    for name, value in trackers.list_metrics(report(SLOW)).items():
         assert history[name] == pytest.approx(value)
     assert summary["tracelens/verdict"] == report(SLOW).verdict.headline

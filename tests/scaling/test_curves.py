@@ -22,9 +22,9 @@ def point(
     transfer = useful_ms / step_ms / all_factors["load_balance"] / all_factors["serialisation"]
     return Point(
         name=f"{workers} workers",
-        workers=workers,
-        shards=shards,
-        steps=50,
+        worker_count=workers,
+        shard_count=shards,
+        step_count=50,
         step_ns=step_ms * MS,
         useful_ns=useful_ms * MS,
         work_ns=useful_ms * MS,
@@ -45,9 +45,9 @@ def single_curve(points: list[Point], **options: object) -> Curve:
 def test_efficiency_of_weak_scaling() -> None:
     """Ranks keep their work: a step twice as long is half as efficient, and transfer took it."""
     curve = single_curve([point(8, 20, 9), point(2, 10, 9)])
-    assert curve.kind == "weak"
+    assert curve.scaling_kind == "weak"
     assert curve.is_kind_clear
-    assert [row.size for row in curve.rows] == [2, 8]
+    assert [row.process_count for row in curve.rows] == [2, 8]
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
     assert curve.rows[-1].main_loss_factor == "transfer"
     assert curve.rows[-1].loss_share == pytest.approx(1)
@@ -56,7 +56,7 @@ def test_efficiency_of_weak_scaling() -> None:
 def test_efficiency_of_strong_scaling() -> None:
     """Four times the ranks with a quarter of the work each, in half the time."""
     curve = single_curve([point(2, 12, 12), point(8, 6, 3)])
-    assert curve.kind == "strong"
+    assert curve.scaling_kind == "strong"
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
     assert curve.rows[-1].ratio_by_factor["computation"] == pytest.approx(1)
 
@@ -99,7 +99,7 @@ def test_several_runs_of_a_size() -> None:
     """The median one is shown, and how far they are apart."""
     runs = [point(2, 10, 9), point(4, 14, 9), point(4, 12, 9), point(4, 13, 9)]
     row = single_curve(runs).rows[-1]
-    assert row.point.step_ns == 13 * MS
+    assert row.median_point.step_ns == 13 * MS
     assert row.run_count == 3
     assert row.step_spread_share == pytest.approx(2 / 13)
 
@@ -119,9 +119,9 @@ def test_each_number_of_servers_has_a_curve() -> None:
     """As many workers with fewer servers is another curve; or it is a curve by servers."""
     sizes = {(2, 2): 10, (4, 2): 12, (4, 4): 8, (8, 4): 9}
     points = [point(w, step, 5, shards=s) for (w, s), step in sizes.items()]
-    assert [curve.shards for curve in curves(points).curves] == [2, 4]
+    assert [curve.shard_count for curve in curves(points).curves] == [2, 4]
     by_shards = single_curve([point(4, 12, 5, shards=2), point(4, 8, 5, shards=4)])
-    assert by_shards.by == "shards"
+    assert by_shards.size_role == "shards"
     assert by_shards.rows[-1].efficiency == pytest.approx(1.5)
 
 

@@ -47,10 +47,10 @@ def test_forecasts_hold_the_larger_runs(system: str, largest: int) -> None:
     known = [measure_point(system, workers) for workers in SIZES if workers <= largest]
     found = curves(known, at=(2 * largest, 4 * largest, 8 * largest))
     (curve,) = found.curves
-    assert curve.kind == "weak"
+    assert curve.scaling_kind == "weak"
     assert curve.rows[-1].efficiency < (0.6 if largest == SIZES[-1] else 0.7)
     for forecast in curve.forecasts[:2]:
-        larger = make_scenario(of_size(system, forecast.ranks))
+        larger = make_scenario(of_size(system, forecast.rank_count))
         assert forecast.step_ns == pytest.approx(duration_ns(larger) / larger.steps, rel=0.05)
         assert forecast.interval_ns[0] < forecast.step_ns < forecast.interval_ns[1]
     assert [forecast.is_validated for forecast in curve.forecasts] == [True, True, False]

@@ -39,7 +39,7 @@ def test_more_workers_have_a_higher_throughput() -> None:
     """More workers do more a second, and the numbers belong together."""
     axes = [parse_axis("workers=2,4")]
     two, four = measure_cells(make_scenarios(NT3, axes, ["run.steps=5"]))
-    assert (two.workers, four.workers) == (2, 4)
+    assert (two.worker_count, four.worker_count) == (2, 4)
     assert 1.5 < four.samples_per_s / two.samples_per_s < 2.05
     shares = (
         four.share_by_factor["load_balance"]
@@ -73,7 +73,7 @@ def test_the_smallest_that_does_nearly_as_much() -> None:
     """It is named next to the best."""
     axes = [Axis("workers", ("8", "32"))]
     cells = [cell("8", samples_per_s=97, workers=8), cell("32", samples_per_s=100, workers=32)]
-    assert heat_maps.headline(cells, axes).endswith("workers 8 does 97 % of it.")
+    assert heat_maps.write_headline(cells, axes).endswith("workers 8 does 97 % of it.")
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,15 @@ def made_study(request: pytest.FixtureRequest) -> Study:
 def test_figures_are_those_of_the_models(made_study: Study) -> None:
     """They are those of the models, to the digits that are known."""
     for name, value in NUMBERS[made_study.name].items():
-        assert made_study.figure(name).value == pytest.approx(value, rel=0.01), name
+        assert made_study.find_figure(name).value == pytest.approx(value, rel=0.01), name
 
 
 def test_absorbed_pauses_agree_with_the_run_without_them(made_study: Study) -> None:
     """What the paused run's trace says is what the run without the pause says."""
     if made_study.name == "interleaving":
         for case in CASES:
-            truth = made_study.figure(case.name).value
-            assert made_study.figure(f"{case.name}, by trace").value == pytest.approx(
+            truth = made_study.find_figure(case.name).value
+            assert made_study.find_figure(f"{case.name}, by trace").value == pytest.approx(
                 truth, abs=0.03
             )
 
@@ -98,7 +98,7 @@ def test_each_figure_has_a_tag(made_study: Study) -> None:
     fitted = (
         {f"efficiency 512/64, {name}" for name in MODELS} if made_study.name == "cori" else set()
     )
-    assert all(made_study.figure(name).tag == "consistency check" for name in fitted)
+    assert all(made_study.find_figure(name).tag == "consistency check" for name in fitted)
 
 
 def test_every_format_holds_every_figure(made_study: Study) -> None:
@@ -117,11 +117,11 @@ def test_what_a_trace_says(made_study: Study) -> None:
     if made_study.name != "cori":
         pytest.skip("asks nothing of a trace")
     busy, hidden = "fullest server at work, a run with", "of that beside compute, a run with"
-    assert made_study.figure(f"{busy} overlap").value == pytest.approx(0.87, abs=0.02)
-    assert made_study.figure(f"{hidden} overlap").value > 0.7
-    assert made_study.figure(f"{busy} incast").value == pytest.approx(0.18, abs=0.03)
-    assert made_study.figure(f"{hidden} incast").value < 0.1
-    assert made_study.figure("of that beside compute, the run given").tag == "measured"
+    assert made_study.find_figure(f"{busy} overlap").value == pytest.approx(0.87, abs=0.02)
+    assert made_study.find_figure(f"{hidden} overlap").value > 0.7
+    assert made_study.find_figure(f"{busy} incast").value == pytest.approx(0.18, abs=0.03)
+    assert made_study.find_figure(f"{hidden} incast").value < 0.1
+    assert made_study.find_figure("of that beside compute, the run given").tag == "measured"
 
 
 def test_what_recorded_runs_say(made_study: Study) -> None:

@@ -32,7 +32,7 @@ from tracelens.accounting.thread_activity import find_waits
 from tracelens.accounting.weight_updates import WeightUpdates, find_step_interval
 from tracelens.accounting.workers import Task, account_all
 from tracelens.caching import cached_property
-from tracelens.distil.outline import in_flight_tracks, list_outlines
+from tracelens.distil.outline import list_in_flight_tracks, list_outlines
 from tracelens.memory import BoundedCache, free_unused_memory
 from tracelens.model.display import DisplayMixin
 from tracelens.model.intervals import Intervals
@@ -225,7 +225,7 @@ def _list_tasks(
     thread_by_process = dict(trace.workers.select("process", "training_thread").drop_nulls().rows())
     queues = find_server_queues(trace)  # a row per stretch of a request's queue
     queues_by_process = queues.partition_by("process", as_dict=True)
-    tracks_by_process, step_interval = in_flight_tracks(trace), find_step_interval(trace)
+    tracks_by_process, step_interval = list_in_flight_tracks(trace), find_step_interval(trace)
     all_waits = find_waits(trace, processes)
     for (process, bounds_ns, gaps), waits in zip(_find_windows(steps), all_waits, strict=True):
         own_queues = queues_by_process.get((process,), queues.clear())

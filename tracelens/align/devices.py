@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.readings import Readings, map_through
-from tracelens.distil.outline import find_work_times_ns, in_flight_tracks
+from tracelens.distil.outline import find_work_times_ns, list_in_flight_tracks
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import DEVICE_CLOCK_COLUMNS
 
@@ -41,7 +41,7 @@ def place_on_host(trace: Trace) -> Trace:
         map_by_stream={
             (process, thread): maps.get((process, device)) for process, thread, device in streams
         },
-        tracks_by_process=in_flight_tracks(trace),
+        tracks_by_process=list_in_flight_tracks(trace),
     )
     return trace.with_change(placement, device_clocks=clocks).with_(outlines=None)
 

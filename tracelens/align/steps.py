@@ -22,7 +22,7 @@ from tracelens.align.clocks.common import to_common_times
 from tracelens.align.collectives import gather_calls
 from tracelens.align.repeated_calls import find_in_calls, list_group_calls
 from tracelens.align.repeated_messages import find_in_group_calls, find_in_messages
-from tracelens.distil.outline import in_flight_tracks, list_outlines
+from tracelens.distil.outline import list_in_flight_tracks, list_outlines
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
@@ -120,7 +120,7 @@ def divide_into_steps(trace: Trace) -> Trace:
             for process, marks in all_marks.items()
         }
     all_marks, order_notes = _restore_order(all_marks)
-    tracks = in_flight_tracks(trace)
+    tracks = list_in_flight_tracks(trace)
     numbering = StepNumbering(
         windows_by_process={
             process: (marks.begin_ns, marks.step_numbers) for process, marks in all_marks.items()

@@ -116,7 +116,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         extra = _EXTRA_BY_MODULE.get((error.name or "").split(".")[0])
         if extra is None:
             raise
-        return _fail(MissingExtra.naming(f"`tracelens {arguments.verb}`", extra))
+        return _fail(MissingExtra.from_extra(f"`tracelens {arguments.verb}`", extra))
     except BrokenPipeError:  # `tracelens analyze DIR | head`
         sys.stderr.close()
         return 0

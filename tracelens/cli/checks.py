@@ -154,7 +154,7 @@ def _check_folder(directory: Path) -> Check:
 def _check_identity() -> Check:
     from tracelens_instrument.core.identity import identify, read_launcher
 
-    identity = identify({}, {})
+    identity = identify(arguments={}, hook_values={})
     description = f"{identity.role} {identity.rank} of {identity.world}"
     if read_launcher(os.environ) is None:
         return Check("identity", "ok", f"{description}: no launcher has set a rank here")
@@ -183,7 +183,7 @@ def _check_extras() -> Iterator[Check]:
     for extra, modules in _EXTRAS.items():
         missing = [name for name in modules if util.find_spec(name) is None]
         if missing:
-            advice = str(MissingExtra.naming(", ".join(missing), extra))
+            advice = str(MissingExtra.from_extra(", ".join(missing), extra))
             yield Check(f"extra {extra}", "note", "not installed", advice)
         else:
             yield Check(f"extra {extra}", "ok", "installed")
@@ -193,7 +193,7 @@ def _check_sampling() -> Check:
     """Check whether py-spy is installed, and may look into processes."""
     version = _find_version("py-spy")
     if version is None:
-        advice = str(MissingExtra.naming("Sampling stacks", "sampling"))
+        advice = str(MissingExtra.from_extra("Sampling stacks", "sampling"))
         return Check("py-spy", "note", "not installed", advice)
     try:
         ptrace_scope = int(_PTRACE.read_text())

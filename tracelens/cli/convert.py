@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Open, choose, write, and report what was written."""
     choice = runs.parse_choice(arguments)
     from tracelens.exports import EXPORTS
-    from tracelens.exports.content import of_trace
+    from tracelens.exports.content import select_content
     from tracelens.model.choice import Choice
 
     sources, memory = runs.match_paths(arguments.trace), runs.parse_memory(arguments)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     trace = runs.open_joined(
         arguments, sources, choice=read_choice, memory=memory if is_explaining else 0
     )
-    content = of_trace(
+    content = select_content(
         trace,
         choice,
         flagged=_find_flagged(trace, report, memory) if arguments.keep else None,
@@ -112,10 +112,13 @@ def _describe(content: Content, saved: Saved, target: Path, open_with: str) -> s
     from tracelens.model.fmt import count, shown_name, size
 
     lines = [*content.notes]
-    if saved.summed_up:
+    if saved.summed_up_count:
         lines.append(
-            f"Summed up: {count(saved.summed_up, 'event')}, in {count(saved.sums, 'span')}."
+            f"Summed up: {count(saved.summed_up_count, 'event')}, in {count(saved.sum_count, 'span')}."
         )
     name = shown_name(target)
-    lines += [*saved.notes, f"wrote {name}: {count(saved.events, 'event')}, {size(saved.nbytes)}"]
+    lines += [
+        *saved.notes,
+        f"wrote {name}: {count(saved.event_count, 'event')}, {size(saved.size_bytes)}",
+    ]
     return "\n".join([*lines, f"open it with {open_with.format(place=name)}"]) + "\n"

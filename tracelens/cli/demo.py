@@ -70,7 +70,7 @@ def _find_launcher() -> Path:
     """The mpiexec that belongs to this Python's MPI (another one ahead in PATH would be wrong)."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
     if not mpiexec.exists():
-        raise MissingExtra.naming("`tracelens demo`", "demo")
+        raise MissingExtra.from_extra("`tracelens demo`", "demo")
     return mpiexec
 
 

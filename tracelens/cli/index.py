@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.again:
         index.remove(arguments.trace)
     indexed_run = opening.open_indexed(arguments.trace) or _explain(arguments)
-    folder = indexed_run.scene.pyramid.folder if indexed_run.scene.pyramid else None
+    folder = indexed_run.scene.colour_pyramid.folder if indexed_run.scene.colour_pyramid else None
     if folder is None:
         raise InvalidArgument(
             f"There is no index of '{indexed_run.name}': one is made of a trace folder whose "
@@ -71,10 +71,10 @@ def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
     def read_and_count(process: int) -> pl.DataFrame:
         read_processes.append(process)
         on_progress(len(read_processes), total)
-        return recorded.read(process)
+        return recorded.read_events(process)
 
     with suppress(TraceLensError):  # a file cannot be read any more: the index serves without
-        _ = Names.from_run(run, read_and_count).table
+        _ = Names.from_run(run, read_and_count).name_table
 
 
 def _explain(arguments: argparse.Namespace) -> Run:

@@ -98,7 +98,11 @@ def _summarize_files(path: Path) -> dict[str, Any]:
         "trace": shown_name(path),
         "ranks_expected": max(
             sum(is_main),
-            *(facts.side.process.world for facts, main in zip(files, is_main, strict=True) if main),
+            *(
+                facts.side_tables.process.world
+                for facts, main in zip(files, is_main, strict=True)
+                if main
+            ),
         ),
         "processes": [_describe_process(facts) for facts in sorted(files, key=_get_order)],
         "clock": _describe_clocks(files),
@@ -107,19 +111,21 @@ def _summarize_files(path: Path) -> dict[str, Any]:
         "notes": [
             write_note(note) for note in (*unreadable, *note_lacking_parts(files), *restarts)
         ],
-        "life": _measure_life(path) if restarts or any(one.side.endings for one in files) else None,
+        "life": _measure_life(path)
+        if restarts or any(one.side_tables.endings for one in files)
+        else None,
         "recognised": None,  # it is a recording of our own
     }
 
 
 def _get_order(facts: FileFacts) -> tuple[str, int, int]:
-    process = facts.side.process
+    process = facts.side_tables.process
     return (process.role, process.rank, process.pid)
 
 
 def _describe_process(facts: FileFacts) -> dict[str, Any]:
     """Return the facts of a process; only workers of any attempt have steps, and not their children."""
-    process, summary = facts.side.process, facts.summary
+    process, summary = facts.side_tables.process, facts.summary
     is_child = process.parent_rank_pid is not None
     return {
         "role": process.role,
@@ -130,20 +136,27 @@ def _describe_process(facts: FileFacts) -> dict[str, Any]:
         "events": summary.rows,
         "seconds": _measure_seconds(summary.first_ns, summary.last_ns),
         "dropped": sum(facts.lost_by_reason.values()),
-        "complete": facts.side.complete and not facts.is_cut,
+        "complete": facts.side_tables.complete and not facts.is_cut,
         "file": facts.file_name,
-        "detail": facts.side.retention.detail,
-        "ended_by": next((one.cause for one in facts.side.endings if one.thread is None), None),
+        "detail": facts.side_tables.retention.detail,
+        "ended_by": next(
+            (one.cause for one in facts.side_tables.endings if one.thread is None), None
+        ),
     }
 
 
 def _describe_clocks(files: list[FileFacts]) -> str:
     """State the number of clocks, and the kinds of events that can tie them to one another."""
-    count = len({facts.side.process.clock_domain or facts.side.process.host for facts in files})
+    count = len(
+        {
+            facts.side_tables.process.clock_domain or facts.side_tables.process.host
+            for facts in files
+        }
+    )
     if count < 2:
         return "one clock"
     kinds = {kind for facts in files for kind in facts.summary.kinds}
-    reading_methods = {reading.method for facts in files for reading in facts.side.clocks}
+    reading_methods = {reading.method for facts in files for reading in facts.side_tables.clocks}
     is_possible = {
         "collectives": "reduction" in kinds,
         "ping-pong": "ping_pong" in reading_methods,
@@ -159,7 +172,7 @@ def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
     rows = [
         {"process": index, **vars(reading)}
         for index, facts in enumerate(files)
-        for reading in facts.side.clocks
+        for reading in facts.side_tables.clocks
         if reading.method == "device"
     ]
     if not rows:

@@ -294,12 +294,12 @@ def _find_unfinished(folder: Path) -> list[Path]:
 
 def _find_live_ranks(folder: Path, pids: Collection[int]) -> set[int]:
     """Return the ranks whose processes, some of `pids`, still record."""
-    from tracelens.conversion.segments import is_live, side_of
+    from tracelens.conversion.segments import is_live, read_side_tables
 
     ranks = set()
     for recording in _find_unfinished(folder) if pids else ():
         with suppress(UnusableInput, OSError):
-            side = side_of(recording)
+            side = read_side_tables(recording)
             if side.process.pid in pids and is_live(recording):
                 ranks.add(side.process.rank)
     return ranks
@@ -307,12 +307,12 @@ def _find_live_ranks(folder: Path, pids: Collection[int]) -> set[int]:
 
 def _may_grow(recording: Path) -> bool:
     """Return True if a process may still write here; processes of other hosts may."""
-    from tracelens.conversion.segments import is_live, side_of
+    from tracelens.conversion.segments import is_live, read_side_tables
     from tracelens.schema.host import clock_domain, host_name
 
     is_among_ranks = launcher_rank() is not None
     try:
-        process = side_of(recording).process
+        process = read_side_tables(recording).process
         if process.host != host_name():
             return True
         if process.clock_domain != clock_domain():  # another container, maybe

@@ -57,14 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open_runs(arguments: argparse.Namespace) -> Runs | Store:
     """Open a single run now; of several, each when it is asked for."""
-    from tracelens.load import runs_in
+    from tracelens.load import list_runs
     from tracelens.lod.opening import MEMORY
     from tracelens_dashboard.runs.catalog import Runs
     from tracelens_dashboard.runs.store import Store
 
     is_renamed = runs.has_options(arguments)  # then no index can be of it
     paths = runs.match_paths(arguments.trace)
-    run_paths = [run for path in paths for run in runs_in(path)] or paths
+    run_paths = [run for path in paths for run in list_runs(path)] or paths
     if len(run_paths) > 1:
         # One of them must not end the server, which shows others meanwhile.
         read = partial(runs.open_path, arguments, memory=MEMORY, contained=True)

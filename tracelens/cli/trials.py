@@ -33,7 +33,7 @@ _FILE_INDEX: Final = struct.Struct("=q")  # the number of the file that is being
 _PAGE_BYTES: Final = 4096
 
 
-def options_of(arguments: Namespace) -> list[str]:
+def list_reading_options(arguments: Namespace) -> list[str]:
     """Return the options of a verb that say how it reads files, as `analyze` takes them."""
     options = ["--one-clock"] if getattr(arguments, "one_clock", False) else []
     for name, option in _OPTION_BY_ATTRIBUTE.items():
@@ -98,7 +98,7 @@ def _try_all(
         os.dup2(null_device, descriptor)
     containment.contain()
     containment.leave_out(reasons)
-    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_CORE, value=0)
     from tracelens.cli.runs import import_libraries
 
     import_libraries()

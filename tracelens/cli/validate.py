@@ -68,19 +68,22 @@ def _repair(arguments: argparse.Namespace) -> int:
     for sentence in copied.sentences:
         sys.stdout.write(f"{clean(sentence)}\n")
     name, events = runs.write_name(arguments.repair), count(copied.event_count, "event")
-    whole, rewritten = count(copied.whole_files, "file"), count(copied.partial_files, "file")
+    whole, rewritten = (
+        count(copied.whole_file_count, "file"),
+        count(copied.partial_file_count, "file"),
+    )
     sys.stdout.write(f"wrote {name}: {events}, {whole} as recorded, {rewritten} written anew\n")
     return 0
 
 
 def _check_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     """Return the kind of input (a noun), and its problems, a sentence each."""
-    from tracelens.readers.native.validation import problems
+    from tracelens.readers.native.validation import list_problems
     from tracelens.readers.table.reader import is_table
 
     noun = "table of spans" if is_table(arguments.trace) else "trace"
     try:
-        return noun, problems(runs.open_trace(arguments))
+        return noun, list_problems(runs.open_trace(arguments))
     except TraceNotFound:
         raise
     except UnusableInput as error:

@@ -89,7 +89,7 @@ def _make_cells(answer: Answer) -> tuple[str, ...]:
         duration(answer.before_ns),
         duration(answer.after_ns),
         f"{duration(low_ns)} to {duration(high_ns)}",
-        percent(answer.saving, 1),
+        percent(answer.saving, digits=1),
     )
 
 

@@ -24,7 +24,7 @@ MIN_SHARE_OF_STEP_TO_COMPARE: Final = 1e-3
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric's change; `probability` is that of equal runs, two-sided and adjusted (Holm).
+    """A metric's change; `p_value` is that of equal runs, two-sided and adjusted (Holm).
 
     `statistic` represents a run: the median of its steps, or their mean where most steps have
     none of it.
@@ -33,43 +33,43 @@ class Metric:
     name: str
     statistic: Literal["median", "mean"]
     change: Change
-    probability: float | None
+    p_value: float | None
 
     @property
     def is_clear(self) -> bool:
         """Whether equal runs would rarely differ so far."""
-        return between_runs.is_rare(self.probability)
+        return between_runs.is_rare(self.p_value)
 
 
 @dataclass(frozen=True)
 class FindingChange:
     """A finding of the new run, or of baselines; savings are shares of the job, None if unknown.
 
-    `baseline_count` is how many have it; `saving_before` is the largest saving among them.
+    `baseline_count` is how many have it; `saving_share_before` is the largest saving among them.
     """
 
     finding: Finding
     state: State
     baseline_count: int
-    saving_before: float | None
-    saving_after: float | None
+    saving_share_before: float | None
+    saving_share_after: float | None
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """What changed: `metrics` in the order of `METRICS`, those that no run has left out."""
 
-    baselines: tuple[RunMetrics, ...]
-    new: RunMetrics
+    baseline_runs: tuple[RunMetrics, ...]
+    new_run: RunMetrics
     metrics: tuple[Metric, ...]
-    findings: tuple[FindingChange, ...]
+    finding_changes: tuple[FindingChange, ...]
 
-    def metric(self, name: str) -> Metric | None:
+    def find_metric(self, name: str) -> Metric | None:
         """Return a metric by name; None where no run has it."""
         return next((metric for metric in self.metrics if metric.name == name), None)
 
     @property
-    def phases(self) -> list[Metric]:
+    def phase_metrics(self) -> list[Metric]:
         """The metrics that are parts of a step, what changed most first."""
         parts = [metric for metric in self.metrics if metric.name in CATEGORY_OF]
         return sorted(parts, key=lambda metric: -abs(metric.change.difference))
@@ -99,19 +99,19 @@ def _compare_metrics(baselines: Sequence[RunMetrics], new: RunMetrics) -> tuple[
         is_measured = any(name in run.values_by_metric for run in runs)
         if is_measured and not _is_negligible(name, values_by_run, step_ns):
             metrics.append(_measure_metric(name, values_by_run, step_ns))
-    probabilities = [metric.probability for metric in metrics if metric.name != STEP_TIME]
+    probabilities = [metric.p_value for metric in metrics if metric.name != STEP_TIME]
     adjusted = iter(between_runs.adjust_for_count(probabilities))
     return tuple(
-        metric if metric.name == STEP_TIME else replace(metric, probability=next(adjusted))
+        metric if metric.name == STEP_TIME else replace(metric, p_value=next(adjusted))
         for metric in metrics
     )
 
 
 def _measure_metric(name: str, values_by_run: Sequence[Any], step_ns: float) -> Metric:
-    """Measure the change of a metric from the first runs to the last one, by values [run][step].
+    """Measure the change of a metric from the first runs to the last one.
 
-    Its probability is not adjusted. What equal runs differ by is a share of a metric's usual size:
-    of a phase, more than in proportion to its time.
+    Values are [run][step], ns (efficiency: a share). Its p-value is not adjusted. What equal runs differ
+    by is a share of a metric's usual size: of a phase, more than in proportion to its time.
     """
     is_mostly_zero = any(not np.median(values) and values.any() for values in values_by_run)
     use_mean = name == MEAN_STEP_TIME or is_mostly_zero
@@ -157,8 +157,8 @@ def _compare_findings(
             finding,
             state="both" if key in baseline_findings_by_key else "new",
             baseline_count=len(baseline_findings_by_key.get(key, ())),
-            saving_before=_find_largest_saving(baseline_findings_by_key.get(key, ())),
-            saving_after=finding.saving,
+            saving_share_before=_find_largest_saving(baseline_findings_by_key.get(key, ())),
+            saving_share_after=finding.saving,
         )
         for key, finding in new_finding_by_key.items()
     ]
@@ -167,8 +167,8 @@ def _compare_findings(
             findings[0],
             state="gone",
             baseline_count=len(findings),
-            saving_before=_find_largest_saving(findings),
-            saving_after=None,
+            saving_share_before=_find_largest_saving(findings),
+            saving_share_after=None,
         )
         for key, findings in baseline_findings_by_key.items()
         if key not in new_finding_by_key
@@ -184,4 +184,4 @@ def _find_largest_saving(findings: Sequence[Finding]) -> float | None:
 
 
 def _get_saving(change: FindingChange) -> float:
-    return change.saving_after or change.saving_before or 0.0
+    return change.saving_share_after or change.saving_share_before or 0.0

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.comparison import messages
 from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY
-from tracelens.reports.lines import COLUMNS, escape_markdown, json_text, markdown_row, named_lines
+from tracelens.reports.lines import (
+    COLUMNS,
+    escape_markdown,
+    json_text,
+    markdown_row,
+    write_named_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +44,7 @@ def to_text(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
         for outcome in outcomes
     ]
     head_lines, gate_lines = (
-        [line for fact in names_and_texts for line in named_lines(*fact, MAX_LINES_OF_NOTE)]
+        [line for fact in names_and_texts for line in write_named_lines(*fact, MAX_LINES_OF_NOTE)]
         for names_and_texts in (facts, gates)
     )
     last_lines = [*_write_findings(comparison), *([""] if gate_lines else []), *gate_lines]
@@ -53,7 +59,7 @@ def _write_metrics(comparison: Comparison, free_lines: int) -> list[str]:
         return []
     free_rows = max(free_lines - 3, MIN_ROWS_SHOWN)  # a blank line, the headings, the last line
     step_metrics = [metric for metric in comparison.metrics if metric.name not in CATEGORY_OF]
-    phases = comparison.phases[: max(free_rows - len(step_metrics), 0)]
+    phases = comparison.phase_metrics[: max(free_rows - len(step_metrics), 0)]
     shown_names = {metric.name for metric in (*step_metrics, *phases)}
     rows = [
         messages.write_row(metric) for metric in comparison.metrics if metric.name in shown_names
@@ -73,23 +79,23 @@ def _write_row(row: MetricRow) -> str:
 
 def _write_findings(comparison: Comparison) -> list[str]:
     """Return lines on new, remaining and gone findings, at most `MAX_FINDINGS_SHOWN`."""
-    if not comparison.findings:
+    if not comparison.finding_changes:
         return ["", "Findings none in any run"]
     lines = [
         textwrap.shorten(
             ": ".join(_describe_finding(change, comparison)), COLUMNS - 2, placeholder=" ..."
         )
-        for change in comparison.findings[:MAX_FINDINGS_SHOWN]
+        for change in comparison.finding_changes[:MAX_FINDINGS_SHOWN]
     ]
-    if len(comparison.findings) > len(lines):
-        lines.append(f"and {len(comparison.findings) - len(lines)} more: --format json")
+    if len(comparison.finding_changes) > len(lines):
+        lines.append(f"and {len(comparison.finding_changes) - len(lines)} more: --format json")
     return ["", "Findings", *(f"  {line}" for line in lines)]
 
 
 def _describe_finding(change: FindingChange, comparison: Comparison) -> tuple[str, str]:
     """Return the state of a finding (new, gone, still there), and the finding in a line."""
     return messages.STATES[change.state], messages.describe_finding(
-        change, len(comparison.baselines)
+        change, len(comparison.baseline_runs)
     )
 
 
@@ -110,10 +116,11 @@ def to_markdown(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
     if comparison.metrics:
         lines += ["", markdown_row(messages.HEADINGS), "|---|---:|---:|---:|---:|---:|---|"]
         lines += [markdown_row(messages.write_row(metric)) for metric in comparison.metrics]
-    if comparison.findings:
+    if comparison.finding_changes:
         lines += ["", "| finding | |", "|---|---|"]
         lines += [
-            markdown_row(_describe_finding(change, comparison)) for change in comparison.findings
+            markdown_row(_describe_finding(change, comparison))
+            for change in comparison.finding_changes
         ]
     return "\n".join(lines) + "\n"
 
@@ -125,16 +132,16 @@ def to_json(comparison: Comparison, outcomes: Sequence[Outcome], /) -> str:
             "format": COMPARISON_FORMAT,
             "verdict": messages.name_verdict(comparison).lower().replace(" ", "_"),
             "summary": messages.write_headline(comparison),
-            "baselines": [_run_object(run) for run in comparison.baselines],
-            "new": _run_object(comparison.new),
+            "baselines": [_run_object(run) for run in comparison.baseline_runs],
+            "new": _run_object(comparison.new_run),
             "metrics": [_metric_object(metric) for metric in comparison.metrics],
-            "findings": [_finding_object(change) for change in comparison.findings],
+            "findings": [_finding_object(change) for change in comparison.finding_changes],
             "gates": [
                 {
                     "condition": outcome.gate.text,
                     "state": outcome.state,
                     "reason": outcome.reason,
-                    "probability": outcome.probability,
+                    "probability": outcome.p_value,
                 }
                 for outcome in outcomes
             ],
@@ -165,7 +172,7 @@ def _metric_object(metric: Metric) -> dict[str, Any]:
         "change": change.to_share(change.difference),
         "interval": interval or None,
         "between_baselines": change.deviation_of_baselines,
-        "probability": metric.probability,
+        "probability": metric.p_value,
         "clear": metric.is_clear,
     }
 
@@ -176,8 +183,8 @@ def _finding_object(change: FindingChange) -> dict[str, Any]:
         "state": change.state,
         **{name: getattr(finding, name) for name in ("kind", "category", "phase")},
         **{name: list(getattr(finding, name)) for name in ("ranks", "hosts", "shards")},
-        "saving_before": change.saving_before,
-        "saving": change.saving_after,
+        "saving_before": change.saving_share_before,
+        "saving": change.saving_share_after,
         "baselines": change.baseline_count,
         "sentence": finding.sentence,
     }

@@ -41,30 +41,30 @@ EXPECTED: Final = (
 class Gate:
     """A condition: `text` as it was given, and what it says.
 
-    `limit` is signed: a share of the baseline if `is_relative`, else ns; of findings a share of the
-    job, None if any new finding counts. `is_decrease`: it fails below the limit.
+    `limit_share_or_ns` is signed: a share of the baseline if `is_relative`, else ns; of findings a
+    share of the job, None if any new finding counts. `is_decrease`: it fails below the limit.
     """
 
     text: str
-    name: str
-    limit: float | None = None
+    metric_or_kind: str
+    limit_share_or_ns: float | None = None
     is_relative: bool = True
     is_decrease: bool = False
 
     @property
     def is_on_findings(self) -> bool:
         """Whether it is about findings, not about a metric."""
-        return self.name == FAULTS or self.name in KINDS
+        return self.metric_or_kind == FAULTS or self.metric_or_kind in KINDS
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a gate failed, and why or why not, in words; `probability` as `judge` says."""
+    """Whether a gate failed, and why or why not, in words; `p_value` as `judge` says."""
 
     gate: Gate
     state: Literal["failed", "passed"]
     reason: str
-    probability: float | None = None
+    p_value: float | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -135,19 +135,19 @@ def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
     """Return a metric's change; None where no run has any of it."""
     # It cannot be judged where the probability that equal runs differ so far is not known.
     runs_without_steps = [
-        run for run in (*comparison.baselines, comparison.new) if not run.step_count
+        run for run in (*comparison.baseline_runs, comparison.new_run) if not run.step_count
     ]
     if runs_without_steps:
         raise UnusableInput(
             f"'{runs_without_steps[0].name}' has no steps, so '{gate.text}' cannot be judged: "
             "mark steps with tl.step(i)."
         )
-    metric = comparison.metric(gate.name)
+    metric = comparison.find_metric(gate.metric_or_kind)
     if metric and metric.change.p_of_increase is None:
         raise UnusableInput(
             f"'{gate.text}' cannot be judged with one baseline and so few steps "
-            f"({min(comparison.baselines[0].step_count, comparison.new.step_count)}): give several "
-            "baselines, or 30 steps."
+            f"({min(comparison.baseline_runs[0].step_count, comparison.new_run.step_count)}): "
+            "give several baselines, or 30 steps."
         )
     return metric.change if metric else None
 
@@ -157,7 +157,7 @@ def _judge_metric(gate: Gate, change: Change | None, probability: float | None) 
     # The limit is a share of what was before if it is relative, else in the metric's unit.
     if change is None:
         return Outcome(gate, "passed", "in no run for a thousandth of a step")
-    limit = gate.limit or 0.0
+    limit = gate.limit_share_or_ns or 0.0
     difference = change.to_share(change.difference) if gate.is_relative else change.difference
     if difference is None:  # nothing before: any share is exceeded
         difference = float("inf") if change.difference > 0 else 0.0
@@ -175,18 +175,20 @@ def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
     """Judge a condition on findings: by new ones, or by what all of them would save of the job."""
     changes = [
         change
-        for change in comparison.findings
-        if gate.name == change.finding.kind
-        or (gate.name == FAULTS and change.finding.category == "fault")
+        for change in comparison.finding_changes
+        if gate.metric_or_kind == change.finding.kind
+        or (gate.metric_or_kind == FAULTS and change.finding.category == "fault")
     ]
-    if gate.limit is None:
+    if gate.limit_share_or_ns is None:
         new_count = sum(change.state == "new" for change in changes)
         reason = fmt.count(new_count, "new finding") if new_count else "no new finding"
         return Outcome(gate, "failed" if new_count else "passed", reason)
-    saving = sum(change.saving_after or 0.0 for change in changes)
-    saving_before = sum(change.saving_before or 0.0 for change in changes)
+    saving = sum(change.saving_share_after or 0.0 for change in changes)
+    saving_before = sum(change.saving_share_before or 0.0 for change in changes)
     reason = f"{fmt.percent(saving)} of the job, {fmt.percent(saving_before)} in the baselines"
-    return Outcome(gate, "failed" if saving - saving_before > gate.limit else "passed", reason)
+    return Outcome(
+        gate, "failed" if saving - saving_before > gate.limit_share_or_ns else "passed", reason
+    )
 
 
 def write_signed_change(change: Change, *, relative: bool = True) -> str:

@@ -35,13 +35,13 @@ class MetricRow(NamedTuple):
     mark: str
 
 
-HEADINGS: Final = MetricRow("per step", "baseline", "new", "change", "95 % CI", "p", "")
+HEADINGS: Final = MetricRow("per step", "baseline", "new", "change", "95 % CI", "p", mark="")
 
 
 def name_verdict(comparison: Comparison) -> str:
     """Name the verdict: that of the median step, or WORSE if the new run has a critical fault."""
     # A change is clear if equal runs would rarely differ so far.
-    step = comparison.metric(STEP_TIME)
+    step = comparison.find_metric(STEP_TIME)
     if step is not None and step.is_clear and step.change.difference > 0:
         return "SLOWER"
     if find_new_faults(comparison):
@@ -53,14 +53,14 @@ def name_verdict(comparison: Comparison) -> str:
 
 def find_new_faults(comparison: Comparison) -> list[FindingChange]:
     """Return the critical faults of the new run that no baseline has."""
-    new_changes = [change for change in comparison.findings if change.state == "new"]
+    new_changes = [change for change in comparison.finding_changes if change.state == "new"]
     faults = [change for change in new_changes if change.finding.category == "fault"]
     return [change for change in faults if rate_severity(change.finding) == "critical"]
 
 
 def write_headline(comparison: Comparison) -> str:
     """State the change of the median step, and the critical faults that are new."""
-    changes, baseline_count = find_new_faults(comparison), len(comparison.baselines)
+    changes, baseline_count = find_new_faults(comparison), len(comparison.baseline_runs)
     faults = [describe_finding(change, baseline_count) for change in changes]
     step_sentence = _describe_step(comparison)
     return f"{step_sentence} New: {'; '.join(faults)}." if faults else step_sentence
@@ -68,10 +68,12 @@ def write_headline(comparison: Comparison) -> str:
 
 def _describe_step(comparison: Comparison) -> str:
     """Write the change of the median step, in a sentence."""
-    step = comparison.metric(STEP_TIME)
+    step = comparison.find_metric(STEP_TIME)
     if step is None:
         name = next(
-            run.name for run in (*comparison.baselines, comparison.new) if not run.step_count
+            run.name
+            for run in (*comparison.baseline_runs, comparison.new_run)
+            if not run.step_count
         )
         return f"{clean(name)} has no steps, so only findings are compared."
     baseline_time, new_time = (
@@ -86,7 +88,7 @@ def _describe_step(comparison: Comparison) -> str:
 
 def list_cautions(comparison: Comparison) -> list[str]:
     """List the limitations of the comparison, a sentence for each."""
-    runs = (*comparison.baselines, comparison.new)
+    runs = (*comparison.baseline_runs, comparison.new_run)
     rank_counts = sorted({run.rank_count for run in runs})
     shard_counts = sorted({run.shard_count for run in runs})
     sentences = []
@@ -94,9 +96,9 @@ def list_cautions(comparison: Comparison) -> list[str]:
         if len(counts) > 1:
             counts_text = fmt.join_words([str(count) for count in counts])
             sentences.append(f"The runs are not of one size: {counts_text} {noun}s.")
-    if len(comparison.baselines) == 1:
+    if len(comparison.baseline_runs) == 1:
         sentences.append(ONE_BASELINE)
-    step = comparison.metric(STEP_TIME)
+    step = comparison.find_metric(STEP_TIME)
     if step and step.change.low_difference is None:
         sentences.append("Too few steps to judge with one baseline: 30 are needed in each run.")
     return sentences
@@ -105,17 +107,17 @@ def list_cautions(comparison: Comparison) -> list[str]:
 def describe_runs(comparison: Comparison) -> tuple[str, str]:
     """Describe the baselines, and the new run."""
     # The standard deviation of several baselines is written as a share of their mean.
-    baseline_text = fmt.join_words([clean(run.name) for run in comparison.baselines])
-    step = comparison.metric(STEP_TIME)
+    baseline_text = fmt.join_words([clean(run.name) for run in comparison.baseline_runs])
+    step = comparison.find_metric(STEP_TIME)
     if step and step.change.deviation_of_baselines is not None and step.change.value_before:
         deviation_text = fmt.percent(
             step.change.deviation_of_baselines / step.change.value_before, digits=1
         )
         baseline_text = (
-            f"{len(comparison.baselines)} runs whose steps differ by {deviation_text} (standard "
+            f"{len(comparison.baseline_runs)} runs whose steps differ by {deviation_text} (standard "
             f"deviation): {baseline_text}"
         )
-    new = comparison.new
+    new = comparison.new_run
     steps_text, ranks_text = fmt.count(new.step_count, "step"), fmt.count(new.rank_count, "rank")
     return f"{baseline_text}.", f"{steps_text}, {ranks_text}: {clean(new.name)}."
 
@@ -135,7 +137,7 @@ def write_row(metric: Metric) -> MetricRow:
         write_value(change.value_after),
         write_signed_change(change),
         _write_interval(metric),
-        write_probability(metric.probability),
+        write_probability(metric.p_value),
         "*" if metric.is_clear else "",
     )
 
@@ -148,20 +150,22 @@ def describe_finding(change: FindingChange, baseline_count: int) -> str:
         title += f", {fmt.phase(change.finding.phase)}"
     text_before, text_after = (
         fmt.percent(share) if share is not None else "?"
-        for share in (change.saving_before, change.saving_after)
+        for share in (change.saving_share_before, change.saving_share_after)
     )
     if change.state == "new":
-        return f"{title}: {text_after} of the job" if change.saving_after is not None else title
+        return (
+            f"{title}: {text_after} of the job" if change.saving_share_after is not None else title
+        )
     note = ""
     if change.baseline_count != baseline_count:
         note = f" (in {change.baseline_count} of {baseline_count} baselines)"
     if change.state == "gone":
         return (
             f"{title}: {text_before} of the job before{note}"
-            if change.saving_before
+            if change.saving_share_before
             else title + note
         )
-    if change.saving_before is None and change.saving_after is None:
+    if change.saving_share_before is None and change.saving_share_after is None:
         return title + note
     return f"{title}: {text_after} of the job, {text_before} before{note}"
 

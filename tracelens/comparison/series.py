@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.lod.residuals import Residuals
     from tracelens.lod.run_data import Run
-    from tracelens.lod.step_times import Times
+    from tracelens.lod.step_times import CategoryTimes
     from tracelens.model.findings import Finding
 
 STEP_TIME: Final = "step_time"
@@ -47,18 +47,22 @@ class RunMetrics:
     @classmethod
     def from_run(cls, run: Run) -> RunMetrics:
         """Measure a run; its workers and shards are tables with one row each."""
-        lengths_ns = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy().astype(np.float64)
+        lengths_ns = (
+            (run.step_windows["end_ns"] - run.step_windows["start_ns"])
+            .to_numpy()
+            .astype(np.float64)
+        )
         return cls(
             name=run.name,
             rank_count=run.workers.height,
             shard_count=run.shards.height,
             step_count=len(lengths_ns),
-            values_by_metric=measure_metrics(lengths_ns, run.times),
+            values_by_metric=measure_metrics(lengths_ns, run.category_times),
             findings=run.report.findings,
         )
 
 
-def measure_metrics(step_ns: Floats, times: Times) -> dict[str, Floats]:
+def measure_metrics(step_ns: Floats, times: CategoryTimes) -> dict[str, Floats]:
     """Return the values of each metric, [step], by the lengths of steps, [step], and ranks' times.
 
     A phase is the mean over the ranks of a step. Efficiency is POP parallel efficiency, of the time
@@ -66,7 +70,7 @@ def measure_metrics(step_ns: Floats, times: Times) -> dict[str, Floats]:
     """
     values_by_metric = {STEP_TIME: step_ns, MEAN_STEP_TIME: step_ns}
     # Over the ranks, [category, step].
-    category_ns, mean_ns = times.sums_over_ranks.total_ns, times.mean_ns
+    category_ns, mean_ns = times.sums_over_ranks.total_ns, times.mean_time_ns
     if category_ns.size:
         own_rows = [row for row, name in enumerate(times.categories) if name in OWN_CATEGORIES]
         values_by_metric[EFFICIENCY] = category_ns[own_rows].sum(axis=0) / np.maximum(

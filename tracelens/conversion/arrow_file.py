@@ -88,7 +88,7 @@ class GrowingFile:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def append(self, batch: pa.RecordBatch) -> None:
+    def append_batch(self, batch: pa.RecordBatch) -> None:
         """Append a batch in `EVENT_SCHEMA`.
 
         Raises:
@@ -123,14 +123,14 @@ class GrowingFile:
         has_new_rank = (process.role, process.rank) != (earlier.role, earlier.rank)
         if has_new_rank and self._empty_batch is not None:
             self._process = side.process
-            self.append(self._empty_batch)  # with the new rank, for all batches
+            self.append_batch(self._empty_batch)  # with the new rank, for all batches
         self._writer.close()
         if self._empty_batch is None:  # no batch was written: the schema is still in the buffer
             self._append_bytes(self._stream_buffer.getvalue()[: -len(END)])
         # Unmapped when nothing points into it any more: of an error, its frames do.
         content = mmap.mmap(self._descriptor, self.length_bytes, prot=mmap.PROT_READ)
         file_messages = list(iterate_messages(memoryview(content)))
-        metadata = side.to_metadata(self._tally.summary(side))
+        metadata = side.to_metadata(self._tally.make_summary(side))
         empty_footer = _empty_footer(self._schema.with_metadata(metadata))
         footer = add_blocks_to_footer(empty_footer, file_messages)
         self._append_bytes(END + footer + struct.pack("<i", len(footer)) + MAGIC)
@@ -151,7 +151,7 @@ class GrowingFile:
         return replace(side, process=replace(side.process, schema=self._version))
 
     def _tally_batch(self, batch: pa.RecordBatch) -> None:
-        self._tally.add(batch)
+        self._tally.add_batch(batch)
         self._empty_batch = batch.slice(0, 0)
 
     def _resume(self, path: Path) -> None:
@@ -169,7 +169,9 @@ class GrowingFile:
         """Append the batch in the stream's buffer, without the schema if the file has that."""
         has_schema = not self._is_new and self._writer.stats.num_record_batches == 1
         with self._stream_buffer.getbuffer() as written_bytes:
-            new_begin = next(iterate_messages(written_bytes, 0)).end if has_schema else 0
+            new_begin = (
+                next(iterate_messages(written_bytes, offset=0)).end_bytes if has_schema else 0
+            )
             with written_bytes[new_begin:] as new_bytes:
                 if with_checksum:
                     fill_in_checksum(new_bytes)
@@ -250,7 +252,7 @@ def write_events(
     try:
         with GrowingFile(unfinished_path, side) as file:
             for batch in table.combine_chunks().to_batches(max_chunksize=batch_rows):
-                file.append(batch)
+                file.append_batch(batch)
             file.finish(side)
         unfinished_path.replace(path)
     finally:

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Definition, Retention, Thread
 
 BATCH_ROWS: Final = 1 << 16
-_MOST_WAITING: Final = 1 << 20  # records that wait for their turn
-_MOST_KEPT: Final = 24 << 20  # bytes
-_MAX_REMEMBERED: Final = 1 << 16  # depths end there, too
+_MAX_RECORDS_WAITING: Final = 1 << 20  # records that wait for their turn
+_BYTES_KEPT_BY_LIBRARY: Final = 24 << 20  # bytes
+_MAX_SPANS_REMEMBERED: Final = 1 << 16  # depths end there, too
 _SPAN, _DEVICE = TYPES.index("span"), TYPES.index("device")
 
 
@@ -82,9 +82,9 @@ class _Spans(NamedTuple):
 class Conversion:
     """Makes batches of the records fed to it, and passes them to `sink`.
 
-    It resumes at the `progress` of an earlier conversion. `lost` counts unusable events by reason,
-    `thinned` events that sampling removed, by kind. `latest_ns` is the last row's begin, `sorted`
-    tells whether no row before it began later.
+    It resumes at the `progress` of an earlier conversion. `lost_by_reason` counts unusable events,
+    `thinned_by_kind` those that sampling removed. `latest_start_ns` is the last row's begin; if
+    `is_sorted`, no row before it began later.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Conversion:
         progress: Progress | None = None,
         *,
         batch_rows: int = BATCH_ROWS,
-        max_waiting: int = _MOST_WAITING,
+        max_waiting: int = _MAX_RECORDS_WAITING,
     ) -> None:
         """Start; batches go to `sink`; at most `max_waiting` events wait for ones that begin earlier."""
         _keep_memory()
@@ -109,10 +109,10 @@ class Conversion:
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
         self._enclosing_spans = _Spans.empty()
-        self._waiting = RecordChunk.concatenated(())
+        self._waiting = RecordChunk.from_chunks(())
         self._device_records: list[Records] = []
         self._definition_count = 0
-        self._definitions: DefinitionTable = tabulate_definitions(())
+        self._definitions: DefinitionTable = tabulate_definitions(definitions=())
         self._in_flight = np.zeros(1, np.bool_)  # [thread]
 
     def set_definitions(self, definitions: Sequence[Definition], threads: Iterable[Thread]) -> None:
@@ -128,7 +128,9 @@ class Conversion:
         """Return True if the definitions of all these records are known."""
         return bool((self._definitions.find_rows(records["definition"]) != UNKNOWN).all())
 
-    def feed(self, chunk: RecordChunk, next_records: Records, mode: ChunkMode) -> RecordChunk:
+    def convert_chunk(
+        self, chunk: RecordChunk, next_records: Records, mode: ChunkMode
+    ) -> RecordChunk:
         """Convert a chunk; return the events held back, with their depths, to be fed again.
 
         Args:
@@ -138,10 +140,10 @@ class Conversion:
             mode: What to hold back.
         """
         events, device_times = self._split_chunk(chunk, next_records)
-        pool = RecordChunk.concatenated([self._waiting, events]).sort_by_start()
+        pool = RecordChunk.from_chunks([self._waiting, events]).sort_by_start()
         ready_count = self._count_ready(pool.records["start_ns"], next_records, mode)
-        self._waiting = pool.slice_rows(ready_count, None)
-        ready_chunk = pool.slice_rows(0, ready_count)
+        self._waiting = pool.slice_records(ready_count, end=None)
+        ready_chunk = pool.slice_records(first=0, end=ready_count)
         return self._convert(ready_chunk, device_times, mode) if ready_count else ready_chunk
 
     def _split_chunk(
@@ -149,11 +151,11 @@ class Conversion:
     ) -> tuple[RecordChunk, DeviceTimes]:
         """Return the usable events of a chunk, and the device times in it and in records around it.
 
-        Events of no known definition, or that end before they begin, are counted in `lost`.
+        Events of no known definition, or that end before they begin, count in `lost_by_reason`.
         """
         table = self._definitions
         definition_rows = table.find_rows(chunk.records["definition"])
-        type_codes = table.type[definition_rows]
+        type_codes = table.type_codes[definition_rows]
         ends_ns = chunk.records["end_ns"]
         is_known = definition_rows != UNKNOWN
         is_forward = (
@@ -162,9 +164,9 @@ class Conversion:
         self.lost_by_reason["unknown definition"] += len(definition_rows) - int(is_known.sum())
         self.lost_by_reason[NEGATIVE] += int((is_known & ~is_forward).sum())
         events = chunk.select(is_known & is_forward & (type_codes != _DEVICE))
-        if not table.times_devices:
-            return events, DeviceTimes.from_records(None)
-        next_type_codes = table.type[table.find_rows(next_records["definition"])]
+        if not table.has_device_times:
+            return events, DeviceTimes.from_records(records=None)
+        next_type_codes = table.type_codes[table.find_rows(next_records["definition"])]
         chunk_times = pick_rows(chunk.records, np.flatnonzero(type_codes == _DEVICE))
         next_times = pick_rows(next_records, np.flatnonzero(next_type_codes == _DEVICE))
         # Of the chunk before and of this one.
@@ -188,7 +190,7 @@ class Conversion:
         """
         fields = split_fields(chunk.records)
         definition_rows = self._definitions.find_rows(fields["definition"])
-        type_codes = self._definitions.type.take(definition_rows)
+        type_codes = self._definitions.type_codes.take(definition_rows)
         ends_ns = compute_ends(fields, type_codes)
         threads, starts_ns, steps = (fields[name] for name in ("thread", "start_ns", "step"))
         chunk_spans = _Spans(threads, starts_ns, ends_ns, steps, definition_rows)
@@ -196,45 +198,50 @@ class Conversion:
         remembered_count = len(self._enclosing_spans.start_ns)
         span_depths = count_depths(spans.thread, spans.start_ns, spans.end_ns)
         new_depths = span_depths[remembered_count:]
-        depths = np.where(chunk.depth == UNKNOWN_DEPTH, new_depths, chunk.depth)
+        depths = np.where(chunk.depths == UNKNOWN_DEPTH, new_depths, chunk.depths)
         is_open = (ends_ns == FOREVER) & (type_codes == _SPAN)
         is_kept, is_held = self._choose_events(chunk, spans, span_depths, mode)
         if mode.holds_back:
-            is_released = is_open & np.isin(chunk.origin, mode.released_origins)
+            is_released = is_open & np.isin(chunk.origins, mode.released_origins)
             self.lost_by_reason[OUTLASTED] += int(is_released.sum())
             is_held |= is_open & ~is_released
         self._count_thinned(definition_rows[~is_kept & ~is_held])
         self._pass_on_batches(is_kept & ~is_held, fields, definition_rows, depths, device_times)
         self._remember(spans, np.append(np.zeros(remembered_count, np.bool_), is_held))
-        held_chunk = chunk._replace(depth=depths).take(np.flatnonzero(is_held))
+        held_chunk = chunk._replace(depths=depths).take(np.flatnonzero(is_held))
         if mode.holds_back:
             return held_chunk
-        self._waiting = RecordChunk.concatenated([held_chunk, self._waiting])
-        return RecordChunk.concatenated(())
+        self._waiting = RecordChunk.from_chunks([held_chunk, self._waiting])
+        return RecordChunk.from_chunks(())
 
     def _choose_events(
         self, chunk: RecordChunk, spans: _Spans, span_depths: Ints, mode: ChunkMode
     ) -> tuple[Flags, Flags]:
-        """Return two flags per event of the chunk: sampling keeps it, and that is undecided yet.
+        """Return whether sampling keeps each event, and whether that is undecided yet, both [event].
 
-        `spans`, and their depths, are remembered ones and, from `first_row` on, the chunk's events.
+        `spans`, and their depths, are remembered ones, then the events of the chunk.
         """
         chunk_size = len(chunk.records)
         if self._sampling is None:
             return np.ones(chunk_size, np.bool_), np.zeros(chunk_size, np.bool_)
         table, rows = self._definitions, spans.definition_row
         first_row = len(spans.step) - chunk_size
-        was_fed_before = chunk.depth != UNKNOWN_DEPTH
-        columns_of_group = (table.kind.codes, table.op.codes, table.communicator, table.shard)
+        was_fed_before = chunk.depths != UNKNOWN_DEPTH
+        columns_of_group = (
+            table.kind.codes,
+            table.op.codes,
+            table.communicator_indices,
+            table.shard_numbers,
+        )
         events = SampledEvents(
             thread=spans.thread,
             start_ns=spans.start_ns,
             end_ns=spans.end_ns,
             step=spans.step,
             depth=span_depths,
-            phase=number_phases(table.kind, table.op)[rows],
-            group=number_rows(*columns_of_group)[rows],
-            is_span=table.type[rows] == _SPAN,
+            phase_codes=number_phases(table.kind, table.op)[rows],
+            call_group_codes=number_rows(*columns_of_group)[rows],
+            is_span=table.type_codes[rows] == _SPAN,
             has_ended=np.append(spans.end_ns[:first_row] != FOREVER, chunk.records["end_ns"] > 0),
             was_undecided=np.append(np.zeros(first_row, np.bool_), was_fed_before),
         )
@@ -257,7 +264,7 @@ class Conversion:
         depths: Ints,
         device_times: DeviceTimes,
     ) -> None:
-        """Make batches of the events that are kept, and pass each to the sink."""
+        """Make batches of the events that are kept, and pass each to the sink; arrays are [event]."""
         if not is_kept.all():
             fields = {name: values[is_kept] for name, values in fields.items()}
             definition_rows, depths = definition_rows[is_kept], depths[is_kept]
@@ -286,7 +293,7 @@ class Conversion:
         latest_start_ns = np.full(int(spans.thread.max()) + 1, spans.start_ns.min())  # [thread]
         np.maximum.at(latest_start_ns, spans.thread, spans.start_ns)
         is_lasting = (spans.end_ns > latest_start_ns[spans.thread]) & ~is_held
-        self._enclosing_spans = spans.take(np.flatnonzero(is_lasting)[-_MAX_REMEMBERED:])
+        self._enclosing_spans = spans.take(np.flatnonzero(is_lasting)[-_MAX_SPANS_REMEMBERED:])
 
 
 def _keep_memory() -> None:
@@ -294,4 +301,4 @@ def _keep_memory() -> None:
 
     glibc returns a freed block to the kernel, unless one as large was freed before.
     """
-    np.empty(_MOST_KEPT, np.int8)
+    np.empty(_BYTES_KEPT_BY_LIBRARY, np.int8)

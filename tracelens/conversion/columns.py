@@ -59,8 +59,8 @@ SLOT: Final = np.dtype(
     ]
 )
 assert SLOT.itemsize == RECORD_BYTES
-_WORD: Final = 8
-_BLOCK: Final = 512  # records, which fit into the fastest cache
+_WORD_BYTES: Final = 8
+_RECORDS_PER_BLOCK: Final = 512  # records, which fit into the fastest cache
 
 FOREVER: Final = np.iinfo(np.int64).max
 _SPAN, _INSTANT, _COUNTER = (EVENT_TYPES.index(word) for word in ("span", "instant", "counter"))
@@ -86,21 +86,24 @@ def join_rows(parts: Sequence[Records]) -> Records:
     nonempty_parts = [part for part in parts if len(part)]
     if len(nonempty_parts) == 1:
         return nonempty_parts[0]
-    word_rows = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_as_words, nonempty_parts)]
+    word_rows = [
+        np.empty((0, RECORD_BYTES // _WORD_BYTES), np.int64),
+        *map(_as_words, nonempty_parts),
+    ]
     joined: Records = np.concatenate(word_rows).reshape(-1).view(SLOT)
     return joined
 
 
 def _as_words(records: Records) -> Ints:
-    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD)
+    return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD_BYTES)
 
 
 def split_fields(records: Records) -> Fields:
     """Copy each field into an array of its own, [record]; by blocks, which fit into a CPU cache."""
     word_rows = _as_words(records)
     word_columns = np.empty((word_rows.shape[1], len(word_rows)), np.int64)
-    for first_row in range(0, len(word_rows), _BLOCK):
-        block_rows = slice(first_row, first_row + _BLOCK)
+    for first_row in range(0, len(word_rows), _RECORDS_PER_BLOCK):
+        block_rows = slice(first_row, first_row + _RECORDS_PER_BLOCK)
         word_columns[:, block_rows] = word_rows[block_rows].T
     return {name: _extract_field(word_columns, name) for name in SLOT.names or ()}
 
@@ -109,8 +112,8 @@ def _extract_field(word_columns: Ints, name: str) -> Array:
     """Return one field of all records, [record], from their 8-byte words, [word, record]."""
     assert SLOT.fields is not None
     dtype, offset, *_ = SLOT.fields[name]
-    word_index, byte_offset = divmod(offset, _WORD)
-    values_per_word = _WORD // dtype.itemsize
+    word_index, byte_offset = divmod(offset, _WORD_BYTES)
+    values_per_word = _WORD_BYTES // dtype.itemsize
     return np.ascontiguousarray(
         word_columns[word_index].view(dtype)[byte_offset // dtype.itemsize :: values_per_word]
     )
@@ -136,7 +139,7 @@ def make_batch(
 
     `definition_rows` are rows of `definitions`; `depths` count the spans around each event.
     """
-    type_codes = definitions.type.take(definition_rows)
+    type_codes = definitions.type_codes.take(definition_rows)
     is_span, is_counter = type_codes == _SPAN, type_codes == _COUNTER
     start_ns, request = fields["start_ns"], fields["request"]
     end_ns = compute_ends(fields, type_codes)
@@ -210,7 +213,7 @@ def _make_word_column(codes: Array, words: pa.Array[Any]) -> pa.Array[Any]:
 def _make_definition_columns(
     definition_rows: Int32s, definitions: DefinitionTable
 ) -> dict[str, pa.Array[Any]]:
-    """Make the columns that are constant for a definition."""
+    """Return columns by name, [event], from the rows of `definitions`, [event], that events refer to."""
 
     def decode_words(column: Column) -> pa.Array[Any]:
         return _make_word_column(column.codes.take(definition_rows), column.words)
@@ -224,8 +227,8 @@ def _make_definition_columns(
         "kind": decode_words(definitions.kind),
         "op": decode_words(definitions.op),
         "algorithm": decode_words(definitions.algorithm),
-        "communicator": decode_numbers(definitions.communicator),
-        "shard": decode_numbers(definitions.shard),
+        "communicator": decode_numbers(definitions.communicator_indices),
+        "shard": decode_numbers(definitions.shard_numbers),
     }
 
 
@@ -237,10 +240,10 @@ class DeviceTimes:
     """
 
     may_exist: bool
-    request: UInt64s
-    begin_ns: Ints
-    duration_ns: Ints
-    stream: UInt16s
+    request_ids: UInt64s
+    begins_ns: Ints
+    durations_ns: Ints
+    stream_numbers: UInt16s
 
     @classmethod
     def from_records(cls, records: Records | None) -> DeviceTimes:
@@ -262,14 +265,14 @@ class DeviceTimes:
 
     def make_columns(self, requests: UInt64s) -> dict[str, pa.Array[Any]]:
         """Make the device columns of spans with these requests, [span]; null = not timed."""
-        if not len(self.request):
+        if not len(self.request_ids):
             return {}
-        indices = np.minimum(np.searchsorted(self.request, requests), len(self.request) - 1)
-        is_missing = (self.request[indices] != requests) | ~self.is_timing_request(requests)
+        indices = np.minimum(np.searchsorted(self.request_ids, requests), len(self.request_ids) - 1)
+        is_missing = (self.request_ids[indices] != requests) | ~self.is_timing_request(requests)
         return {
-            "device_start_ns": pa.array(self.begin_ns[indices], mask=is_missing),
-            "device_duration_ns": pa.array(self.duration_ns[indices], mask=is_missing),
-            "stream": pa.array(self.stream[indices], mask=is_missing),
+            "device_start_ns": pa.array(self.begins_ns[indices], mask=is_missing),
+            "device_duration_ns": pa.array(self.durations_ns[indices], mask=is_missing),
+            "stream": pa.array(self.stream_numbers[indices], mask=is_missing),
         }
 
 
@@ -286,7 +289,10 @@ def count_depths(thread: Array, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def group_by_thread(thread: Array, start_ns: Ints, end_ns: Ints) -> list[Indices]:
-    """Return the event indices of each thread by start, of equal starts the longer first."""
+    """Return the indices of each thread's events by start, of equal starts the longer first.
+
+    `thread`, the number of its thread, and the times, ns, are [event].
+    """
     if (np.diff(start_ns) > 0).all():  # as records mostly are
         order = np.argsort(thread.astype(np.uint16), kind="stable")
     else:
@@ -296,7 +302,7 @@ def group_by_thread(thread: Array, start_ns: Ints, end_ns: Ints) -> list[Indices
 
 
 def _count_depths_on_thread(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Count starts before each event minus ends before it; sorted by start, longest first."""
+    """Return how many events enclose each, [event]; sorted by start, longest first."""
     has_length = end_ns > start_ns
     started_before: Ints = np.cumsum(has_length) - has_length
     ended_before: Ints = np.searchsorted(np.sort(end_ns[has_length]), start_ns, side="right")
@@ -307,22 +313,22 @@ class RecordChunk(NamedTuple):
     """Records with the origin of each, a unique number, and its depth, else `UNKNOWN_DEPTH`."""
 
     records: Records
-    origin: Ints
-    depth: Ints
+    origins: Ints
+    depths: Ints
 
     @classmethod
-    def new(cls, records: Records, origin: Ints) -> Self:
+    def from_records(cls, records: Records, origin: Ints) -> Self:
         """Make a chunk of records that were not fed before."""
         return cls(records, origin, np.full(len(records), UNKNOWN_DEPTH))
 
     @classmethod
-    def concatenated(cls, chunks: Sequence[RecordChunk]) -> Self:
+    def from_chunks(cls, chunks: Sequence[RecordChunk]) -> Self:
         """Put chunks one after the other."""
         empty = np.empty(0, np.int64)
         return cls(
             join_rows([chunk.records for chunk in chunks]),
-            np.concatenate([empty, *(chunk.origin for chunk in chunks)]),
-            np.concatenate([empty, *(chunk.depth for chunk in chunks)]),
+            np.concatenate([empty, *(chunk.origins for chunk in chunks)]),
+            np.concatenate([empty, *(chunk.depths for chunk in chunks)]),
         )
 
     def select(self, is_chosen: Flags) -> RecordChunk:
@@ -335,13 +341,13 @@ class RecordChunk(NamedTuple):
         is_sorted = (start_ns[1:] >= start_ns[:-1]).all()
         return self if is_sorted else self.take(np.argsort(start_ns, kind="stable"))
 
-    def slice_rows(self, first: int, end: int | None) -> RecordChunk:
+    def slice_records(self, first: int, end: int | None) -> RecordChunk:
         """Return a slice."""
         part = slice(first, end)
-        return RecordChunk(self.records[part], self.origin[part], self.depth[part])
+        return RecordChunk(self.records[part], self.origins[part], self.depths[part])
 
     def take(self, indices: Indices) -> RecordChunk:
         """Select by indexes."""
         return RecordChunk(
-            pick_rows(self.records, indices), self.origin[indices], self.depth[indices]
+            pick_rows(self.records, indices), self.origins[indices], self.depths[indices]
         )

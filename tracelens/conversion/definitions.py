@@ -20,7 +20,7 @@ TYPES: Final = (*EVENT_TYPES, DEVICE_TIMES)
 UNKNOWN: Final = 0  # the row of what no definition explains
 _MAX_INDEX: Final = np.iinfo(np.int32).max
 _MAX_ID: Final = 1 << 22  # as many handles as no program makes; the table of them takes 16 MiB
-_MOST_WORDS: Final = 127
+_MAX_WORDS: Final = 127
 NO_INDEX: Final = np.iinfo(np.int64).min
 _OTHER: Final = "other"
 
@@ -42,13 +42,13 @@ class DefinitionTable:
     """
 
     row_by_id: Int32s
-    type: Int8s
+    type_codes: Int8s
     name: Column
     kind: Column
     op: Column
     algorithm: Column
-    communicator: Ints
-    shard: Ints
+    communicator_indices: Ints
+    shard_numbers: Ints
 
     def find_rows(self, ids: UInt32s) -> Int32s:
         """Return the row of each definition number."""
@@ -56,9 +56,9 @@ class DefinitionTable:
         return self.row_by_id.take(np.minimum(ids, beyond))
 
     @property
-    def times_devices(self) -> bool:
+    def has_device_times(self) -> bool:
         """Whether some records are device times."""
-        return bool((self.type == TYPES.index(DEVICE_TIMES)).any())
+        return bool((self.type_codes == TYPES.index(DEVICE_TIMES)).any())
 
 
 def tabulate_definitions(definitions: Iterable[Definition]) -> DefinitionTable:
@@ -74,13 +74,13 @@ def tabulate_definitions(definitions: Iterable[Definition]) -> DefinitionTable:
 
     return DefinitionTable(
         row_by_id=row_by_id,
-        type=np.array([0, *map(TYPES.index, values("type"))], np.int8),
+        type_codes=np.array([0, *map(TYPES.index, values("type"))], np.int8),
         name=_make_column(values("name"), np.int32),
         kind=_make_column(_limit_words(values("kind"))),
         op=_make_column(_limit_words(values("op"))),
         algorithm=_make_column(_limit_words(values("algorithm"))),
-        communicator=_make_numbers(values("communicator")),
-        shard=_make_numbers(values("shard")),
+        communicator_indices=_make_numbers(values("communicator")),
+        shard_numbers=_make_numbers(values("shard")),
     )
 
 
@@ -123,5 +123,5 @@ def _to_printable(word: str) -> str:
 def _limit_words(words: Sequence[str | None]) -> Sequence[str | None]:
     """Keep as many different words as a small dictionary holds; the rest becomes one."""
     distinct_words = [word for word in dict.fromkeys(words) if word is not None]
-    kept_words = set(distinct_words[: _MOST_WORDS - 1])
+    kept_words = set(distinct_words[: _MAX_WORDS - 1])
     return [word if word is None or word in kept_words else _OTHER for word in words]

@@ -39,10 +39,12 @@ class Segment(NamedTuple):
     number: int
     slots: Records
 
-    def used_records(self) -> RecordChunk:
+    def select_used_records(self) -> RecordChunk:
         """Return the slots that are in use; their origins locate them."""
         used_slots = np.flatnonzero(self.slots["definition"])
-        return RecordChunk.new(pick_rows(self.slots, used_slots), self.compute_origins(used_slots))
+        return RecordChunk.from_records(
+            pick_rows(self.slots, used_slots), self.compute_origins(used_slots)
+        )
 
     def compute_free_origins(self) -> Ints:
         """Return the origins of the slots that are not in use."""
@@ -76,7 +78,7 @@ class SegmentFile(NamedTuple):
         return Segment(self.number, slots)
 
 
-def segment_files(folder: Path) -> list[SegmentFile]:
+def list_segment_files(folder: Path) -> list[SegmentFile]:
     """List the segments of a folder in the order in which they were taken."""
     files = [SegmentFile(_number(path), path) for path in folder.glob(f"*{SEGMENT_SUFFIX}")]
     return sorted(files, key=lambda segment: (segment.number, segment.path))

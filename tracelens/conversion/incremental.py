@@ -20,11 +20,11 @@ from tracelens.conversion.folder import (
     SLOT_BITS,
     HeldSlot,
     Progress,
+    list_segment_files,
     load_progress,
     save_progress,
-    segment_files,
 )
-from tracelens.conversion.retention import cut_to_last, join_consecutive, steps_cut_off
+from tracelens.conversion.retention import cut_to_last, join_consecutive, list_steps_cut_off
 from tracelens.schema.gate import open_regular
 from tracelens.schema.side import Past, parse_lines, summarize_steps
 from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 _CHUNK_ROWS: Final = BATCH_ROWS * 3 // 4  # some wait for the next chunk
 CHUNK: Final = 12  # segments: a batch of 49,140 rows
 AHEAD: Final = 4  # full segments to look ahead at, for device times
-_WHEN_THINNED: Final = 4  # times as many, or batches would be small, and files large
-_MOST_HELD: Final = 64  # segments that stay for events that may still change,
-_MOST_SLOTS: Final = 4096  # and such events
+_CHUNK_FACTOR_IF_THINNED: Final = 4  # times as many, or batches would be small, and files large
+_MAX_SEGMENTS_HELD: Final = 64  # segments that stay for events that may still change,
+_MAX_SLOTS_HELD: Final = 4096  # and such events
 _FREE_FOR_NS: Final = 30 * 10**9  # a slot that is not written by then will not be
 _SLOT: Final = (1 << SLOT_BITS) - 1
 
@@ -57,13 +57,13 @@ def convert_rest(
     Returns the side tables with the counts of lost events, and the steps that were cut off.
     """
     conversion.set_definitions(side.definitions, side.threads)
-    chunk = RecordChunk.concatenated(())
+    chunk = RecordChunk.from_chunks(())
     past_steps: list[Past] = []
     for next_chunk in _iterate_chunks(conversion, segments, progress, side, past_steps):
         if len(chunk.records):
-            conversion.feed(chunk, next_chunk.records, ChunkMode())
+            conversion.convert_chunk(chunk, next_chunk.records, ChunkMode())
         chunk = next_chunk
-    conversion.feed(chunk, np.empty(0, SLOT), ChunkMode(is_last=True))
+    conversion.convert_chunk(chunk, np.empty(0, SLOT), ChunkMode(is_last=True))
     return add_counts(replace(side, past=(*side.past, *past_steps)), conversion)
 
 
@@ -112,14 +112,14 @@ def _iterate_chunks(
     for segment in segments:
         segment_chunks.append(_read_rest(segment, progress))
         if sum(len(chunk.records) for chunk in segment_chunks) >= _CHUNK_ROWS:
-            yield RecordChunk.concatenated(segment_chunks)
+            yield RecordChunk.from_chunks(segment_chunks)
             segment_chunks = []
-    yield RecordChunk.concatenated(segment_chunks)
+    yield RecordChunk.from_chunks(segment_chunks)
 
 
 def _read_rest(segment: Segment, progress: Progress) -> RecordChunk:
     if segment.number >= progress.next or not progress.length:
-        return segment.used_records()
+        return segment.select_used_records()
     held_slots = [slot for slot in progress.held if slot.segment_number == segment.number]
     return read_held_in(segment, held_slots)[0]
 
@@ -132,13 +132,17 @@ def _cut_to_last_steps(
     past_steps: list[Past],
 ) -> RecordChunk:
     """Return the records of the last steps; count others as lost, and add their steps as past."""
-    numbered_records = [(segment.number, segment.used_records().records) for segment in segments]
+    numbered_records = [
+        (segment.number, segment.select_used_records().records) for segment in segments
+    ]
     stretches = join_consecutive(numbered_records)
     kept_records = join_rows(cut_to_last(stretches, step_count, side.kept, side.definitions))
     records_by_segment = [segment_records for _, segment_records in numbered_records]
-    past_steps += summarize_steps(steps_cut_off(records_by_segment, kept_records, side.definitions))
+    past_steps += summarize_steps(
+        list_steps_cut_off(records_by_segment, kept_records, side.definitions)
+    )
     conversion.lost_by_reason[OUTDATED] += sum(map(len, records_by_segment)) - len(kept_records)
-    return RecordChunk.new(kept_records, np.zeros(len(kept_records), np.int64))
+    return RecordChunk.from_records(kept_records, np.zeros(len(kept_records), np.int64))
 
 
 class IncrementalConversion:
@@ -156,8 +160,10 @@ class IncrementalConversion:
         side = self._side_file.side
         self._progress = load_progress(folder)
         self._file = GrowingFile(folder / UNFINISHED_FILE, side, self._progress.length)
-        self._conversion = Conversion(self._file.append, side.retention, self._progress)
-        self._segments_per_chunk = CHUNK if side.retention.every is None else CHUNK * _WHEN_THINNED
+        self._conversion = Conversion(self._file.append_batch, side.retention, self._progress)
+        self._segments_per_chunk = (
+            CHUNK if side.retention.every is None else CHUNK * _CHUNK_FACTOR_IF_THINNED
+        )
         self._remove_converted()
 
     def __enter__(self) -> Self:
@@ -175,22 +181,22 @@ class IncrementalConversion:
         """
         full_files = [
             file
-            for file in segment_files(self._folder)
+            for file in list_segment_files(self._folder)
             if self._progress.next <= file.number < end_number
         ]
         if len(full_files) < self._segments_per_chunk + AHEAD:
             return False
         chunk_segments = [file.read() for file in full_files[: self._segments_per_chunk]]
         files_ahead = full_files[self._segments_per_chunk :][:AHEAD]
-        chunks_ahead = [file.read().used_records() for file in files_ahead]
+        chunks_ahead = [file.read().select_used_records() for file in files_ahead]
         self._side_file.read_on()
         self._conversion.set_definitions(self._side_file.definitions, self._side_file.threads)
-        new_records = RecordChunk.concatenated(
-            [segment.used_records() for segment in chunk_segments]
+        new_records = RecordChunk.from_chunks(
+            [segment.select_used_records() for segment in chunk_segments]
         )
         if not self._conversion.has_all_definitions(new_records.records):
             return False  # a definition has no room on the disk as yet
-        self._convert(chunk_segments, new_records, RecordChunk.concatenated(chunks_ahead).records)
+        self._convert(chunk_segments, new_records, RecordChunk.from_chunks(chunks_ahead).records)
         return True
 
     def finish(self, side: SideTables) -> Path:
@@ -200,7 +206,7 @@ class IncrementalConversion:
             UnusableInput: a segment cannot be read.
             OSError: there is no room.
         """
-        files = segment_files(self._folder)
+        files = list_segment_files(self._folder)
         complete_side = convert_rest(
             self._conversion, (file.read() for file in files), self._progress, side
         )
@@ -221,15 +227,15 @@ class IncrementalConversion:
         """
         now_ns = time.monotonic_ns()
         held_records, unused_slots, released_origins = self._read_held_slots(now_ns)
-        held_chunk = self._conversion.feed(
-            RecordChunk.concatenated([held_records, new_records]),
+        held_chunk = self._conversion.convert_chunk(
+            RecordChunk.from_chunks([held_records, new_records]),
             next_records,
             ChunkMode(holds_back=True, released_origins=released_origins),
         )
         held_slots = [
             HeldSlot(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)  # segment, and slot in it
             for origin, depth in zip(
-                held_chunk.origin.tolist(), held_chunk.depth.tolist(), strict=True
+                held_chunk.origins.tolist(), held_chunk.depths.tolist(), strict=True
             )
         ]
         free_slots = [
@@ -252,7 +258,7 @@ class IncrementalConversion:
 
     def _read_held_slots(self, now_ns: int) -> tuple[RecordChunk, list[HeldSlot], Ints]:
         """Return records in held slots, unused slots to wait for, and origins to hold no longer."""
-        file_by_number = {file.number: file for file in segment_files(self._folder)}
+        file_by_number = {file.number: file for file in list_segment_files(self._folder)}
         slots_by_segment: dict[int, list[HeldSlot]] = {}
         for slot in self._progress.held:
             slots_by_segment.setdefault(slot.segment_number, []).append(slot)
@@ -268,16 +274,16 @@ class IncrementalConversion:
                     awaited_slots += [
                         slot for slot in unused_slots if now_ns - slot.since_ns < _FREE_FOR_NS
                     ]
-        held_records = RecordChunk.concatenated(record_chunks)
-        is_expired = np.isin(held_records.origin >> SLOT_BITS, list(expired_numbers))
-        return held_records, awaited_slots, held_records.origin[is_expired]
+        held_records = RecordChunk.from_chunks(record_chunks)
+        is_expired = np.isin(held_records.origins >> SLOT_BITS, list(expired_numbers))
+        return held_records, awaited_slots, held_records.origins[is_expired]
 
     def _remove_converted(self) -> None:
         """Remove the segments all of whose events are in the Arrow file."""
         if not self._progress.length:
             return
         held_numbers = {slot.segment_number for slot in self._progress.held}
-        for file in segment_files(self._folder):
+        for file in list_segment_files(self._folder):
             if file.number < self._progress.next and file.number not in held_numbers:
                 file.path.unlink(missing_ok=True)
 
@@ -291,7 +297,10 @@ def _find_expired(held_by_segment: dict[int, list[HeldSlot]]) -> set[int]:
     expired: set[int] = set()
     slot_count = sum(map(len, held_by_segment.values()))
     for number in sorted(held_by_segment):
-        if len(held_by_segment) - len(expired) <= _MOST_HELD and slot_count <= _MOST_SLOTS:
+        if (
+            len(held_by_segment) - len(expired) <= _MAX_SEGMENTS_HELD
+            and slot_count <= _MAX_SLOTS_HELD
+        ):
             break
         expired.add(number)
         slot_count -= len(held_by_segment[number])

@@ -45,13 +45,13 @@ _ENCODING, _ENCODING_ID = 4, 0  # field of Field, and of DictionaryEncoding
 class Layout(NamedTuple):
     """What the header of a batch says of its columns.
 
-    `nodes` are how many rows each column has, and how many of them are null; `buffers`, where each
-    begins in the body, and how long it is; `codec` by what they are compressed, None = not at all.
+    `row_and_null_counts` has (rows, rows that are null) of each column, `buffer_ranges_bytes` (begin in
+    the body, length) of each buffer; `codec` is what they are compressed by, None = not at all.
     """
 
-    rows: int
-    nodes: list[tuple[int, int]]
-    buffers: list[tuple[int, int]]
+    row_count: int
+    row_and_null_counts: list[tuple[int, int]]
+    buffer_ranges_bytes: list[tuple[int, int]]
     codec: int | None
 
 
@@ -67,9 +67,9 @@ def read_layout(header: memoryview) -> Layout:
     position = find_field(header, batch, _COMPRESSION)
     codec = None if position is None else read_byte(header, follow_offset(header, position), _CODEC)
     return Layout(
-        rows=read_number(header, batch, _LENGTH),
-        nodes=read_structs(header, batch, _NODES, _PAIR),
-        buffers=read_structs(header, batch, _BUFFERS, _PAIR),
+        row_count=read_number(header, batch, _LENGTH),
+        row_and_null_counts=read_structs(header, batch, _NODES, _PAIR),
+        buffer_ranges_bytes=read_structs(header, batch, _BUFFERS, _PAIR),
         codec=codec,
     )
 
@@ -128,7 +128,9 @@ class GrowthLimit:
             NotATrace: it is too much.
             struct.error: it is damaged.
         """
-        self.count_bytes(sum_declared_bytes(message.header(content), message.body(content)))
+        self.count_bytes(
+            sum_declared_bytes(message.read_header(content), message.read_body(content))
+        )
 
     def count_bytes(self, count: int) -> None:
         """Count more decompressed bytes.

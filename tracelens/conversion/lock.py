@@ -20,7 +20,7 @@ _LOCKED_ERRORS: Final = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @contextmanager
-def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
+def hold_lock(file: Path, patience_s: float = 0.0) -> Iterator[None]:
     """Lock an existing file for a block; waits for a process that holds the lock.
 
     A system, or a file system, without locks is used without.

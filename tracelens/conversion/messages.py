@@ -34,7 +34,7 @@ END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of the stream
 CHECKSUM_KEY: Final = b"crc32"
 NO_CHECKSUM: Final = b"00000000"
 
-_ALIGNMENT: Final = 8
+_ALIGNMENT_BYTES: Final = 8
 _PREFIX: Final = struct.Struct("<iI")  # of a message: -1, and how long its header is
 _BLOCK: Final = struct.Struct("<qi4xq")
 _TAIL: Final = struct.Struct("<i6s")  # of a file: how long its footer is, and the magic
@@ -43,7 +43,7 @@ _HEADER_TYPE, _HEADER, _BODY_LENGTH, _CUSTOM = 1, 2, 3, 4  # fields of Message
 _DICTIONARY_ID: Final = 0  # field of DictionaryBatch
 _KEY, _VALUE = 0, 1  # fields of KeyValue
 _DICTIONARIES, _BATCHES = 2, 3  # fields of Footer
-_MOST_PAIRS: Final = 64  # of custom metadata that are looked at
+_MAX_METADATA_PAIRS: Final = 64  # of custom metadata that are looked at
 
 
 class Message(NamedTuple):
@@ -51,25 +51,25 @@ class Message(NamedTuple):
 
     kind: int
     dictionary_id: int
-    offset: int
+    offset_bytes: int
     header_bytes: int
     body_bytes: int
 
     @property
-    def end(self) -> int:
+    def end_bytes(self) -> int:
         """The place after its body."""
-        return self.offset + self.header_bytes + self.body_bytes
+        return self.offset_bytes + self.header_bytes + self.body_bytes
 
-    def header(self, content: memoryview) -> memoryview:
+    def read_header(self, content: memoryview) -> memoryview:
         """Return its FlatBuffer."""
-        return header_in(content[self.offset :], self.header_bytes)
+        return slice_header(content[self.offset_bytes :], self.header_bytes)
 
-    def body(self, content: memoryview) -> memoryview:
+    def read_body(self, content: memoryview) -> memoryview:
         """Return its body."""
-        return content[self.offset + self.header_bytes : self.end]
+        return content[self.offset_bytes + self.header_bytes : self.end_bytes]
 
 
-def header_in(message: memoryview, header_bytes: int) -> memoryview:
+def slice_header(message: memoryview, header_bytes: int) -> memoryview:
     """Return the FlatBuffer of a message, which comes first."""
     return message[_PREFIX.size : header_bytes]
 
@@ -77,9 +77,9 @@ def header_in(message: memoryview, header_bytes: int) -> memoryview:
 class Footer(NamedTuple):
     """The messages that a file's footer names, and where it begins itself."""
 
-    dictionaries: list[Message]
-    batches: list[Message]
-    begin: int
+    dictionary_messages: list[Message]
+    batch_messages: list[Message]
+    begin_bytes: int
 
 
 def iterate_messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
@@ -97,10 +97,14 @@ def iterate_messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[M
         header_begin = offset + _PREFIX.size
         header = content[header_begin : header_begin + header_length]
         message = _parse_message(header, offset)
-        if len(header) < header_length or message.body_bytes < 0 or message.end > len(content):
+        if (
+            len(header) < header_length
+            or message.body_bytes < 0
+            or message.end_bytes > len(content)
+        ):
             raise struct.error("a message is cut off")
         yield message
-        offset = message.end
+        offset = message.end_bytes
 
 
 def _parse_message(header: memoryview, offset: int) -> Message:
@@ -118,7 +122,7 @@ def _parse_message(header: memoryview, offset: int) -> Message:
     return Message(
         kind=header_type,
         dictionary_id=dictionary_id,
-        offset=offset,
+        offset_bytes=offset,
         header_bytes=_PREFIX.size + len(header),
         body_bytes=read_number(header, table, _BODY_LENGTH),
     )
@@ -160,12 +164,14 @@ def _read_blocks(
 ) -> list[Message]:
     """Return the messages of one kind that a footer's field lists; they end before `limit`."""
     listed = [
-        Message(kind, dictionary_id=0, offset=offset, header_bytes=length, body_bytes=body_length)
+        Message(
+            kind, dictionary_id=0, offset_bytes=offset, header_bytes=length, body_bytes=body_length
+        )
         for offset, length, body_length in read_structs(footer, table, index, _BLOCK)
     ]
     for message in listed:
-        begins_early = message.offset < len(LEAD) or message.header_bytes < _PREFIX.size
-        if begins_early or message.body_bytes < 0 or message.end > limit:
+        begins_early = message.offset_bytes < len(LEAD) or message.header_bytes < _PREFIX.size
+        if begins_early or message.body_bytes < 0 or message.end_bytes > limit:
             raise struct.error("a message lies outside of the file")
     return listed
 
@@ -193,7 +199,7 @@ def _replace_vector(footer: bytes, field_index: int, element_count: int, element
     """Return the footer with a vector field replaced by `elements`, structs at its end."""
     longer_footer = bytearray(footer)
     # A vector's content is aligned, and its length stands right before it.
-    longer_footer += bytes(-(len(longer_footer) + 4) % _ALIGNMENT)
+    longer_footer += bytes(-(len(longer_footer) + 4) % _ALIGNMENT_BYTES)
     field_position = find_field(memoryview(footer), find_root(memoryview(footer)), field_index)
     if field_position is None:
         raise struct.error("the field to be replaced is missing")
@@ -208,28 +214,28 @@ def fill_in_checksum(content: memoryview) -> None:
         struct.error: it has no place for one.
     """
     *_, last_message = iterate_messages(content, offset=0)
-    offset_in_header = _find_checksum(last_message.header(content))
+    offset_in_header = _find_checksum(last_message.read_header(content))
     if offset_in_header is None or last_message.kind != BATCH:
         raise struct.error("the last message has no place for a checksum")
-    digits_begin = last_message.offset + _PREFIX.size + offset_in_header
+    digits_begin = last_message.offset_bytes + _PREFIX.size + offset_in_header
     content[digits_begin : digits_begin + len(NO_CHECKSUM)] = b"%08x" % _compute_checksum(
         content, digits_begin
     )
 
 
-def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | None:
+def has_sound_checksum(content: memoryview, begin: int, batch: Message) -> bool | None:
     """Return True if a batch's checksum of the bytes from `begin` on is right; None without one.
 
     Raises:
         struct.error: its header is damaged.
     """
-    offset_in_header = _find_checksum(batch.header(content))
+    offset_in_header = _find_checksum(batch.read_header(content))
     if offset_in_header is None:
         return None
-    digits_begin = batch.offset + _PREFIX.size + offset_in_header
+    digits_begin = batch.offset_bytes + _PREFIX.size + offset_in_header
     stored_digits = bytes(content[digits_begin : digits_begin + len(NO_CHECKSUM)])
     return stored_digits == b"%08x" % _compute_checksum(
-        content[begin : batch.end], digits_begin - begin
+        content[begin : batch.end_bytes], digits_begin - begin
     )
 
 
@@ -246,7 +252,7 @@ def _find_checksum(header: memoryview) -> int | None:
         return None
     pair_vector = follow_offset(header, pairs_position)
     (pair_count,) = struct.unpack_from("<I", header, pair_vector)
-    for pair_index in range(min(pair_count, _MOST_PAIRS)):
+    for pair_index in range(min(pair_count, _MAX_METADATA_PAIRS)):
         pair_position = follow_offset(header, pair_vector + 4 + 4 * pair_index)
         key_begin, key_end = find_text(header, pair_position, _KEY)
         begin, end = find_text(header, pair_position, _VALUE)

@@ -28,30 +28,31 @@ if TYPE_CHECKING:
     from tracelens.conversion.definitions import Column
     from tracelens.schema.side import Definition, Kept
 
-_STEP: Final = -1  # a step is no phase: what is right within it is outermost
-_USER: Final = -2  # and a user's span within a phase belongs to the phase
-_DEEPEST: Final = 32  # what is nested deeper is surely not outermost
+_STEP_CODE: Final = -1  # a step is no phase: what is right within it is outermost
+_USER_CODE: Final = -2  # and a user's span within a phase belongs to the phase
+_MAX_DEPTH: Final = 32  # what is nested deeper is surely not outermost
 _STEP_DEFINITION: Final = ("step", "step", "span")
 _FIRST: Final = np.iinfo(np.int64).min
 _FOREVER: Final = np.iinfo(np.int64).max
 
 
 class Sampling(NamedTuple):
-    """The detail of `burst` consecutive steps out of every `every`."""
+    """The detail of `burst_steps` consecutive steps out of every `period_steps`."""
 
-    every: int
-    burst: int
+    period_steps: int
+    burst_steps: int
 
-    def summarised(self, step: Array) -> Flags:
+    def is_summarised(self, step: Array) -> Flags:
         """Return True for each step that keeps only its summary."""
-        return np.asarray((step >= 0) & (step % self.every >= self.burst))
+        return np.asarray((step >= 0) & (step % self.period_steps >= self.burst_steps))
 
 
 @dataclass(frozen=True, eq=False)
 class SampledEvents:
-    """Columns of events to choose from, [event]; `phase`, `group` number phases, kinds of calls.
+    """Columns of events to choose from, [event].
 
-    `has_ended`: the span has ended well; `was_undecided`: an earlier choice left it open.
+    `phase_codes` number phases, `call_group_codes` kinds of calls; `has_ended`: the span has ended
+    well; `was_undecided`: an earlier choice left it open.
     """
 
     thread: Array
@@ -59,8 +60,8 @@ class SampledEvents:
     end_ns: Ints
     step: Array
     depth: Ints
-    phase: Array
-    group: Array
+    phase_codes: Array
+    call_group_codes: Array
     is_span: Flags
     has_ended: Flags
     was_undecided: Flags
@@ -76,10 +77,10 @@ class ThinnedEvents(NamedTuple):
 def number_phases(kind: Column, op: Column) -> Ints:
     """Return the number of each definition's phase, [definition]; equal numbers are one phase.
 
-    A phase is a kind; for elastic operations, a kind and operation. `_STEP` and `_USER` mark
+    A phase is a kind; for elastic operations, a kind and operation. `_STEP_CODE` and `_USER_CODE` mark
     definitions that are no phase.
     """
-    special_codes = {"step": _STEP, "user": _USER}
+    special_codes = {"step": _STEP_CODE, "user": _USER_CODE}
     kind_words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
     code_of_kind = np.array([special_codes.get(word, code) for code, word in enumerate(kind_words)])
     is_elastic = np.array([word == "elastic" for word in kind_words])[kind.codes]
@@ -110,12 +111,14 @@ def thin(
     Unless `is_last`, later events may follow in the same steps, and then the newest stay undecided.
     `continues` tells that the recording goes on, so that its unfinished steps are no anomaly.
     """
-    is_summarised = sampling.summarised(events.step)
+    is_summarised = sampling.is_summarised(events.step)
     if not continues:  # a step that never ended may be where things went wrong
-        is_unfinished_step = events.is_span & (events.phase == _STEP) & ~events.has_ended
+        is_unfinished_step = events.is_span & (events.phase_codes == _STEP_CODE) & ~events.has_ended
         is_summarised &= ~np.isin(events.step, events.step[is_unfinished_step])
     is_in_flight = is_in_flight_thread[np.minimum(events.thread, len(is_in_flight_thread) - 1)]
-    is_candidate = is_summarised & (events.phase != _STEP) & (events.has_ended | ~events.is_span)
+    is_candidate = (
+        is_summarised & (events.phase_codes != _STEP_CODE) & (events.has_ended | ~events.is_span)
+    )
     is_kept = ~is_candidate
     is_on_thread = is_candidate & events.is_span & ~is_in_flight
     if is_on_thread.any():
@@ -144,17 +147,17 @@ def _find_outermost(events: SampledEvents, is_in_flight: Flags) -> Flags:
 def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
     """Return True for each span of a thread whose parent is of another phase, [row]."""
     start_ns, end_ns = events.start_ns[rows], events.end_ns[rows]
-    depth, phase = events.depth[rows], events.phase[rows].copy()
-    is_outermost = depth <= _DEEPEST
+    depth, phase = events.depth[rows], events.phase_codes[rows].copy()
+    is_outermost = depth <= _MAX_DEPTH
     latest_of_level_above = np.full(len(rows), -1)  # [row]: the span that began last; -1 = none
-    for level in range(int(min(depth.max(), _DEEPEST)) + 1):
+    for level in range(int(min(depth.max(), _MAX_DEPTH)) + 1):
         level_rows = np.flatnonzero(depth == level)
         parent = latest_of_level_above[level_rows]
         is_within = (parent >= 0) & (end_ns[parent] > start_ns[level_rows])
-        parent_phase = np.where(is_within, phase[parent], _STEP)
+        parent_phase = np.where(is_within, phase[parent], _STEP_CODE)
         own_phase = phase[level_rows]
         phase[level_rows] = np.where(
-            (own_phase == _USER) & (parent_phase != _STEP), parent_phase, own_phase
+            (own_phase == _USER_CODE) & (parent_phase != _STEP_CODE), parent_phase, own_phase
         )
         is_outermost[level_rows] = phase[level_rows] != parent_phase
         latest_of_level = np.full(len(rows), -1)
@@ -165,11 +168,13 @@ def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
 
 
 def _find_last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[Indices, Indices]:
-    """Return the rows of candidates that are the last of their thread, group and step.
+    """Return the candidates, row numbers of `events`, that are the last of their thread, group, step.
 
     The second array has those that a later event may still follow, and that were not undecided before.
     """
-    columns = [column[candidates] for column in (events.step, events.group, events.thread)]
+    columns = [
+        column[candidates] for column in (events.step, events.call_group_codes, events.thread)
+    ]
     order = np.lexsort((events.start_ns[candidates], *columns))
     rows, (step, group, thread) = candidates[order], (column[order] for column in columns)
     has_successor = np.append((thread[1:] == thread[:-1]) & (group[1:] == group[:-1]), False)
@@ -223,10 +228,10 @@ def cut_to_last(
     ]
 
 
-def steps_cut_off(
+def list_steps_cut_off(
     records_by_segment: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
 ) -> list[tuple[int, int, int]]:
-    """Return (step, begin, end), ns, of each finished step that is not among the kept records."""
+    """Return (step number, begin, end), ns, of each finished step that is not in `kept_records`."""
     definition_ids = _step_ids(definitions)
     kept_starts_ns = kept_records["start_ns"][np.isin(kept_records["definition"], definition_ids)]
     steps_by_segment = [

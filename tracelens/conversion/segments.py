@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from tracelens.conversion.arrow_file import read_growing
 from tracelens.conversion.batches import Conversion
-from tracelens.conversion.folder import PROGRESS_FILE, load_progress, segment_files
+from tracelens.conversion.folder import PROGRESS_FILE, list_segment_files, load_progress
 from tracelens.conversion.incremental import IncrementalConversion, convert_rest
-from tracelens.conversion.lock import locked
+from tracelens.conversion.lock import hold_lock
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import EVENT_SCHEMA
 from tracelens.schema.endings import DUMPS, read_dumps
@@ -60,7 +60,7 @@ def decode(path: Path) -> tuple[pa.Table, SideTables]:
         NotATrace: a file is not what its name says.
         NewerVersion: it was written by a newer TraceLens.
     """
-    folder = folder_of(path)
+    folder = find_folder(path)
     # In this order: what becomes Arrow meanwhile is read before, and known to be there twice.
     segments = list(_read_segments(folder))
     progress = load_progress(folder)
@@ -90,8 +90,8 @@ def convert(path: Path) -> Path:
     """
     arrow_file = path.with_suffix(TRACE_SUFFIX)
     try:
-        folder = folder_of(path)
-        with locked(folder / SIDE_FILE, _PATIENCE_S):
+        folder = find_folder(path)
+        with hold_lock(folder / SIDE_FILE, _PATIENCE_S):
             if arrow_file.exists():  # and what it was made of was not removed any more
                 return _clear_folder(path, folder, arrow_file)
             with IncrementalConversion(folder) as converting:
@@ -108,11 +108,11 @@ def finish(converting: IncrementalConversion, path: Path) -> Path:
     Raises:
         UnusableInput, OSError: as `convert` does.
     """
-    side = side_of(path)
+    side = read_side_tables(path)
     try:
         unfinished = converting.finish(side)
         path = _rename_for(side.process, path)
-        folder = folder_of(path)
+        folder = find_folder(path)
         arrow_file = path.with_suffix(TRACE_SUFFIX)
         _publish(folder / unfinished.name, arrow_file)
     except BaseException:
@@ -155,7 +155,7 @@ def _clear_folder(path: Path, folder: Path, arrow_file: Path) -> Path:
     return arrow_file
 
 
-def folder_of(path: Path) -> Path:
+def find_folder(path: Path) -> Path:
     """Return the segments folder: `path` itself, or the folder that its note names.
 
     Raises:
@@ -170,7 +170,7 @@ def is_live(path: Path) -> bool:
     Raises:
         UnusableInput: as `decode` does.
     """
-    side = side_of(path)
+    side = read_side_tables(path)
     process = side.process
     is_same_clock = process.host == host_name() and process.clock_domain == clock_domain()
     if side.complete or not is_same_clock:
@@ -193,13 +193,13 @@ def _rename_for(process: Process, path: Path) -> Path:
     return path.rename(new_path)
 
 
-def side_of(path: Path) -> SideTables:
+def read_side_tables(path: Path) -> SideTables:
     """Read the side tables alone.
 
     Raises:
         UnusableInput: as `decode` does.
     """
-    return _read_side(folder_of(path))
+    return _read_side(find_folder(path))
 
 
 def _read_side(folder: Path) -> SideTables:
@@ -222,6 +222,6 @@ def _read_dumps(folder: Path, side: SideTables) -> Iterator[Ending]:
 
 def _read_segments(folder: Path) -> Iterator[Segment]:
     """Read all segments, but those that become Arrow and are removed just now."""
-    for file in segment_files(folder):
+    for file in list_segment_files(folder):
         with contextlib.suppress(FileNotFoundError):
             yield file.read()

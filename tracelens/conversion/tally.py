@@ -40,7 +40,7 @@ class Tally:
         self._span_counts: Counter[int] = Counter()
         self._step_keys: set[int] = set()  # thread << _THREAD_BITS | step number
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         """Count the events of one more batch, in the schema's types."""
         if not batch.num_rows:
             return
@@ -62,7 +62,7 @@ class Tally:
             step = read_values(batch.column("step"), np.int32)
             self._note_step_numbers(thread[is_span], step[is_span])
 
-    def summary(self, side: SideTables) -> Summary:
+    def make_summary(self, side: SideTables) -> Summary:
         """Return the summary of a file with these side tables."""
         losses = [n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES]
         flight_threads = {thread.index for thread in side.threads if thread.in_flight}
@@ -88,7 +88,10 @@ class Tally:
                 self._kinds.add(word)
 
     def _count_steps(self, threads: Array, starts_ns: Ints, ends_ns: Ints) -> None:
-        """Count, by thread, the step spans that begin after all earlier ones on it have ended."""
+        """Count, by thread, the step spans that begin after all earlier ones on it have ended.
+
+        Thread numbers and times, ns, are [step span].
+        """
         self._step_keys.clear()
         self._span_counts.clear()
         for thread in np.unique(threads).tolist():
@@ -100,7 +103,7 @@ class Tally:
             self._step_ends_ns[thread] = int(latest_ends_ns[-1])
 
     def _note_step_numbers(self, threads: Array, steps: Array) -> None:
-        """Count each thread's spans, and note its step numbers: mostly many rows in a row have one."""
+        """Count each thread's spans, and note its step numbers; both arrays of numbers are [span]."""
         counts = np.bincount(threads)
         self._span_counts.update({t: int(counts[t]) for t in np.flatnonzero(counts).tolist()})
         keys = (threads.astype(np.int64) << _THREAD_BITS) + np.maximum(steps, 0)

@@ -123,7 +123,7 @@ def _write(folder: Path, report: Report) -> None:
 
 def _name_state(trace: Path) -> str | None:
     """Name the report of the whole trace as it is now; None where none can be kept."""
-    made_of = places.fingerprint(trace)
+    made_of = places.compute_fingerprint(trace)
     return None if made_of is None else f"{_PREFIX}{made_of}-{_digest_code()}"
 
 

@@ -46,7 +46,7 @@ def list_outlines(trace: Trace) -> Mapping[int, Outline]:
     """Return the outline of each process; those that a reader made serve, as long as they hold."""
     if trace.outlines is not None:
         return trace.outlines
-    tracks = in_flight_tracks(trace)
+    tracks = list_in_flight_tracks(trace)
     source, cache = trace.source, BoundedCache()
     return {
         process: make_outline(
@@ -56,7 +56,7 @@ def list_outlines(trace: Trace) -> Mapping[int, Outline]:
     }
 
 
-def in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
+def list_in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
     """Return the tracks of each process on which operations are in flight."""
     tracks_by_process: dict[int, list[int]] = {}
     for process, thread in trace.threads.filter("in_flight").select("process", "thread").rows():
@@ -77,22 +77,24 @@ def make_outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache
     last_ns = np.maximum(start_ns, end_ns)
     if len(last_ns) and int(last_ns.max()) >= FOREVER:
         last_ns = np.maximum(start_ns, np.where(end_ns == FOREVER, start_ns, end_ns))
-    call_begins_ns, call_ends_ns = find_work_times_ns(columns, timeless.calls)
+    call_begins_ns, call_ends_ns = find_work_times_ns(columns, timeless.call_rows)
     return Outline(
         event_count=columns.row_count,
         first_ns=int(start_ns[0]) if len(start_ns) else None,
         last_ns=int(last_ns.max()) if len(start_ns) else None,
-        training_last_ns=int(last_ns.take(timeless.on_training).max(initial=NULL)),
+        training_last_ns=int(last_ns.take(timeless.training_rows).max(initial=NULL)),
         step_spans=StepSpans(
-            start_ns=start_ns[timeless.steps], end_ns=end_ns[timeless.steps], **timeless.step_facts
+            start_ns=start_ns[timeless.step_rows],
+            end_ns=end_ns[timeless.step_rows],
+            **timeless.step_facts,
         ),
-        implied_steps=(timeless.implied_steps, start_ns[timeless.implied]),
+        implied_steps=(timeless.implied_steps, start_ns[timeless.implied_step_rows]),
         calls=CallRows(start_ns=call_begins_ns, end_ns=call_ends_ns, **timeless.call_facts),
         device_span_count=_count_on_device(columns),
         device_extent_ns=_find_device_extent_ns(columns),
-        counters=_read_counters(columns, timeless.counters),
+        counters=_read_counters(columns, timeless.counter_rows),
         span_names=columns.word_column("name").vocabulary,
-        **timeless.counts,
+        **timeless.outline_counts,
     )
 
 
@@ -100,15 +102,15 @@ def make_outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache
 class _TimelessOutline:
     """The part of an outline that needs no times: counts, row numbers, and facts of those rows."""
 
-    counts: dict[str, Any]  # fields of `Outline`
-    on_training: Indices
-    steps: Indices
+    outline_counts: dict[str, Any]  # fields of `Outline`
+    training_rows: Indices
+    step_rows: Indices
     step_facts: dict[str, Array]
-    implied: Indices
+    implied_step_rows: Indices
     implied_steps: Int32s
-    calls: Indices
+    call_rows: Indices
     call_facts: dict[str, Any]
-    counters: Indices
+    counter_rows: Indices
 
 
 def _find_timeless(
@@ -145,7 +147,7 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
         columns, np.flatnonzero(on_training & is_span), is_step
     )
     return _TimelessOutline(
-        counts={
+        outline_counts={
             "span_count": int(np.count_nonzero(is_span)),
             "step_event_count": int(np.count_nonzero(is_step)),
             "training_thread": training,
@@ -156,18 +158,18 @@ def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Tim
             ),
             "unnumbered_call_count": int(len(collectives) - np.count_nonzero(has_number)),
         },
-        on_training=np.flatnonzero(on_training),
-        steps=steps,
+        training_rows=np.flatnonzero(on_training),
+        step_rows=steps,
         step_facts={
             "step": columns.number_column("step")[steps],
             "depth": columns.number_column("depth")[steps],
             "is_on_training_thread": on_training[steps],
         },
-        implied=implied,
+        implied_step_rows=implied,
         implied_steps=implied_steps,
-        calls=collectives[has_number],
+        call_rows=collectives[has_number],
         call_facts=_read_call_facts(columns, collectives[has_number]),
-        counters=np.flatnonzero(columns.word_column("type").is_in(("counter",))),
+        counter_rows=np.flatnonzero(columns.word_column("type").is_in(("counter",))),
     )
 
 
@@ -213,7 +215,7 @@ def _find_implied_steps(columns: Columns, rows: Indices, is_step: Flags) -> tupl
 
 
 def _find_begins_between_updates(kind: Words) -> Indices:
-    """Return the rows with which steps begin that end with the last update before other work."""
+    """Return the rows of `kind`, [span by begin], with which steps begin, each after an update."""
     is_update, is_work = kind.is_in(("update",)), kind.is_in(BEFORE_UPDATE)
     if not is_work.any():
         is_work = ~is_update
@@ -228,7 +230,7 @@ def _find_begins_between_updates(kind: Words) -> Indices:
 
 
 def _read_call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
-    """Return all fields of `CallRows` but the times."""
+    """Return all fields of `CallRows` but the times, [call]; `rows` of `columns` are the calls."""
     op, status = columns.word_column("op"), columns.word_column("status")
 
     def column_of(name: str) -> Array:
@@ -279,7 +281,7 @@ def _find_device_extent_ns(columns: Columns) -> tuple[int, int] | None:
 
 
 def _read_counters(columns: Columns, rows: Indices) -> Counters:
-    """Return the finite readings of counters in some rows."""
+    """Return the finite readings of counters, [reading], among some `rows` of `columns`."""
     names, values = columns.word_column("name"), columns.value_columns.get("value", np.zeros(0))
     rows = rows[np.isfinite(values[rows])] if len(values) else rows[:0]
     return Counters(

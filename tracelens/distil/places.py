@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.containment import list_left_out
-from tracelens.conversion.lock import locked
+from tracelens.conversion.lock import hold_lock
 from tracelens.schema.life import JOURNALS
 from tracelens.schema.ownership import is_ours, mark
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
@@ -57,7 +57,7 @@ def may_keep() -> bool:
     return os.environ.get(_VARIABLE) != "0"
 
 
-def fingerprint(trace: Path) -> str | None:
+def compute_fingerprint(trace: Path) -> str | None:
     """Return a digest of a trace folder's files, and of the names of those left out.
 
     None where there is nothing to keep an index of: a recording that still goes on, or no folder.
@@ -167,5 +167,5 @@ def lock_directory(directory: Path) -> Iterator[None]:
     _make_marked(directory)
     lock = directory / _LOCK
     lock.touch()
-    with locked(lock, _PATIENCE_S):
+    with hold_lock(lock, _PATIENCE_S):
         yield

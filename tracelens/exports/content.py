@@ -33,31 +33,31 @@ _ORDER: Final = ("rank", "incarnation", "pid", "process")
 
 @dataclass(frozen=True)
 class Saved:
-    """What was written: events, and bytes on disk; `summed_up` events stand as `sums` spans."""
+    """What was written to disk; `summed_up_count` events stand as `sum_count` spans."""
 
-    events: int
-    nbytes: int
-    summed_up: int = 0
-    sums: int = 0
+    event_count: int
+    size_bytes: int
+    summed_up_count: int = 0
+    sum_count: int = 0
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """A part of a run; `flagged` says what is not summed up, `replacements` what names become, if any.
+    """A part of a run; all but `flagged_steps` is summed up, `replacements` replaces names, if any.
 
     The events and samples of `trace` are those of the choice, its tables those of the run. `processes`
-    are as in `Trace.processes`, workers first and by rank, with names replaced. `sources` are the runs'
-    paths, for what only their files know. `sum_counts_by_process` has of each process read so far how
-    many recorded events sums replace, and how many sums.
+    are as in `Trace.processes`, workers first and by rank, with names replaced. `source_paths` are of
+    the runs, for what only their files know. `sum_counts_by_process` has of each process read so far
+    how many recorded events sums replace, and how many sums.
     """
 
     trace: Trace
     name: str
     choice: Choice = EVERYTHING
-    flagged: Flagged | None = None
+    flagged_steps: Flagged | None = None
     replacements: Replacements | None = None
-    sources: tuple[Path, ...] = ()
+    source_paths: tuple[Path, ...] = ()
     sum_counts_by_process: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
@@ -80,15 +80,15 @@ class Content:
             _rename_column(table["clock_domain"], self.replacements.replace_clock),
         )
 
-    def events(self, process: int) -> pl.DataFrame:
+    def read_events(self, process: int) -> pl.DataFrame:
         """Return the chosen events of one process, and add to `sum_counts_by_process`."""
         events = _read_events(self.trace, process)
-        if self.flagged is not None:
+        if self.flagged_steps is not None:
             events, recorded_count, sum_count = self._sum_up(process, events)
             self.sum_counts_by_process[process] = recorded_count, sum_count
         return events if self.replacements is None else self.replacements.replace_events(events)
 
-    def samples(self, process: int) -> pl.DataFrame:
+    def read_samples(self, process: int) -> pl.DataFrame:
         """Return the chosen samples of one process's stacks."""
         samples = self.trace.samples.filter(pl.col("process") == process)
         return samples if self.replacements is None else self.replacements.replace_samples(samples)
@@ -103,8 +103,8 @@ class Content:
         notes = []
         if self.choice.description:
             notes.append(f"As asked, only {self.choice.description} of the run are here.")
-        if self.flagged is not None:
-            notes.append(self.redact(self.flagged.sentence))
+        if self.flagged_steps is not None:
+            notes.append(self.redact(self.flagged_steps.sentence))
         if self.replacements is not None:
             notes.append("Hosts, users, jobs and paths have numbers instead of names.")
         return tuple(notes)
@@ -125,7 +125,7 @@ class Content:
 
     def _sum_up(self, process: int, events: pl.DataFrame) -> ProcessEvents:
         """Sum up those events of one process that are not in flagged steps."""
-        assert self.flagged is not None
+        assert self.flagged_steps is not None
         role, rank = self.trace.processes.row(process, named=True)["role"], events["rank"].first()
         of_process = pl.col("process") == process
         flight_threads = self.trace.threads.filter(pl.col("in_flight"), of_process)["thread"]
@@ -134,13 +134,13 @@ class Content:
         return sum_up(
             events,
             flight_threads,
-            self.flagged.select_kept(role, int(rank) if isinstance(rank, int) else -1),
-            self.flagged.select_touched(),
+            self.flagged_steps.select_kept(role, int(rank) if isinstance(rank, int) else -1),
+            self.flagged_steps.select_touched(),
             (begin_ns, end_ns) if isinstance(begin_ns, int) and isinstance(end_ns, int) else None,
         )
 
 
-def of_trace(
+def select_content(
     trace: Trace,
     choice: Choice | None = None,
     *,
@@ -160,9 +160,9 @@ def of_trace(
         trace=cut_to_choice(trace, choice),
         name=ANONYMOUS if anonymous or not paths else shown_name(paths[0].resolve().name),
         choice=choice,
-        flagged=flagged,
+        flagged_steps=flagged,
         replacements=_make_replacements(trace) if anonymous else None,
-        sources=paths,
+        source_paths=paths,
     )
 
 

@@ -39,7 +39,7 @@ Owner = tuple[str, int]  # role and rank
 Steps = tuple[int, int]  # the first and the last one
 
 _ALL_STEPS: Final = (-1, 2**31 - 2)
-_SHOWN: Final = 8
+_MAX_FINDINGS_SHOWN: Final = 8
 _KEY: Final = ("step", "thread", "kind", "op", "communicator", "shard", "stream")
 _UNSHARED: Final = (
     "step",
@@ -56,11 +56,11 @@ _SHARED: Final = tuple(n for n in EVENT_COLUMNS if n not in {*_KEY, *_UNSHARED, 
 
 
 class ProcessEvents(NamedTuple):
-    """Events of one process; `sums` of the spans replace `summed_up` recorded events."""
+    """Events of one process; `sum_count` of the spans replace `summed_up_count` recorded events."""
 
     events: pl.DataFrame
-    summed_up: int = 0
-    sums: int = 0
+    summed_up_count: int = 0
+    sum_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Flagged:
     @property
     def sentence(self) -> str:
         """What is kept whole and what is summed up."""
-        shown_findings = [*self.finding_labels[:_SHOWN]]
-        left_out_count = len(self.finding_labels) - _SHOWN
+        shown_findings = [*self.finding_labels[:_MAX_FINDINGS_SHOWN]]
+        left_out_count = len(self.finding_labels) - _MAX_FINDINGS_SHOWN
         if left_out_count > 0:
             shown_findings.append(f"{left_out_count} more")
         kept_phrase = (
@@ -279,9 +279,10 @@ def _find_unchanged(spans: pl.DataFrame, start_ns: Ints, end_ns: Ints) -> Flags:
 def _lay_out_sums(
     spans: pl.DataFrame, start_ns: Ints, end_ns: Ints, is_unchanged: Flags
 ) -> pl.DataFrame:
-    """Sum up the changed spans of a thread, and lay out the sums one after the other.
+    """Sum up the changed spans of a thread, and lay out the sums, one a row, one after the other.
 
-    They lie in its free time, which is the time without unchanged spans, an axis without gaps.
+    They lie in its free time, which is the time without unchanged spans, an axis without gaps. Arrays
+    are [span], times ns.
     """
     occupied = _Occupied.from_spans(start_ns[is_unchanged], end_ns[is_unchanged])
     rows = np.flatnonzero(~is_unchanged)
@@ -314,7 +315,7 @@ class _Occupied:
 
     @classmethod
     def from_spans(cls, start_ns: Ints, end_ns: Ints) -> _Occupied:
-        """Join overlapping spans, which are sorted by begin."""
+        """Join overlapping spans, sorted by begin; times are ns, [span]."""
         open_until_ns = np.maximum.accumulate(end_ns) if len(end_ns) else end_ns
         is_first_of_stretch = (
             np.append(True, start_ns[1:] > open_until_ns[:-1])

@@ -30,8 +30,8 @@ class Point:
     """Where an arrow begins, passes or ends: in a span, at a time in ns; arrows are numbered."""
 
     phase: str
-    number: int
-    at_ns: int
+    arrow_number: int
+    time_ns: int
     category: str
     name: str
 
@@ -55,9 +55,9 @@ def survey(selection: Selection) -> Survey:
     """Read a selection once, process by process, for its earliest time and its arrows."""
     calls, requests, begins_ns = [], [], [selection.origin_ns]
     for owner_index, owner in enumerate(selection.owners):
-        events = selection.events(owner).with_row_index("row")
+        events = selection.read_events(owner).with_row_index("row")
         first_ns = events.select(pl.min_horizontal("start_ns", "device_start_ns").min()).item()
-        first_sample_ns = selection.samples(owner)["start_ns"].min()
+        first_sample_ns = selection.read_samples(owner)["start_ns"].min()
         begins_ns += [ns for ns in (first_ns, first_sample_ns) if isinstance(ns, int)]
         spans = _add_times(events.filter(pl.col("type") == "span"), owner_index)
         calls.append(_find_calls(spans))
@@ -175,7 +175,7 @@ def _link_pairs(arrows: pl.DataFrame, category: str, last_number: int) -> pl.Dat
             name="name",
         )
 
-    return pl.concat([points(_BEGIN, ""), points(_END, "_to")])
+    return pl.concat([points(_BEGIN, suffix=""), points(_END, "_to")])
 
 
 def _last_number(arrows: pl.DataFrame) -> int:

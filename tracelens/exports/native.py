@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tracelens.conversion.segments import folder_of, side_of
+from tracelens.conversion.segments import find_folder, read_side_tables
 from tracelens.errors import NotATrace, TraceLensError
-from tracelens.exports.output import new_folder
+from tracelens.exports.output import make_new_folder
 from tracelens.model.fmt import shown_name
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
@@ -56,10 +56,10 @@ def save(content: Content, target: Path) -> Saved:
     recordings = _list_recordings(content)
     event_count = 0
     used_names: set[str] = set()
-    with new_folder(target) as folder:
+    with make_new_folder(target) as folder:
         for owner in content.processes.iter_rows(named=True):
             process, recording = owner["process"], recordings.get(owner["file"])
-            events = content.events(process)
+            events = content.read_events(process)
             if events.is_empty() and not owner["main"]:
                 continue
             name = _make_name(owner, used_names)
@@ -85,7 +85,7 @@ def _make_name(owner: Mapping[str, Any], used_names: set[str]) -> str:
 def _list_recordings(content: Content) -> dict[str, Path]:
     """Return the files from which processes were read, by the names that a trace shows."""
     files: dict[str, Path] = {}
-    for source in content.sources:
+    for source in content.source_paths:
         entries = source.iterdir() if source.is_dir() else [source]
         files |= {shown_name(entry.name): entry for entry in entries}
     return files
@@ -97,7 +97,7 @@ def _read_side(file: Path | None) -> SideTables | None:
         return None
     try:
         if file.name.endswith(_LIVE):
-            return side_of(folder_of(file))
+            return read_side_tables(find_folder(file))
         with pa.ipc.open_file(map_file(file)) as reader:
             return SideTables.from_metadata(reader.schema.metadata)
     except (TraceLensError, OSError, ValueError, pa.ArrowException):
@@ -203,7 +203,7 @@ def _save_samples(
     content: Content, process: int, side: SideTables, file: Path, recording: Path | None
 ) -> None:
     """Write the stack samples of one process, if any, with the sampling rate of `recording`."""
-    samples = content.samples(process)
+    samples = content.read_samples(process)
     if samples.is_empty():
         return
     native_id_by_thread = {thread.index: thread.native_id for thread in side.threads}

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.selection import find_begin
-from tracelens.exports.output import new_file
+from tracelens.exports.output import open_new_file
 from tracelens.schema.vocabulary import EXCHANGE_KINDS, FACTS
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ SUFFIX: Final = ".otlp.jsonl"
 OPEN_WITH: Final = (
     "an OpenTelemetry collector (receiver otlpjsonfile), or Jaeger and Tempo behind it"
 )
-_SPANS_A_LINE: Final = 1 << 10
+_MAX_SPANS_PER_LINE: Final = 1 << 10
 _INTERNAL, _SERVER, _CLIENT = 1, 2, 3
-_ERROR: Final = 2
-_REQUEST: Final = 1 << 63  # marks ids that requests have, which both sides know
+_ERROR_STATUS: Final = 2
+_REQUEST_BIT: Final = 1 << 63  # marks ids that requests have, which both sides know
 _ARGUMENTS: Final = ("kind", "step", "micro_step", *FACTS, "device_duration_ns", "stream")
 _SILENT: Final = {None, -1, "closed"}
 _NO_DATE: Final = "When the run was recorded is not known: times are from 1970 on."
@@ -55,13 +55,13 @@ def save(content: Content, target: Path) -> Saved:
     main_processes = content.processes.filter("main")
     event_count = left_out_count = 0
     is_first = True
-    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+    with open_new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for owner in main_processes.iter_rows(named=True):
-            events = content.events(owner["process"])
+            events = content.read_events(owner["process"])
             run_attributes = _make_run_attributes(content, offset_ns or 0, is_first=is_first)
             writer = _ProcessWriter(content, owner, events, offset_ns or 0, run_attributes)
             is_first = False
-            left_out_count += events.height + content.samples(owner["process"]).height
+            left_out_count += events.height + content.read_samples(owner["process"]).height
             for line, written_count in writer.iterate_lines():
                 file.write(line + "\n")
                 event_count += written_count
@@ -122,7 +122,7 @@ class _ProcessWriter:
         self._resource = {"attributes": _to_attributes(attributes)}
 
     def iterate_lines(self) -> Iterator[tuple[str, int]]:
-        """Yield lines of up to `_SPANS_A_LINE` spans of one thread, with the number of their events."""
+        """Yield lines of up to `_MAX_SPANS_PER_LINE` spans of a thread, with the number of events."""
         used_requests: set[int] = set()
         numbered_events = self._events.with_row_index("row", offset=1)
         for (thread,), events in numbered_events.group_by("thread", maintain_order=True):
@@ -132,8 +132,8 @@ class _ProcessWriter:
                 "attributes": _to_attributes({"tracelens.thread": number}),
             }
             spans = [*self._make_spans(events, used_requests)]
-            for first in range(0, len(spans), _SPANS_A_LINE):
-                line_spans = spans[first : first + _SPANS_A_LINE]
+            for first in range(0, len(spans), _MAX_SPANS_PER_LINE):
+                line_spans = spans[first : first + _MAX_SPANS_PER_LINE]
                 count = len(line_spans) + sum(len(span.get("events", ())) for span in line_spans)
                 scope_spans = {"scope": scope, "spans": line_spans}
                 resource_spans = {"resource": self._resource, "scopeSpans": [scope_spans]}
@@ -179,14 +179,16 @@ class _ProcessWriter:
 
     def _request_id(self, request: int | None) -> str:
         """Return the id of the request that a server's span serves."""
-        return _hexadecimal(request | _REQUEST) if self._is_server and request is not None else ""
+        return (
+            _hexadecimal(request | _REQUEST_BIT) if self._is_server and request is not None else ""
+        )
 
     def _span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
         """Return a span's id; that of its request, which servers know, if it is the first of it."""
         if self._is_server or request is None or request in used_requests:
             return _hexadecimal((self._process + 1) << 40 | row)
         used_requests.add(request)
-        return _hexadecimal(request | _REQUEST)
+        return _hexadecimal(request | _REQUEST_BIT)
 
     def _make_span(
         self, row: Mapping[str, Any], end_ns: int, span_id: str, parent_id: str, request: int | None
@@ -210,7 +212,7 @@ class _ProcessWriter:
         if parent_id:
             span["parentSpanId"] = parent_id
         if row["status"] == "exception":
-            span["status"] = {"code": _ERROR}
+            span["status"] = {"code": _ERROR_STATUS}
         return span
 
 

@@ -22,7 +22,7 @@ _UNFINISHED: Final = ".unfinished"
 
 
 @contextmanager
-def new_file(target: Path) -> Iterator[Path]:
+def open_new_file(target: Path) -> Iterator[Path]:
     """Yield a file to write, which is called `target` afterwards.
 
     Raises:
@@ -43,7 +43,7 @@ def new_file(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(target: Path, option: str = "--out") -> Iterator[Path]:
+def make_new_folder(target: Path, option: str = "--out") -> Iterator[Path]:
     """Yield a folder to write into, whose entries are in `target` afterwards; `option` named it.
 
     `target` is made, with the marker of folders that TraceLens makes, or is an empty folder.

@@ -20,7 +20,7 @@ import polars as pl
 from tracelens.align.selection import find_begin
 from tracelens.exports.flows import NO_POINTS, survey
 from tracelens.exports.otlp import unix_offset_ns
-from tracelens.exports.output import new_file
+from tracelens.exports.output import open_new_file
 from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS
 
@@ -52,8 +52,8 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
     Raises:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    selection, event_count = selection_of(content), 0
-    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+    selection, event_count = make_selection(content), 0
+    with open_new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for text in _iterate_texts(selection):
             event_count += text.lstrip(",\n").startswith(_TIMED)
             file.write(text)
@@ -63,21 +63,21 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
     return content.describe_saved(event_count, target, notes)
 
 
-def selection_of(content: Content) -> Selection:
+def make_selection(content: Content) -> Selection:
     """Return a selection of a content's main processes and all of their time."""
     main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]
     thread_names = [None if name is None else content.redact(name) for name in names]
     threads = content.trace.threads.with_columns(name=pl.Series(thread_names, dtype=pl.String))
     return Selection(
-        run=content.name,
+        run_name=content.name,
         owners=tuple(Owner(*row) for row in main_processes.select(_OWNER).iter_rows()),
         start_ns=-(1 << 62),
         end_ns=1 << 62,
         origin_ns=find_begin(content.trace),
         threads=threads.select("process", "thread", "name", "device"),
-        events_of=content.events,
-        samples_of=content.samples,
+        read_process_events=content.read_events,
+        read_process_samples=content.read_samples,
         notes=content.notes,
         facts=_collect_facts(content, main_processes),
     )
@@ -136,7 +136,7 @@ def _iterate_texts(selection: Selection) -> Iterator[str]:
 
 
 def _write_head(selection: Selection, origin_ns: int) -> str:
-    facts: dict[str, Any] = {"written by": "TraceLens", "run": selection.run}
+    facts: dict[str, Any] = {"written by": "TraceLens", "run": selection.run_name}
     facts["tracelens"] = {"origin_ns": origin_ns} | dict(selection.facts)
     if selection.notes:
         facts["notes"] = " ".join(selection.notes)
@@ -155,7 +155,7 @@ class _ProcessWriter:
 
     def count_events(self) -> int:
         """Count the events that `iterate_lines` writes, without those that name processes and tracks."""
-        events = self._selection.events(self._owner)
+        events = self._selection.read_events(self._owner)
         spans = events.filter(pl.col("type") == "span")
         span_count = sum(rows.height for _, rows in _split_by_thread(spans))
         arrow_count = sum(map(len, self._points_by_row.values()))
@@ -165,7 +165,7 @@ class _ProcessWriter:
 
     def iterate_lines(self) -> Iterator[str]:
         """Yield the events, each as a line of JSON."""
-        owner, events = self._owner, self._selection.events(self._owner).with_row_index("row")
+        owner, events = self._owner, self._selection.read_events(self._owner).with_row_index("row")
         yield self._write_name("process_name", name=f"{owner.name} ({owner.host})")
         yield self._write_name("process_sort_index", sort_index=self._selection.owners.index(owner))
         yield from self._write_spans(events)
@@ -244,9 +244,14 @@ class _ProcessWriter:
         return self._write_event(row["start_ns"], event)
 
     def _write_arrow(self, point: Point, track: int) -> str:
-        event = {"name": point.name, "cat": point.category, "ph": point.phase, "id": point.number}
+        event = {
+            "name": point.name,
+            "cat": point.category,
+            "ph": point.phase,
+            "id": point.arrow_number,
+        }
         event["bp"] = "e"  # it ends in the span that is open, not in the next one
-        return self._write_event(point.at_ns, event | self._make_position(track))
+        return self._write_event(point.time_ns, event | self._make_position(track))
 
     def _write_event(
         self, at_ns: int, event: dict[str, Any], duration_ns: int | None = None
@@ -269,7 +274,7 @@ class _ProcessWriter:
 
     def _read_stacks(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield the stacks of each sampled thread, also of children, as labelled nested frames."""
-        samples = self._selection.samples(self._owner).sort("start_ns")
+        samples = self._selection.read_samples(self._owner).sort("start_ns")
         for (_, name), rows in samples.group_by("pid", "thread_name", maintain_order=True):
             stacks = rows.select("start_ns", "end_ns", "frames").iter_rows()
             yield f"stacks of {name}", sorted(_iterate_frames(stacks), key=_outermost_first)
@@ -357,7 +362,7 @@ def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[d
         yield from close_frames(common_depth, min(start_ns, until_ns))
         open_frames += [(name, start_ns) for name in frames[common_depth:]]
         until_ns = max(end_ns, start_ns)
-    yield from close_frames(0, until_ns)
+    yield from close_frames(depth=0, at_ns=until_ns)
 
 
 def _count_common(first: list[str], second: list[str]) -> int:

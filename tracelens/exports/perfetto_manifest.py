@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import open_new_file, size_of
 from tracelens.model.fmt import join_words, shown_name
 from tracelens.readers.event_stream import EventStream, looks_like_events
 from tracelens.readers.perfetto.packets import is_perfetto
@@ -47,7 +47,7 @@ _CLOCKS: Final = {
 # of finding a time before alignment: each is nearer by a clock's drift [definition]
 _ROUNDS: Final = 4
 _PACKED: Final = ".gz"
-_SHOWN: Final = 3  # files that a sentence names [policy]
+_MAX_FILES_SHOWN: Final = 3  # files that a sentence names [policy]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def save(content: Content, target: Path) -> Saved:
         for file in sorted(files, key=lambda file: file is not reference_file)
     ]
     manifest = {"version": 1, "attributes": attributes, "files": entries}
-    with new_file(target) as draft:
+    with open_new_file(target) as draft:
         draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
     return Saved(len(files), size_of(target), notes=(*_make_notes(content, files),))
 
@@ -115,8 +115,8 @@ def _make_entry(file: _File, reference_file: _File) -> dict[str, Any]:
 def _find_files(content: Content) -> Iterator[_File]:
     """Yield the files that Perfetto opens, each once."""
     seen_paths = set()
-    for source in content.sources:
-        prefix = f"{source.name}/" if len(content.sources) > 1 and source.is_dir() else ""
+    for source in content.source_paths:
+        prefix = f"{source.name}/" if len(content.source_paths) > 1 and source.is_dir() else ""
         for owner in content.processes.drop_nulls("file").iter_rows(named=True):
             path = source / owner["file"] if source.is_dir() else source
             if path in seen_paths or path.name != owner["file"] or not path.is_file():
@@ -186,5 +186,5 @@ def _make_notes(content: Content, files: list[_File]) -> Iterator[str]:
 
 
 def _list_names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return join_words([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more
+    more = f" and {len(names) - _MAX_FILES_SHOWN} more" if len(names) > _MAX_FILES_SHOWN else ""
+    return join_words([f"'{shown_name(name)}'" for name in names[:_MAX_FILES_SHOWN]]) + more

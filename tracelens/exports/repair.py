@@ -12,11 +12,11 @@ import pyarrow as pa
 from tracelens.conversion import segments
 from tracelens.conversion.arrow_file import read_samples, write_events
 from tracelens.errors import InvalidArgument
-from tracelens.exports.output import new_folder
+from tracelens.exports.output import make_new_folder
 from tracelens.model.fmt import count, shown_name
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import sound_rows
+from tracelens.readers.native.checks import find_sound_rows
 from tracelens.readers.native.recordings import (
     DAMAGE,
     build_refusal,
@@ -43,8 +43,8 @@ _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicExcept
 class Repaired:
     """Numbers of files copied whole and in part, and of their events; `sentences` describe the rest."""
 
-    whole_files: int = 0
-    partial_files: int = 0
+    whole_file_count: int = 0
+    partial_file_count: int = 0
     event_count: int = 0
     sentences: tuple[str, ...] = ()
 
@@ -72,7 +72,7 @@ def repair(trace: Path, target: Path) -> Repaired:
         )
     repaired = Repaired()
     refused_files: list[tuple[Path, Exception]] = []
-    with new_folder(target, "--repair") as folder:
+    with make_new_folder(target, "--repair") as folder:
         for file in files:
             try:
                 if file != trace:
@@ -83,7 +83,7 @@ def repair(trace: Path, target: Path) -> Repaired:
                 repaired.report(describe_left_out(file, error))
             else:
                 _copy(file, recording, rows_and_losses, folder, repaired)
-        if not repaired.whole_files + repaired.partial_files:
+        if not repaired.whole_file_count + repaired.partial_file_count:
             raise build_refusal(trace, refused_files)
     return repaired
 
@@ -95,8 +95,8 @@ def _is_live(file: Path) -> bool:
 def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
     """Read a recording, the indices of its usable rows, and the number of others by reason."""
     recording = _read_segments(file) if _is_live(file) else read_arrow(file)
-    check_side(recording.side)
-    return recording, sound_rows(recording.table)
+    check_side(recording.side_tables)
+    return recording, find_sound_rows(recording.table)
 
 
 def _copy(
@@ -106,23 +106,26 @@ def _copy(
     folder: Path,
     repaired: Repaired,
 ) -> None:
-    """Copy a recording's kept rows and its samples; the file as it is, if nothing is wrong with it."""
+    """Copy a recording's kept rows and its samples; the file as it is, if nothing is wrong with it.
+
+    `rows_and_losses` are the numbers of rows to keep, and how many rows are lost, by reason.
+    """
     table, (kept_rows, losses_by_reason) = recording.table, rows_and_losses
     lost_count = table.num_rows - len(kept_rows)
     target = folder / file.with_suffix(TRACE_SUFFIX).name
     if _is_live(file) or recording.is_cut or lost_count or not _is_sorted(table):
         write_events(target, table.take(kept_rows), _count_losses(recording, losses_by_reason))
-        repaired.partial_files += 1
+        repaired.partial_file_count += 1
         repaired.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
         target.write_bytes(read_contents(file))
-        repaired.whole_files += 1
+        repaired.whole_file_count += 1
     repaired.event_count += len(kept_rows)
     _copy_samples(file, folder, repaired)
 
 
 def _read_segments(recording: Path) -> Recording:
-    folder = segments.folder_of(recording)
+    folder = segments.find_folder(recording)
     if folder != recording and not belongs_to(folder, recording.parent):
         raise InvalidArgument(f"it names {shown_name(folder)}, which does not belong to this trace")
     check_no_links(folder)
@@ -136,7 +139,7 @@ def _is_sorted(table: pa.Table) -> bool:
 
 def _count_losses(recording: Recording, losses_by_reason: dict[str, int]) -> SideTables:
     """Return side tables that count the rows which were left out; what they define is in the columns."""
-    side = recording.side
+    side = recording.side_tables
     dropped = add_counts(side.dropped, losses_by_reason)
     complete = side.complete and not recording.is_cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)

@@ -32,40 +32,41 @@ class Owner:
 class Size:
     """How much an export will be: events exactly, bytes about."""
 
-    events: int
-    nbytes: int
+    event_count: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Processes and a window [start, end) in ns; `events_of` reads one process, as in `Trace.events`.
+    """Processes and a window [start, end) in ns.
 
-    Times are written from `origin_ns` on, or from the first event if that is earlier; `threads` has
-    process, thread, name, device; `samples_of` reads a process's stacks, None: none are wanted. `notes`
-    are sentences on what was left out, `facts` what else is known of the run.
+    `read_process_events` reads one process, as in `Trace.events`, `read_process_samples` its stacks;
+    None: none are wanted. Times are written from `origin_ns` on, or from the first event if that is
+    earlier; `threads` has process, thread, name, device. `notes` are sentences on what was left out,
+    `facts` what else is known of the run.
     """
 
-    run: str
+    run_name: str
     owners: tuple[Owner, ...]
     start_ns: int
     end_ns: int
     origin_ns: int
     threads: pl.DataFrame
-    events_of: Callable[[int], pl.DataFrame]
-    samples_of: Callable[[int], pl.DataFrame] | None = None
+    read_process_events: Callable[[int], pl.DataFrame]
+    read_process_samples: Callable[[int], pl.DataFrame] | None = None
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def events(self, owner: Owner) -> pl.DataFrame:
+    def read_events(self, owner: Owner) -> pl.DataFrame:
         """Return the events of one process that touch the window."""
         until = pl.when(pl.col("type") == "span").then("end_ns").otherwise("start_ns")
-        return self.events_of(owner.process).filter(
+        return self.read_process_events(owner.process).filter(
             pl.col("start_ns") < self.end_ns, until.is_null() | (until > self.start_ns)
         )
 
-    def samples(self, owner: Owner) -> pl.DataFrame:
+    def read_samples(self, owner: Owner) -> pl.DataFrame:
         """Return the samples of one process's stacks that touch the window."""
-        if self.samples_of is None:
+        if self.read_process_samples is None:
             return pl.DataFrame(schema=SAMPLE_COLUMNS)
         touching = (pl.col("start_ns") < self.end_ns) & (pl.col("end_ns") > self.start_ns)
-        return self.samples_of(owner.process).filter(touching)
+        return self.read_process_samples(owner.process).filter(touching)

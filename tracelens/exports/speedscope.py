@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracelens.align.selection import find_begin
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import open_new_file, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def save(content: Content, target: Path) -> Saved:
         "shared": {"frames": frame_entries},
         "profiles": profiles,
     }
-    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+    with open_new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         json.dump(document, file, separators=(",", ":"))
     sample_count = sum(len(profile["samples"]) for profile in profiles)
     return Saved(sample_count, size_of(target), notes=(_NONE,))
@@ -65,7 +65,7 @@ def _make_profiles(content: Content, frame_indices: dict[str, int]) -> Iterator[
     origin_ns = find_begin(content.trace)
     for owner in content.processes.filter("main").iter_rows(named=True):
         rank = f"{'PS' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
-        samples = content.samples(owner["process"]).sort("start_ns")
+        samples = content.read_samples(owner["process"]).sort("start_ns")
         for (pid, thread), rows in samples.group_by("pid", "thread_name", maintain_order=True):
             child = "" if pid == owner["pid"] else f", process {pid}"
             yield _make_profile(f"{rank}: {thread}{child}", rows, frame_indices, origin_ns)

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelens.exports.output import new_file
+from tracelens.exports.output import open_new_file
 from tracelens.model.csv_cells import cells
 from tracelens.schema.side import CONVERSION_KEY
 
@@ -57,8 +57,8 @@ _COLUMNS: Final[dict[str, Any]] = {
     "world": pa.int32(),
 }
 SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind in _COLUMNS.items()])
-_GROUP_ROWS: Final = 1 << 20
-_CSV_ROWS: Final = 1 << 16
+_ROWS_PER_GROUP: Final = 1 << 20
+_ROWS_PER_CSV_BATCH: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ class Table:
 
         def make_tables() -> Iterator[pa.Table]:
             for _, processes in main.sort("rank", "role").group_by("rank", maintain_order=True):
-                events = pl.concat([content.events(process) for process in processes["process"]])
+                events = pl.concat(
+                    [content.read_events(process) for process in processes["process"]]
+                )
                 facts["events"] += events.height
                 yield _to_arrow(_select_rows(events, processes))
             if not facts["events"]:
@@ -96,7 +98,7 @@ class Table:
                 facts["summed_up"] += recorded_count
                 facts["sums"] += sum_count
 
-        with new_file(target) as file:
+        with open_new_file(target) as file:
             self.write(file, make_tables(), facts)
         return content.describe_saved(facts["events"], target, left_out_notes)
 
@@ -137,7 +139,7 @@ def _write_parquet(file: Path, tables: Iterator[pa.Table], facts: dict[str, Any]
     order = [pq.SortingColumn(SCHEMA.get_field_index(name)) for name in ("rank", "start_ns")]
     with pq.ParquetWriter(file, SCHEMA, compression="zstd", sorting_columns=order) as writer:
         for table in tables:
-            writer.write_table(table, row_group_size=_GROUP_ROWS)
+            writer.write_table(table, row_group_size=_ROWS_PER_GROUP)
         writer.add_key_value_metadata({CONVERSION_KEY.decode(): json.dumps(facts)})
 
 
@@ -146,7 +148,7 @@ def _write_csv(file: Path, tables: Iterator[pa.Table], _facts: object) -> None:
     with file.open("wb") as out:
         out.write(",".join(SCHEMA.names).encode() + b"\n")
         for table in tables:
-            for rows in pl.DataFrame(table).iter_slices(_CSV_ROWS):
+            for rows in pl.DataFrame(table).iter_slices(_ROWS_PER_CSV_BATCH):
                 out.write(cells(rows).write_csv(include_header=False).encode())
 
 

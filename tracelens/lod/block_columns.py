@@ -27,18 +27,18 @@ class BlockColumn:
     have `first_values`, [block].
     """
 
-    count: int
+    item_count: int
     dtype: np.dtype[Any]
     decode_blocks: Callable[[Ints], list[Array]]
     first_values: Ints | None = None
 
     def __len__(self) -> int:
-        return self.count
+        return self.item_count
 
     def __getitem__(self, key: int | slice | Array) -> Any:
         """Return one item, or those of a slice or of an array of indices."""
         if isinstance(key, slice):
-            begin, end, stride = key.indices(self.count)
+            begin, end, stride = key.indices(self.item_count)
             values, (shift,) = self._decode_around(np.array([begin]), np.array([end]))
             return values[begin - shift : max(begin, end) - shift : stride]
         items = np.atleast_1d(key)
@@ -50,14 +50,15 @@ class BlockColumn:
         return np.array(self[:], dtype)
 
     def take_ranges(self, begins: Ints, ends: Ints) -> Array:
-        """Return the values of some ranges of items, one range after the other."""
+        """Return the values of items from `begins` to before `ends`, [range], one after the other."""
         values, shifts = self._decode_around(begins, ends)
         return take_ranges(values, begins - shifts, ends - shifts)
 
     def first_at_least(self, begins: Ints, ends: Ints, min_value: int) -> Ints:
-        """Return, for ranges of items whose values ascend, the first item that is not below `min_value`.
+        """Return each range's first item that is not below `min_value`, or its end, [range].
 
-        `first_values` narrow each range to one block, and only these blocks are decoded.
+        Values ascend within a range, from item `begins` to before `ends`, [range]. `first_values` narrow
+        each range to one block, and only these blocks are decoded.
         """
         assert self.first_values is not None
         first_blocks, end_blocks = -(-begins // BLOCK), -(-ends // BLOCK)
@@ -91,7 +92,7 @@ class BlockColumn:
 
 
 def take_ranges(column: Array | BlockColumn, begins: Ints, ends: Ints) -> Array:
-    """Return the values of some ranges of a column, one range after the other."""
+    """Return the values of a column from `begins` to before `ends`, [range], one after the other."""
     if isinstance(column, BlockColumn):
         return column.take_ranges(begins, ends)
     ranges = zip(begins.tolist(), ends.tolist(), strict=True)
@@ -99,7 +100,10 @@ def take_ranges(column: Array | BlockColumn, begins: Ints, ends: Ints) -> Array:
 
 
 def first_at_least(column: Array | BlockColumn, begins: Ints, ends: Ints, min_value: int) -> Ints:
-    """Return, for ranges of items whose values ascend, the first item that is not below `min_value`."""
+    """Return each range's first item that is not below `min_value`, or its end, [range].
+
+    Values ascend within a range, from item `begins` to before `ends`, [range].
+    """
     if isinstance(column, BlockColumn):
         return column.first_at_least(begins, ends, min_value)
     low, high = begins.copy(), ends.copy()

@@ -69,11 +69,11 @@ def list_palette(categories: Mapping[str, str], surface: str) -> list[Colour]:
     colours = [parse_rgb(surface)] * FIRST_LEVEL
     for shade, strength in enumerate(_STRENGTHS):
         for code, label in enumerate(LABELS, start=1):
-            colours[code + shade * SHADE] = mix(categories[label], surface, strength)
+            colours[code + shade * SHADE] = mix_colours(categories[label], surface, strength)
     return colours
 
 
-def mix(colour: str, background: str, strength: float) -> Colour:
+def mix_colours(colour: str, background: str, strength: float) -> Colour:
     """Lay a colour thinly over another: `strength` of 1 hides what is below."""
     top, bottom = parse_rgb(colour), parse_rgb(background)
     r, g, b = (

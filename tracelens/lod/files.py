@@ -19,11 +19,11 @@ from tracelens.lod import residuals, run_data
 from tracelens.lod.block_columns import load_array
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
-from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, choose_levels, level_file
+from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, choose_levels, make_level_path
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_matrices import load_matrices, save_matrices
-from tracelens.lod.step_times import EVERY, Sums, Times
+from tracelens.lod.step_times import EVERY, CategoryTimes, Sums
 from tracelens.lod.viewport import Window
 from tracelens.schema.json_text import loads
 
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
     OnProgress = Callable[[int, int], None]
 
-TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
+# File names of the tables of a run, and the fields of `Run` that they hold.
+TABLES: Final = {
+    "workers": "workers", "shards": "shards", "threads": "threads",
+    "windows": "step_windows", "loads": "shard_loads", "traffic": "shard_traffic",
+}  # fmt: skip
 _MOVED: Final = "clocks.json"
 _CALLS: Final = "calls.parquet"
 ROWS_OF_GROUP: Final = 1 << 15  # of which least and greatest values are known
@@ -54,29 +58,34 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
 
     The spans come part by part, in the order of the run's lanes, which need not hold them.
     """
-    scene, times = run.scene, run.times
-    assert scene.peaks
-    for level in scene.peaks.levels:
-        np.save(level_file(folder, PEAKS, level), scene.peaks.rows_by_width[level.width_ns])
-    for name in TABLES:
-        _write_table(getattr(run, name), folder / f"{name}.arrow")
+    scene, times = run.scene, run.category_times
+    assert scene.peak_pyramid
+    for level in scene.peak_pyramid.levels:
+        np.save(
+            make_level_path(folder, PEAKS, level), scene.peak_pyramid.rows_by_width[level.width_ns]
+        )
+    for file_name, field_name in TABLES.items():
+        _write_table(getattr(run, field_name), folder / f"{file_name}.arrow")
     for name, table in run.tables.items():
         _write_table(table, _table_file(folder, name))
     save_report(run.report, folder / _REPORT)
     run_data.save_glance(run, folder)
-    offsets, span_words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
-    save_lanes([scene.steps], folder, "steps", len(scene.lanes))
+    offsets, span_words = save_lanes(parts, folder, "spans", len(scene.span_lanes), on_progress)
+    save_lanes([scene.step_lanes], folder, "steps", len(scene.span_lanes))
     colour_levels = choose_levels(offsets, scene.run_window)
     _save_times(run, folder)
     facts = {
         "name": run.name,
         "whole": [scene.run_window.start_ns, scene.run_window.end_ns],
         "step_ns": scene.median_step_ns,
-        "lanes": [[lane.process, lane.role, lane.rank, lane.part] for lane in scene.lanes.lanes],
-        "words": {"spans": span_words, "steps": scene.steps.words},
+        "lanes": [
+            [lane.process, lane.role, lane.rank, lane.track_name]
+            for lane in scene.span_lanes.owners
+        ],
+        "words": {"spans": span_words, "steps": scene.step_lanes.item_names},
         "ladders": {
             COLOURS: [asdict(level) for level in colour_levels],
-            PEAKS: [asdict(level) for level in scene.peaks.levels],
+            PEAKS: [asdict(level) for level in scene.peak_pyramid.levels],
         },
         "times": {
             "ranks": times.ranks,
@@ -86,7 +95,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
             "ceiling_ns": run.residuals.ceiling_ns,
         },
     }
-    _save_calls(run.calls, folder / _CALLS)
+    _save_calls(run.call_rows, folder / _CALLS)
     (folder / _MOVED).write_text(json.dumps(_describe_clock_maps(run.clock_maps)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
@@ -100,27 +109,30 @@ def load_run(folder: Path) -> Run:
     facts = loads((folder / _FACTS).read_text())
     lanes = tuple(Lane(*row) for row in facts["lanes"])
     scene = Scene(
-        lanes=load_lanes(folder, "spans", lanes, facts["words"]["spans"]),
-        steps=load_lanes(folder, "steps", lanes, facts["words"]["steps"]),
+        span_lanes=load_lanes(folder, "spans", lanes, facts["words"]["spans"]),
+        step_lanes=load_lanes(folder, "steps", lanes, facts["words"]["steps"]),
         run_window=Window(*facts["whole"]),
         median_step_ns=facts["step_ns"],
-        peaks=_load_pyramid(PEAKS, folder, facts),
-        pyramid=_load_pyramid(COLOURS, folder, facts),
+        peak_pyramid=_load_pyramid(PEAKS, folder, facts),
+        colour_pyramid=_load_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
     peers_ns, ceiling_ns = load_array(folder / _PEERS), facts["times"]["ceiling_ns"]
-    tables = {name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES}
+    tables = {
+        field_name: pl.read_ipc(folder / f"{file_name}.arrow")
+        for file_name, field_name in TABLES.items()
+    }
     stage = tables["workers"]["stage"].to_numpy()
     (folder / _CALLS).stat()
     return Run(
         name=facts["name"],
         report=load_report(folder / _REPORT),
         tables=_Tables(folder),
-        times=times,
+        category_times=times,
         measure_residuals=lambda: residuals.restore(times, peers_ns, ceiling_ns, stage),
         scene=scene,
         clock_maps=_ClockMaps(folder / _MOVED),
-        calls=pl.scan_parquet(folder / _CALLS),
+        call_rows=pl.scan_parquet(folder / _CALLS),
         **tables,
     )
 
@@ -218,7 +230,7 @@ def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
 
 def _save_times(run: Run, folder: Path) -> None:
     """Write the times of ranks in steps, their sums, and the peers' compute time."""
-    times = run.times
+    times = run.category_times
     matrices = dict(zip(times.categories, (ns[EVERY] for ns in times.matrices_ns), strict=True))
     save_matrices(folder / _TIMES, {_PRESENT: times.is_present[EVERY], **matrices})
     np.save(folder / _SUMS, times.sums_over_ranks.total_ns)
@@ -226,16 +238,16 @@ def _save_times(run: Run, folder: Path) -> None:
     np.save(folder / _PEERS, run.residuals.peers_ns)
 
 
-def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
+def _load_times(folder: Path, facts: dict[str, Any]) -> CategoryTimes:
     """Read what `_save_times` wrote; `facts` name the ranks, steps and categories."""
     ranks, steps, categories = (tuple(facts[name]) for name in ("ranks", "steps", "categories"))
     matrices = load_matrices(folder / _TIMES, len(steps), len(ranks))
-    return Times(
+    return CategoryTimes(
         ranks=ranks,
         steps=steps,
         categories=categories,
         matrices_ns=[matrices[category] for category in categories],
         is_present=matrices[_PRESENT],
         median_step_ns=facts["usual_ns"],
-        known_sums=Sums(load_array(folder / _SUMS), load_array(folder / _COUNTS)),
+        stored_sums=Sums(load_array(folder / _SUMS), load_array(folder / _COUNTS)),
     )

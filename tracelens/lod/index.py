@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.distil.places import (
-    fingerprint,
+    compute_fingerprint,
     list_directories_to_keep,
     list_index_directories,
     list_outdated_directories,
@@ -49,7 +49,7 @@ def _no_progress(_done: int, _total: int) -> None:
 
 def find(trace: Path) -> Path | None:
     """Return the index of a trace in its present state, or None."""
-    trace_fingerprint = fingerprint(trace)
+    trace_fingerprint = compute_fingerprint(trace)
     if trace_fingerprint is None:
         return None
     folders = (
@@ -68,7 +68,7 @@ def write(
     `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
     on, or nothing can be written.
     """
-    trace_fingerprint = fingerprint(trace)
+    trace_fingerprint = compute_fingerprint(trace)
     if trace_fingerprint is None:
         return None
     for directory in list_directories_to_keep(trace):
@@ -136,8 +136,8 @@ def _write(
 
 
 def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
-    assert run.scene.pyramid
-    levels = run.scene.pyramid.levels
+    assert run.scene.colour_pyramid
+    levels = run.scene.colour_pyramid.levels
     wanted_levels = [level for level in levels if most_bins is None or level.count <= most_bins]
     return [
         level for level in wanted_levels or levels[-1:] if not _level_file(folder, level).exists()
@@ -146,7 +146,7 @@ def _list_missing_levels(run: Run, folder: Path, most_bins: int | None) -> list[
 
 def _add_levels(run: Run, levels: list[Bins], folder: Path, on_progress: OnProgress) -> None:
     """Write some neighbouring levels; each gets its name when it is whole."""
-    lanes = run.scene.lanes
+    lanes = run.scene.span_lanes
     shapes = {_level_file(folder, level): (len(lanes), level.count) for level in levels}
     drafts = [
         np.lib.format.open_memmap(_draft_file(file), "w+", np.uint8, shape)
@@ -162,7 +162,7 @@ def _add_levels(run: Run, levels: list[Bins], folder: Path, on_progress: OnProgr
 
 
 def _level_file(folder: Path, level: Bins) -> Path:
-    return pyramid.level_file(folder, pyramid.COLOURS, level)
+    return pyramid.make_level_path(folder, pyramid.COLOURS, level)
 
 
 def _draft_file(file: Path) -> Path:

@@ -54,9 +54,9 @@ class Items(NamedTuple):
 
     starts_ns: Array
     ends_ns: Array
-    codes: Array
-    steps: Array
-    word_indices: Array
+    palette_codes: Array
+    step_numbers: Array
+    name_indices: Array
 
 
 _DTYPES: Final[tuple[np.dtype[Any], ...]] = tuple(
@@ -71,7 +71,7 @@ def save_lanes(
     lane_count: int = 0,
     on_progress: OnProgress | None = None,
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Write the items of all parts; return the offsets of their lanes, and their words.
+    """Write the items of all parts; return the first item of each lane, [lane + 1], and all names.
 
     Memory holds one part at a time, and less than a block of the parts before it. Files are called after
     `name`; `lane_count` is the total that `on_progress` gets.
@@ -81,7 +81,7 @@ def save_lanes(
     remainder = Items(*(np.zeros(0, dtype) for dtype in _DTYPES))  # less than a block
     with pa.ipc.new_file(str(folder / f"{name}.arrow"), SCHEMA, options=_WRITE_OPTIONS) as writer:
         for lanes in lane_parts:
-            items = _append_items(remainder, lanes, add_words(word_offsets, lanes.words))
+            items = _append_items(remainder, lanes, add_words(word_offsets, lanes.item_names))
             full_count = len(items.starts_ns) // BLOCK * BLOCK
             first_times.append(
                 _write_items(writer, Items(*(column[:full_count] for column in items)))
@@ -102,9 +102,9 @@ def _append_items(items: Items, lanes: Lanes, word_offset: np.int32) -> Items:
     columns = (
         lanes.starts_ns,
         lanes.ends_ns,
-        lanes.codes,
-        lanes.steps,
-        lanes.word_indices[:] + word_offset,
+        lanes.palette_codes,
+        lanes.step_numbers,
+        lanes.name_indices[:] + word_offset,
     )
     pairs = zip(items, columns, strict=True)
     return Items(*(np.concatenate([before, column[:]]) for before, column in pairs))
@@ -116,17 +116,17 @@ def _write_items(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
     gaps_ns = np.diff(items.starts_ns, prepend=0)
     gaps_ns[1:] = items.starts_ns[1:] - items.ends_ns[:-1]
     gaps_ns[block_begins] = 0
-    step_changes = np.diff(items.steps, prepend=np.int32(0))
-    step_changes[block_begins] = items.steps[block_begins]
+    step_changes = np.diff(items.step_numbers, prepend=np.int32(0))
+    step_changes[block_begins] = items.step_numbers[block_begins]
     lengths_ns = items.ends_ns - items.starts_ns
     columns = {
         "length_low": lengths_ns & 0xFFFF,
         "length_middle": lengths_ns >> 16 & 0xFF,
         "length_high": lengths_ns >> 24,
         "gap": gaps_ns,
-        "code": items.codes,
+        "code": items.palette_codes,
         "step_change": step_changes,
-        "name": items.word_indices,
+        "name": items.name_indices,
     }
     arrays = [
         pa.array(columns[field.name].astype(field.type.to_pandas_dtype())) for field in SCHEMA
@@ -156,7 +156,7 @@ class _Blocks:
         return self._reader.num_record_batches
 
     def read_column(self, index: int, blocks: Ints) -> list[Array]:
-        """Return the decoded column `index` of each of some blocks."""
+        """Return the decoded column `index`, [item of the block], of each block with these numbers."""
         cache_name, numbers = self._columns[0], blocks.tolist()
         decoded_blocks = {block: DECODED.get(cache_name, (self._key, block)) for block in numbers}
         missing = [block for block, columns in decoded_blocks.items() if columns is None]
@@ -167,7 +167,7 @@ class _Blocks:
         return [decoded_blocks[block][index] for block in numbers]
 
     def _read(self, blocks: list[int]) -> list[tuple[Array, ...]]:
-        """Decode some blocks, at least one, all of them in one pass."""
+        """Return the columns, [item of the block], of each block with these numbers, at least one."""
         with self._lock:
             batches = [self._reader.get_batch(block) for block in blocks]
         stored_columns = [column.to_numpy() for column in pa.Table.from_batches(batches).columns]
@@ -234,12 +234,12 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
 
     start_type, end_type, code_type, step_type, name_type = _DTYPES
     return Lanes(
-        lanes=tuple(lanes),
+        owners=tuple(lanes),
         item_offsets=offsets,
         starts_ns=column(times, index=0, dtype=start_type, first_values=first_starts),
         ends_ns=column(times, index=1, dtype=end_type, first_values=first_ends),
-        codes=column(times, index=2, dtype=code_type),
-        steps=column(labels, index=0, dtype=step_type),
-        word_indices=column(labels, index=1, dtype=name_type),
-        words=tuple(words),
+        palette_codes=column(times, index=2, dtype=code_type),
+        step_numbers=column(labels, index=0, dtype=step_type),
+        name_indices=column(labels, index=1, dtype=name_type),
+        item_names=tuple(words),
     )

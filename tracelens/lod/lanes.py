@@ -42,7 +42,7 @@ FIRST_LEVEL: Final = SHADE * SHADES
 LEVELS: Final = 24  # the eye distinguishes no more, and noise packs well
 
 
-def label_of(code: int) -> str:
+def get_label(code: int) -> str:
     """Return the category, or the shard's operation, of a palette index."""
     return LABELS[code % SHADE - 1]
 
@@ -52,54 +52,54 @@ Role = Literal["worker", "device", "ps"]
 
 @dataclass(frozen=True)
 class Lane:
-    """The process of a row; `part` distinguishes several rows of one process.
+    """The process of a row; `track_name` distinguishes several rows of one process.
 
-    `level` is how far a row of an opened process lies below the first one of its track.
+    `depth_in_track` is how far a row of an opened process lies below the first one of its track.
     """
 
     process: int
     role: Role
     rank: int
-    part: str = ""
-    level: int = 0
+    track_name: str = ""
+    depth_in_track: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
     """Rows of spans that do not overlap within their row.
 
-    Lane i holds the items `item_offsets[i]` up to `item_offsets[i + 1]`, sorted by start; the name of
-    item j is `words[word_indices[j]]`. Columns are arrays, or, of an index, blocks that are decoded
-    where they are looked at.
+    Lane i, of `owners[i]`, holds the items `item_offsets[i]` up to `item_offsets[i + 1]`, sorted by
+    start; the other columns are [item]. The name of item j is `item_names[name_indices[j]]`. Columns are
+    arrays, or, of an index, blocks that are decoded where they are looked at.
     """
 
-    lanes: tuple[Lane, ...]
+    owners: tuple[Lane, ...]
     item_offsets: Ints
     starts_ns: Ints | BlockColumn
     ends_ns: Ints | BlockColumn
-    codes: Bytes | BlockColumn
-    steps: Int32s | BlockColumn
-    word_indices: Int32s | BlockColumn
-    words: tuple[str, ...]
+    palette_codes: Bytes | BlockColumn
+    step_numbers: Int32s | BlockColumn
+    name_indices: Int32s | BlockColumn
+    item_names: tuple[str, ...]
 
     def __len__(self) -> int:
-        return len(self.lanes)
+        return len(self.owners)
 
-    def find_items_of_lane(self, lane: int, start_ns: int, end_ns: int) -> slice:
+    def find_lane_items(self, lane: int, start_ns: int, end_ns: int) -> slice:
         """Return the items of a lane that touch [start, end)."""
-        (first,), (last,) = self.find_items(start_ns, end_ns, [lane])
+        (first,), (last,) = self.find_item_ranges(start_ns, end_ns, [lane])
         return slice(int(first), int(last))
 
     def find_item_at(self, lane: int, at_ns: int) -> int | None:
         """Return the first item of a lane at a moment; None without one, or without such a lane."""
-        items = self.find_items_of_lane(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
+        items = self.find_lane_items(lane, at_ns, at_ns + 1) if lane < len(self) else slice(0, 0)
         return items.start if items.start < items.stop else None
 
-    def extent_ns_of(self, item: int) -> tuple[int, int]:
+    def find_extent_ns(self, item: int) -> tuple[int, int]:
         """Return the start and the end of an item."""
         return int(self.starts_ns[item]), int(self.ends_ns[item])
 
-    def find_items(
+    def find_item_ranges(
         self, start_ns: int, end_ns: int, chosen: Sequence[int] | slice = slice(None)
     ) -> tuple[Ints, Ints]:
         """Return, for each chosen lane, the first item that touches [start, end), and the one after."""
@@ -110,7 +110,7 @@ class Lanes:
 
     def count_items(self, start_ns: int, end_ns: int) -> int:
         """Count the items of all lanes that touch [start, end)."""
-        first, last = self.find_items(start_ns, end_ns)
+        first, last = self.find_item_ranges(start_ns, end_ns)
         return int((last - first).sum())
 
 
@@ -129,7 +129,7 @@ def make_worker_lanes(
     for process, rank in workers:
         owner = (Lane(process, "worker", rank),)
         if process not in index_by_process:
-            yield empty_lanes(owner, all_words)
+            yield make_empty_lanes(owner, all_words)
             continue
         pieces = segments.unpack_worker(index_by_process[process])
         windows = pieces.window_indices + pieces.first_window
@@ -137,18 +137,18 @@ def make_worker_lanes(
         if ends_ns is not None:
             codes[pieces.bounds_ns[:-1] >= ends_ns[windows]] = CODES[UNSELECTED]
         yield Lanes(
-            lanes=owner,
+            owners=owner,
             item_offsets=np.array([0, len(pieces.category_codes)]),
             starts_ns=pieces.bounds_ns[:-1],
             ends_ns=pieces.bounds_ns[1:],
-            codes=codes,
-            steps=step_of_window[windows],
-            word_indices=(pieces.name_codes + 1).astype(np.int32),
-            words=all_words,
+            palette_codes=codes,
+            step_numbers=step_of_window[windows],
+            name_indices=(pieces.name_codes + 1).astype(np.int32),
+            item_names=all_words,
         )
 
 
-def empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
+def make_empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
     """Return lanes without items."""
     times, numbers = np.zeros(0, np.int64), np.zeros(0, np.int32)
     offsets, codes = np.zeros(len(owners) + 1, np.int64), np.zeros(0, np.uint8)
@@ -198,21 +198,21 @@ def make_stream_lanes(process: int, rank: int, columns: Columns, names: Mapping[
         rows = rows[is_drawn]
         lanes_of_streams.append(
             Lanes(
-                lanes=(Lane(process, "device", rank, name),),
+                owners=(Lane(process, "device", rank, name),),
                 item_offsets=np.array([0, len(rows)]),
                 starts_ns=starts[is_drawn],
                 ends_ns=latest_ends[is_drawn],
-                codes=codes[rows].astype(np.uint8),
-                steps=step[rows].astype(np.int32),
-                word_indices=word_indices[rows],
-                words=used_words,
+                palette_codes=codes[rows].astype(np.uint8),
+                step_numbers=step[rows].astype(np.int32),
+                name_indices=word_indices[rows],
+                item_names=used_words,
             )
         )
     return join_lanes(lanes_of_streams)
 
 
 def _number_used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
-    """Return the index of each row's word among the words that `rows` use, and these in order.
+    """Return the index of each word of `column`, [row], among the words of `rows`, and these.
 
     The first word is empty, for rows without a word.
     """
@@ -228,22 +228,22 @@ def _number_used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str,
 def join_lanes(lane_parts: Sequence[Lanes]) -> Lanes:
     """Stack lanes, the first part's on top."""
     if not lane_parts:
-        return empty_lanes(())
+        return make_empty_lanes(())
     word_offsets: dict[tuple[str, ...], int] = {}
     name_indices = [
-        lanes.word_indices[:] + add_words(word_offsets, lanes.words) for lanes in lane_parts
+        lanes.name_indices[:] + add_words(word_offsets, lanes.item_names) for lanes in lane_parts
     ]
     return Lanes(
-        lanes=tuple(lane for lanes in lane_parts for lane in lanes.lanes),
+        owners=tuple(lane for lanes in lane_parts for lane in lanes.owners),
         item_offsets=np.cumsum(
             [0, *(count for lanes in lane_parts for count in np.diff(lanes.item_offsets))]
         ),
         starts_ns=np.concatenate([lanes.starts_ns[:] for lanes in lane_parts]),
         ends_ns=np.concatenate([lanes.ends_ns[:] for lanes in lane_parts]),
-        codes=np.concatenate([lanes.codes[:] for lanes in lane_parts]),
-        steps=np.concatenate([lanes.steps[:] for lanes in lane_parts]),
-        word_indices=np.concatenate(name_indices),
-        words=tuple(word for group in word_offsets for word in group),
+        palette_codes=np.concatenate([lanes.palette_codes[:] for lanes in lane_parts]),
+        step_numbers=np.concatenate([lanes.step_numbers[:] for lanes in lane_parts]),
+        name_indices=np.concatenate(name_indices),
+        item_names=tuple(word for group in word_offsets for word in group),
     )
 
 
@@ -266,7 +266,7 @@ def _build_lanes(spans: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
     lane_rows = pl.DataFrame(
         {
             "process": [lane.process for lane in owners],
-            "part": [lane.part for lane in owners],
+            "part": [lane.track_name for lane in owners],
             "lane": range(len(owners)),
         },
         schema={"process": pl.Int32, "part": pl.String, "lane": pl.Int64},
@@ -276,12 +276,12 @@ def _build_lanes(spans: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
     sorted_words = names.unique().sort()
     indices = names.replace_strict(sorted_words, range(len(sorted_words)), return_dtype=pl.Int64)
     return Lanes(
-        lanes=tuple(owners),
+        owners=tuple(owners),
         item_offsets=np.searchsorted(rows["lane"].to_numpy(), np.arange(len(owners) + 1)),
         starts_ns=rows["start_ns"].to_numpy().astype(np.int64),
         ends_ns=rows["end_ns"].to_numpy().astype(np.int64),
-        codes=rows["code"].to_numpy().astype(np.uint8),
-        steps=rows["step"].to_numpy().astype(np.int32),
-        word_indices=indices.to_numpy().astype(np.int32),
-        words=tuple(sorted_words),
+        palette_codes=rows["code"].to_numpy().astype(np.uint8),
+        step_numbers=rows["step"].to_numpy().astype(np.int32),
+        name_indices=indices.to_numpy().astype(np.int32),
+        item_names=tuple(sorted_words),
     )

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tracelens.lod.lanes import Lane, Lanes
     from tracelens.lod.query import Scene
     from tracelens.lod.run_data import Run
-    from tracelens.lod.step_times import Times
+    from tracelens.lod.step_times import CategoryTimes
     from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
 
 _MOST_ITEMS: Final = 1 << 25  # of lanes that are copied: about a gigabyte
-_COLUMNS: Final = ("starts_ns", "ends_ns", "codes", "steps", "word_indices")
+_COLUMNS: Final = ("starts_ns", "ends_ns", "palette_codes", "step_numbers", "name_indices")
 
 
 def select_steps(trace: Trace, choice: Choice) -> Trace:
@@ -58,7 +58,7 @@ def select_ranks(run: Run, choice: Choice) -> Run:
     narrowed_run = replace(
         run,
         workers=chosen_workers,
-        times=_select_times(run.times, worker_rows),
+        category_times=_select_times(run.category_times, worker_rows),
         measure_residuals=lambda: run.residuals.select_ranks(worker_rows),
         tables={
             name: table.filter(is_chosen) if "rank" in table.columns else table
@@ -69,8 +69,8 @@ def select_ranks(run: Run, choice: Choice) -> Run:
     return with_pyramid(narrowed_run)
 
 
-def _select_times(times: Times, rows: Indices) -> Times:
-    """Return the times of some ranks, by their rows."""
+def _select_times(times: CategoryTimes, rows: Indices) -> CategoryTimes:
+    """Return the times of some ranks; `rows` are their positions in `times.ranks`."""
 
     def take_ranks(values: Any) -> Array:
         chunks_of_rows = [np.asarray(values[steps])[:, rows] for steps in iterate_chunks(times)]
@@ -83,7 +83,7 @@ def _select_times(times: Times, rows: Indices) -> Times:
         ranks=tuple(times.ranks[row] for row in rows.tolist()),
         matrices_ns=np.array(times_ns).reshape(len(times_ns), *is_present.shape),
         is_present=is_present,
-        known_sums=None,
+        stored_sums=None,
     )
 
 
@@ -93,20 +93,20 @@ def _select_scene(scene: Scene, choice: Choice) -> Scene:
     def is_shown(lane: Lane) -> bool:
         return lane.role == "ps" or choice.has_rank(lane.rank)
 
-    rows = [row for row, lane in enumerate(scene.lanes.lanes) if is_shown(lane)]
-    item_count = int(np.diff(scene.lanes.item_offsets)[rows].sum())
+    rows = [row for row, lane in enumerate(scene.span_lanes.owners) if is_shown(lane)]
+    item_count = int(np.diff(scene.span_lanes.item_offsets)[rows].sum())
     if item_count > _MOST_ITEMS:
         raise InvalidArgument(
             f"These ranks have {item_count:,} spans, more than the {_MOST_ITEMS:,} that can be shown "
             "apart from the others: choose fewer ranks."
         )
-    steps = _take_lanes(scene.steps, rows)
+    steps = _take_lanes(scene.step_lanes, rows)
     return replace(
         scene,
-        lanes=_take_lanes(scene.lanes, rows),
-        steps=steps,
-        peaks=pyramid.build_peaks(steps, scene.run_window, scene.median_step_ns),
-        pyramid=None,
+        span_lanes=_take_lanes(scene.span_lanes, rows),
+        step_lanes=steps,
+        peak_pyramid=pyramid.build_peaks(steps, scene.run_window, scene.median_step_ns),
+        colour_pyramid=None,
     )
 
 
@@ -119,7 +119,7 @@ def _take_lanes(lanes: Lanes, rows: Sequence[int]) -> Lanes:
     }
     return replace(
         lanes,
-        lanes=tuple(lanes.lanes[row] for row in rows),
+        owners=tuple(lanes.owners[row] for row in rows),
         item_offsets=np.cumsum([0, *(items.stop - items.start for items in item_ranges)]),
         **columns,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.distil import kept_report
-from tracelens.distil.places import fingerprint
+from tracelens.distil.places import compute_fingerprint
 from tracelens.lod import index, run_data
 from tracelens.lod.run_data import Run, make_run_and_lanes, with_pyramid
 from tracelens.memory import free_unused_memory
@@ -79,7 +79,7 @@ def write_index(
     None where no index can be kept.
     """
     existing_folder = index.find(trace_path)
-    if existing_folder or fingerprint(trace_path) is None:
+    if existing_folder or compute_fingerprint(trace_path) is None:
         return existing_folder
     with progress("indexing") as on_progress:
         free_unused_memory()  # what analyses left: memory is at its most where both meet
@@ -90,7 +90,7 @@ def write_index(
 
 def refine_index(run: Run, progress: Progress = without_progress) -> None:
     """Add the levels that the index of a run still lacks; pages use each as soon as it exists."""
-    pyramid = run.scene.pyramid
+    pyramid = run.scene.colour_pyramid
     if pyramid and pyramid.folder and not pyramid.is_complete:
         with progress("refining the index") as on_progress:
             index.refine(pyramid.folder, on_progress, index.COARSE_BINS)

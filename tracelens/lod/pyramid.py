@@ -44,7 +44,7 @@ class Bins:
     count: int
 
     @classmethod
-    def over(cls, start_ns: int, end_ns: int, width_ns: int) -> Bins:
+    def from_window(cls, start_ns: int, end_ns: int, width_ns: int) -> Bins:
         """Cover [start, end)."""
         return cls(start_ns, width_ns, max(1, -(-(end_ns - start_ns) // width_ns)))
 
@@ -57,16 +57,17 @@ def choose_levels_over(start_ns: int, end_ns: int, spans_per_lane: float) -> lis
 
 def list_levels(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
     """Return the levels from that with bins of `finest_ns` upwards; each next has bins twice as wide."""
-    levels = [Bins.over(start_ns, end_ns, finest_ns)]
+    levels = [Bins.from_window(start_ns, end_ns, finest_ns)]
     while levels[-1].count > FEWEST_BINS:
-        levels.append(Bins.over(start_ns, end_ns, 2 * levels[-1].width_ns))
+        levels.append(Bins.from_window(start_ns, end_ns, 2 * levels[-1].width_ns))
     return levels
 
 
 def build_levels(starts: Ints, ends: Ints, codes: Bytes, levels: list[Bins]) -> Iterator[Bytes]:
-    """Yield a lane's row of each level; `levels` are neighbours, the finest first.
+    """Yield a lane's coded bins, [bin], of each level; `levels` are neighbours, the finest first.
 
-    The lane's items have a length and are within the bins; they may be in any order, and overlap.
+    The lane's items (begin and end in ns, palette code, all [item]) have a length and are within the
+    bins; they may be in any order, and overlap.
     """
     present_codes, sums_ns = sum_busy_time(starts, ends, codes, levels[0])
     for level in levels:
@@ -78,7 +79,7 @@ def build_levels(starts: Ints, ends: Ints, codes: Bytes, levels: list[Bins]) -> 
 def sum_busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
     """Return the codes that occur in a lane's items, and the time of each in each bin, [code, bin], ns.
 
-    Times are whole numbers: exact up to 2**53 ns, 104 days.
+    Starts and ends are in ns; they and codes are [item]. Sums are exact up to 2**53 ns, 104 days.
     """
     present_codes = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
     first_cells = np.zeros(SHADE, np.int64)  # of each code, in the sums as one row
@@ -114,7 +115,7 @@ def _sum_whole_bins(first_bins: Ints, end_bins: Ints, bins: Bins) -> Floats:
 
 
 def _add_neighbours(sums_ns: Floats) -> Floats:
-    """Add neighbouring bins up."""
+    """Add neighbouring bins up: from [code, bin] to half as many bins."""
     if sums_ns.shape[1] % 2:
         sums_ns = np.pad(sums_ns, ((0, 0), (0, 1)))
     return np.asarray(sums_ns[:, 0::2] + sums_ns[:, 1::2])
@@ -172,7 +173,7 @@ class Pyramid:
         return Grid(level.origin_ns + first_bin * width_ns, width_ns, max(1, end_bin - first_bin))
 
     def read_rows(self, lanes: list[int], grid: Grid) -> Bytes | None:
-        """Return the bins of a grid, a row a lane; None where they are not bins of a level."""
+        """Return the coded bins of a grid, [lane, column]; None where they are not bins of a level."""
         bins = next((bins for bins in self.levels if bins.width_ns == grid.column_ns), None)
         level_rows = self._load_level(bins) if bins else None
         if bins is None or level_rows is None or (grid.start_ns - bins.origin_ns) % bins.width_ns:
@@ -182,19 +183,19 @@ class Pyramid:
 
     def _load_level(self, level: Bins) -> Bytes | None:
         if level.width_ns not in self.rows_by_width and self.folder:
-            file = level_file(self.folder, self.kind, level)
+            file = make_level_path(self.folder, self.kind, level)
             if file.exists():
                 self.rows_by_width[level.width_ns] = map_array(file)
         return self.rows_by_width.get(level.width_ns)
 
 
-def level_file(folder: Path, kind: str, level: Bins) -> Path:
+def make_level_path(folder: Path, kind: str, level: Bins) -> Path:
     """Return the path of a level's file."""
     return folder / f"{kind}-{level.width_ns}.npy"
 
 
 def build_peaks(steps: Lanes, run_window: Window, median_step_ns: int) -> Pyramid:
-    """Build the levels of the highest code in each bin, of lanes whose items are steps.
+    """Build the levels of the highest palette code in each bin, of lanes whose items are steps.
 
     `median_step_ns` is the length of a usual step.
     """
@@ -228,10 +229,10 @@ def choose_levels(item_offsets: Ints, run_window: Window) -> list[Bins]:
 
 
 def build_lane_rows(lanes: Lanes, lane: int, levels: list[Bins]) -> list[Bytes]:
-    """Build a lane's row of coded bins for each of `levels`; items outside of the run are left out."""
+    """Build a lane's row of coded bins, [bin], for each of `levels`, the finest first."""
     finest = levels[0]
     first_ns, end_ns = finest.origin_ns, finest.origin_ns + finest.count * finest.width_ns
-    items = lanes.find_items_of_lane(lane, first_ns, end_ns)
+    items = lanes.find_lane_items(lane, first_ns, end_ns)
     starts_ns = np.maximum(lanes.starts_ns[items], first_ns)
     ends_ns = np.minimum(lanes.ends_ns[items], end_ns)
-    return list(build_levels(starts_ns, ends_ns, lanes.codes[items], levels))
+    return list(build_levels(starts_ns, ends_ns, lanes.palette_codes[items], levels))

@@ -41,32 +41,32 @@ PATH_PX: Final = 2  # the mean width of a stay below which neighbours are joined
 class Scene:
     """All that a timeline can show.
 
-    `lanes` and `steps` have the same rows; the items of `steps` are whole steps, coded by residual.
-    `peaks` are those of `steps`, `pyramid` that of `lanes`; either may be missing.
+    `span_lanes` and `step_lanes` have the same rows; the items of `step_lanes` are whole steps, coded
+    by residual. `peak_pyramid` is of `step_lanes`, `colour_pyramid` of `span_lanes`; None: not built.
     """
 
-    lanes: Lanes
-    steps: Lanes
+    span_lanes: Lanes
+    step_lanes: Lanes
     run_window: Window
     median_step_ns: int
-    peaks: Pyramid | None = None
-    pyramid: Pyramid | None = None
+    peak_pyramid: Pyramid | None = None
+    colour_pyramid: Pyramid | None = None
 
     @property
     def spans_per_step(self) -> float:
         """How many items a step has in a lane, on average."""
-        return len(self.lanes.starts_ns) / max(len(self.steps.starts_ns), 1)
+        return len(self.span_lanes.starts_ns) / max(len(self.step_lanes.starts_ns), 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Spans to draw as shapes: indices of items of the scene's lanes, and of the bands of a plan.
+    """Spans to draw as shapes, [span]: indices of items of the scene's lanes, and of a plan's bands.
 
-    `items` and `bands` are [span]. Where `covers_all_bands` is False, some bands have no shapes.
+    Where `covers_all_bands` is False, some bands have no shapes.
     """
 
-    items: Ints
-    bands: Ints
+    item_indices: Ints
+    band_indices: Ints
     covers_all_bands: bool = True
 
 
@@ -79,8 +79,8 @@ class Picture:
     """
 
     grid: Grid
-    pixels: Bytes
-    level: Level
+    palette_pixels: Bytes
+    detail_level: Level
     span_count: int
     hidden_count: int
     bars: Bars | None
@@ -101,15 +101,19 @@ def draw_picture(
     """
     grid = viewport.snap_to_grid(window, scene.run_window, columns)
     step_px = scene.median_step_ns / grid.column_ns
-    colour_grid = scene.pyramid.find_grid(grid.window, grid.column_ns) if scene.pyramid else None
+    colour_grid = (
+        scene.colour_pyramid.find_grid(grid.window, grid.column_ns)
+        if scene.colour_pyramid
+        else None
+    )
     min_step_px = STEP_PX if colour_grid else max(STEP_PX, SPAN_PX * scene.spans_per_step)
     is_detailed = [step_px >= _share_of_min_width(band) * min_step_px for band in plan.bands]
     bars = _choose_bars(scene, grid, plan, most_bars)
     drawn_lanes = _choose_lanes(scene, grid, plan.bands)
     if any(is_detailed):
         grid = colour_grid or grid
-    elif scene.peaks:
-        grid = scene.peaks.find_grid(grid.window, grid.column_ns) or grid
+    elif scene.peak_pyramid:
+        grid = scene.peak_pyramid.find_grid(grid.window, grid.column_ns) or grid
     pixels, hidden_count = _paint(scene, window, grid, drawn_lanes, is_detailed)
     shows_all_spans = bars is not None and bars.covers_all_bands
     bands = zip(plan.bands, is_detailed, strict=True)
@@ -118,9 +122,9 @@ def draw_picture(
     level = level if shows_spans else "residuals"
     return Picture(
         grid=grid,
-        pixels=raster.stretch_rows(plan, pixels, range(len(drawn_lanes))),
-        level="spans" if shows_all_spans else level,
-        span_count=scene.lanes.count_items(window.start_ns, window.end_ns),
+        palette_pixels=raster.stretch_rows(plan, pixels, range(len(drawn_lanes))),
+        detail_level="spans" if shows_all_spans else level,
+        span_count=scene.span_lanes.count_items(window.start_ns, window.end_ns),
         hidden_count=0 if shows_all_spans else hidden_count,
         bars=bars,
     )
@@ -130,7 +134,7 @@ def find_lane_at(
     scene: Scene, window: Window, plan: Plan, height_px: float, columns: int = COLUMNS
 ) -> int | None:
     """Return the lane that is drawn at a height: the one that represents its band."""
-    band = plan.band_at(height_px)
+    band = plan.find_band(height_px)
     if band is None:
         return None
     grid = viewport.snap_to_grid(window, scene.run_window, columns)
@@ -139,10 +143,10 @@ def find_lane_at(
 
 def _choose_lanes(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
     """Return the lane that represents each band; residuals are read only where there are several."""
-    groups = [band.lanes for band in bands]
+    groups = [band.lane_indices for band in bands]
     if all(len(lanes) == 1 for lanes in groups):
         return [lane for (lane,) in groups]
-    return viewport.most_severe_lanes(groups, _find_severity(scene, grid))
+    return viewport.find_most_severe_lanes(groups, _find_severity(scene, grid))
 
 
 def _share_of_min_width(band: Band) -> float:
@@ -153,32 +157,33 @@ def _share_of_min_width(band: Band) -> float:
 def _paint(
     scene: Scene, window: Window, grid: Grid, drawn_lanes: list[int], is_detailed: list[bool]
 ) -> tuple[Bytes, int]:
-    """Draw a row for each chosen lane, [row, column], with spans (detailed) or residuals.
+    """Draw lanes of the scene, by index, as palette codes, [lane drawn, column].
 
-    Also return how many spans in the window got no pixel.
+    Those that are detailed show spans, others residuals. Also return how many spans in the window got
+    no pixel.
     """
     pixels, hidden_count = np.zeros((len(drawn_lanes), grid.column_count), np.uint8), 0
     fine_rows = [row for row, is_fine in enumerate(is_detailed) if is_fine]
     coarse_rows = [row for row, is_fine in enumerate(is_detailed) if not is_fine]
     if fine_rows:
         lanes = [drawn_lanes[row] for row in fine_rows]
-        rows = scene.pyramid.read_rows(lanes, grid) if scene.pyramid else None
+        rows = scene.colour_pyramid.read_rows(lanes, grid) if scene.colour_pyramid else None
         if rows is None:
-            rows, hidden_count = raster.draw_samples(scene.lanes, lanes, grid, window)
+            rows, hidden_count = raster.draw_samples(scene.span_lanes, lanes, grid, window)
         pixels[fine_rows] = rows
     if coarse_rows:
         lanes = [drawn_lanes[row] for row in coarse_rows]
-        rows = scene.peaks.read_rows(lanes, grid) if scene.peaks else None
+        rows = scene.peak_pyramid.read_rows(lanes, grid) if scene.peak_pyramid else None
         pixels[coarse_rows] = (
-            raster.draw_highest(scene.steps, lanes, grid) if rows is None else rows
+            raster.draw_highest(scene.step_lanes, lanes, grid) if rows is None else rows
         )
     return pixels, hidden_count
 
 
 def _find_severity(scene: Scene, grid: Grid) -> Ints:
     """Return the largest residual code of each lane in the time that is drawn, [lane]."""
-    first_items, end_items = scene.steps.find_items(grid.start_ns, grid.end_ns)
-    codes = take_ranges(scene.steps.codes, first_items, end_items)
+    first_items, end_items = scene.step_lanes.find_item_ranges(grid.start_ns, grid.end_ns)
+    codes = take_ranges(scene.step_lanes.palette_codes, first_items, end_items)
     counts = end_items - first_items
     has_items, code_offsets = counts > 0, np.cumsum(counts) - counts
     highest_codes = np.zeros(len(first_items), np.int64)
@@ -195,16 +200,18 @@ def _choose_bars(scene: Scene, grid: Grid, plan: Plan, max_bars: int) -> Bars | 
     ungrouped = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
     pinned = [(row, band) for row, band in ungrouped if band.section == "pinned"]
     for bands in (ungrouped, pinned):
-        if any(len(band.lanes) > 1 or band.height_px < BAR_PX for _, band in bands):
+        if any(len(band.lane_indices) > 1 or band.height_px < BAR_PX for _, band in bands):
             continue
-        lanes = [band.lanes[0] for _, band in bands]
-        first_items, end_items = scene.lanes.find_items(grid.start_ns, grid.end_ns, lanes)
+        lanes = [band.lane_indices[0] for _, band in bands]
+        first_items, end_items = scene.span_lanes.find_item_ranges(
+            grid.start_ns, grid.end_ns, lanes
+        )
         counts = end_items - first_items
         if 0 < counts.sum() <= max_bars:
             item_ranges = zip(first_items.tolist(), end_items.tolist(), strict=True)
             return Bars(
-                items=np.concatenate([np.arange(begin, end) for begin, end in item_ranges]),
-                bands=np.repeat([row for row, _ in bands], counts),
+                item_indices=np.concatenate([np.arange(begin, end) for begin, end in item_ranges]),
+                band_indices=np.repeat([row for row, _ in bands], counts),
                 covers_all_bands=bands is ungrouped and len(ungrouped) == len(plan.bands),
             )
     return None
@@ -213,7 +220,7 @@ def _choose_bars(scene: Scene, grid: Grid, plan: Plan, max_bars: int) -> Bars | 
 class PathStretch(NamedTuple):
     """A stretch of the path on one row of the scene."""
 
-    lane: int
+    lane_index: int
     start_ns: int
     end_ns: int
 
@@ -222,7 +229,7 @@ def find_path_stretches(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> li
     """Return the stretches of the critical path (one a row, as in `critical_path`) on a pixel grid."""
     from tracelens.analyses import critical_path  # noqa: PLC0415 - few look at the path
 
-    workers = [(row, lane) for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    workers = [(row, lane) for row, lane in enumerate(lanes.owners) if lane.role == "worker"]
     row_by_process = {lane.process: row for row, lane in workers}
     visible_stretches = critical_path.stretches_within(
         stretches, grid.start_ns, grid.end_ns, max(grid.column_count // PATH_PX, 1)

@@ -33,14 +33,14 @@ class _Items(NamedTuple):
 
     starts_ns: Ints
     ends_ns: Ints
-    codes: Bytes
+    palette_codes: Bytes
     row_begins: Ints
 
 
 def draw_samples(
     lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid, window: Window | None = None
 ) -> tuple[Bytes, int]:
-    """Draw the span under each column's centre, a row for each chosen lane.
+    """Draw the span under each column's centre, as palette codes, [chosen lane, column].
 
     Also returns how many spans of these lanes, in the window `window`, are between centres and not
     drawn.
@@ -78,13 +78,16 @@ def draw_highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes
         group_begins = np.flatnonzero(np.diff(first_pixels, prepend=-1))
         pixel_indices, flat_pixels = first_pixels[group_begins], pixels.ravel()
         flat_pixels[pixel_indices] = np.maximum(
-            flat_pixels[pixel_indices], np.maximum.reduceat(items.codes, group_begins)
+            flat_pixels[pixel_indices], np.maximum.reduceat(items.palette_codes, group_begins)
         )
     return pixels
 
 
 def stretch_rows(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
-    """Stretch rows to the bands of a plan, from its top on; `band_rows` lists the row of each band."""
+    """Stretch rows, palette codes [row, column], to the height of a plan's bands, [pixel, column].
+
+    `band_rows` lists the row of each band.
+    """
     row_of_pixel = np.full(plan.bottom_px - plan.top_px, len(rows))
     for band, row in zip(plan.bands, band_rows, strict=True):
         begin = band.top_px - plan.top_px
@@ -95,8 +98,8 @@ def stretch_rows(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
 
 def _gather_items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
-    first_items, end_items = lanes.find_items(grid.start_ns, grid.end_ns, list(chosen_lanes))
-    lane_columns = (lanes.starts_ns, lanes.ends_ns, lanes.codes)
+    first_items, end_items = lanes.find_item_ranges(grid.start_ns, grid.end_ns, list(chosen_lanes))
+    lane_columns = (lanes.starts_ns, lanes.ends_ns, lanes.palette_codes)
     starts_ns, ends_ns, codes = (
         take_ranges(column, first_items, end_items) for column in lane_columns
     )
@@ -113,9 +116,12 @@ def _find_columns(times_ns: Ints, grid: Grid, least: int = 0) -> Ints:
 def _fill_columns(
     items: _Items, first_columns: Ints, end_columns: Ints, shape: tuple[int, int]
 ) -> Bytes:
-    """Fill the columns of each item, up to before its end, with its code; items share no column."""
+    """Return a picture of `shape` (rows, columns) of the items' codes; items share no column.
+
+    An item fills the columns from the first to before the end one, both [item].
+    """
     is_drawn = end_columns > first_columns
-    row_begins, codes = items.row_begins[is_drawn], items.codes[is_drawn]
+    row_begins, codes = items.row_begins[is_drawn], items.palette_codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)
     changes[row_begins + first_columns[is_drawn]] = codes
     changes[row_begins + end_columns[is_drawn]] -= codes  # sums of bytes wrap around

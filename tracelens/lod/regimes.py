@@ -39,7 +39,7 @@ class Regime:
 
 
 def find_regimes(values: Floats) -> list[Regime]:
-    """Divide a series of times where its level changes for long; an empty series has no regime.
+    """Divide a series of times, ns, [step], where its level changes for long.
 
     Values that are no time, or not above 0, belong to no regime.
     """
@@ -73,7 +73,7 @@ def _without_spikes(series: Floats) -> Floats:
 def _find_cuts(series: Floats) -> list[int]:
     """Return the indices where parts begin, and the end: least squares, with a cost for each part.
 
-    `series` are logarithms of times: differences are relative ones.
+    `series`, [block of steps], are logarithms of times: differences are relative ones.
     """
     count = len(series)
     prefix_sums, prefix_squares = (
@@ -102,7 +102,10 @@ def _find_cuts(series: Floats) -> list[int]:
 
 
 def _drop_weak_cuts(series: Floats, cuts: list[int]) -> list[int]:
-    """Remove the weakest cut (index) until the sides of all are clearly apart."""
+    """Remove the weakest cut until the sides of all are clearly apart.
+
+    Cuts are indices of `series`, times in ns, [step], with its begin and its end.
+    """
     while len(cuts) > 2:
         inner_cuts = range(1, len(cuts) - 1)
         separations = [
@@ -119,7 +122,7 @@ def _drop_weak_cuts(series: Floats, cuts: list[int]) -> list[int]:
 
 
 def _measure_separation(before: Floats, after: Floats) -> float:
-    """Return the separation of two sides relative to the required one: 1 and more is enough."""
+    """Return the separation of the times, ns, of two sides relative to the required one: 1 is enough."""
     level_before, level_after = float(np.median(before)), float(np.median(after))
     middle = (level_before + level_after) / 2
     upper, lower = (before, after) if level_before > level_after else (after, before)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracelens.arrays import Array, Bytes, Floats, Indices, Ints
-    from tracelens.lod.step_times import Times
+    from tracelens.lod.step_times import CategoryTimes
 
 # The ramp ends at the residual of the worst steps, leaving out a few (a first step loads libraries),
 # and never below a fifth of a step: noise in a healthy run stays pale; nor beyond a whole one.
@@ -30,9 +30,9 @@ LARGEST_CEILING: Final = 1.0
 class Residuals:
     """Compute time of every rank in every step, [rank, step] in ns; NaN where the rank was absent.
 
-    Peers are the ranks of the same `stage`, [rank] (of pipelines; elsewhere all are of stage 0), as for
-    the analyses. `peers_ns`, [stage, step], is their compute time: the lower median over those of a
-    step, or, of a stage with a single rank, that rank's median over the steps.
+    Peers are the ranks of the same stage, `stage_numbers`, [rank] (of pipelines; elsewhere all are 0),
+    as for the analyses. `peers_ns`, [stage, step], is their compute time: the lower median over those
+    of a step, or, of a stage with a single rank, that rank's median over the steps.
     """
 
     ranks: tuple[int, ...]
@@ -40,12 +40,12 @@ class Residuals:
     compute_ns: Floats
     peers_ns: Floats
     ceiling_ns: float
-    stage: Ints
+    stage_numbers: Ints
 
     @cached_property
     def residual_ns(self) -> Floats:
         """Compute time less that of the peers, [rank, step]."""
-        return _subtract_peers(self.compute_ns, self.peers_ns, self.stage)
+        return _subtract_peers(self.compute_ns, self.peers_ns, self.stage_numbers)
 
     @cached_property
     def total_delay_ns(self) -> Floats:
@@ -58,7 +58,7 @@ class Residuals:
             self,
             ranks=tuple(self.ranks[row] for row in rows.tolist()),
             compute_ns=self.compute_ns[rows],
-            stage=self.stage[rows],
+            stage_numbers=self.stage_numbers[rows],
         )
 
     @property
@@ -70,7 +70,7 @@ class Residuals:
 
 
 def measure(
-    times: Times, categories: Iterable[str] = OWN_CATEGORIES, stage: Ints | None = None
+    times: CategoryTimes, categories: Iterable[str] = OWN_CATEGORIES, stage: Ints | None = None
 ) -> Residuals:
     """Compare the ranks' time in `categories`, step by step; `stage` as in `Residuals`."""
     return compare(
@@ -99,7 +99,7 @@ def compare(
     return Residuals(ranks, steps, compute_ns, peers_ns, ceiling_ns, stage)
 
 
-def restore(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
+def restore(times: CategoryTimes, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
     """Restore what `measure` returned from the stored peers' times, without sorting again."""
     compute_ns = times.sum_time_ns(OWN_CATEGORIES)
     return Residuals(times.ranks, times.steps, compute_ns, peers_ns, ceiling_ns, stage)
@@ -119,14 +119,14 @@ def make_step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[L
     shown_rows = shown_rows[np.lexsort((steps["start_ns"].to_numpy()[shown_rows], row[shown_rows]))]
     step_rows, row, step = steps[shown_rows], row[shown_rows], step[shown_rows]
     return Lanes(
-        lanes=tuple(lanes),
+        owners=tuple(lanes),
         item_offsets=np.searchsorted(row, np.arange(len(lanes) + 1)),
         starts_ns=step_rows["start_ns"].to_numpy().astype(np.int64),
         ends_ns=step_rows["end_ns"].to_numpy().astype(np.int64),
-        codes=residuals.palette_indices[row, np.searchsorted(residuals.steps, step)],
-        steps=step.astype(np.int32),
-        word_indices=np.zeros(step_rows.height, np.int32),
-        words=("",),
+        palette_codes=residuals.palette_indices[row, np.searchsorted(residuals.steps, step)],
+        step_numbers=step.astype(np.int32),
+        name_indices=np.zeros(step_rows.height, np.int32),
+        item_names=("",),
     )
 
 
@@ -146,8 +146,8 @@ def make_usage_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
     starts_ns = windows["start_ns"].to_numpy()
     busy_ns = np.array([_sum_busy_time(lanes, lane, starts_ns) for lane in range(len(lanes))])
     levels = np.zeros(busy_ns.shape, np.uint8)
-    for lane_part in {lane.part for lane in lanes.lanes}:
-        rows = [row for row, lane in enumerate(lanes.lanes) if lane.part == lane_part]
+    for lane_part in {lane.track_name for lane in lanes.owners}:
+        rows = [row for row, lane in enumerate(lanes.owners) if lane.track_name == lane_part]
         levels[rows] = compare(busy_ns[rows], tuple(rows), tuple(windows["step"])).palette_indices
     step_count = len(starts_ns)
     return replace(
@@ -155,10 +155,10 @@ def make_usage_lanes(lanes: Lanes, windows: pl.DataFrame) -> Lanes:
         item_offsets=step_count * np.arange(len(lanes) + 1),
         starts_ns=np.tile(starts_ns, len(lanes)),
         ends_ns=np.tile(windows["end_ns"].to_numpy(), len(lanes)),
-        codes=levels.ravel(),
-        steps=np.tile(windows["step"].to_numpy().astype(np.int32), len(lanes)),
-        word_indices=np.zeros(len(lanes) * step_count, np.int32),
-        words=("",),
+        palette_codes=levels.ravel(),
+        step_numbers=np.tile(windows["step"].to_numpy().astype(np.int32), len(lanes)),
+        name_indices=np.zeros(len(lanes) * step_count, np.int32),
+        item_names=("",),
     )
 
 

@@ -25,7 +25,7 @@ from tracelens.caching import cached_property
 from tracelens.lod import lanes, pyramid, residuals, search
 from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
-from tracelens.lod.step_times import Times, split_evenly
+from tracelens.lod.step_times import CategoryTimes, split_evenly
 from tracelens.lod.viewport import Window
 from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
@@ -96,9 +96,9 @@ class Run:
 
     `workers` and `shards` list process, rank, host and file of the main processes, in order, and workers
     their training thread and stage; `threads` names threads and devices' streams (process, thread,
-    name, device); `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are
-    as in `analyses.shards`, `clock_maps` as in `Trace`. `tables` are results of analyses, by name
-    (`tracelens.lod.run_data`).
+    name, device); `step_windows` each step's usual window (step, start_ns, end_ns); `shard_loads` and
+    `shard_traffic` are as in `analyses.shards`, `clock_maps` as in `Trace`. `tables` are results of
+    analyses, by name.
     """
 
     name: str
@@ -106,15 +106,15 @@ class Run:
     workers: pl.DataFrame
     shards: pl.DataFrame
     threads: pl.DataFrame
-    windows: pl.DataFrame
-    times: Times
+    step_windows: pl.DataFrame
+    category_times: CategoryTimes
     measure_residuals: Callable[[], Residuals]
-    loads: pl.DataFrame
-    traffic: pl.DataFrame
+    shard_loads: pl.DataFrame
+    shard_traffic: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
     scene: Scene
     clock_maps: Mapping[int, ClockMap]
-    calls: pl.LazyFrame  # as `tracelens.lod.search` wants them
+    call_rows: pl.LazyFrame  # as `tracelens.lod.search` wants them
 
     @cached_property
     def residuals(self) -> Residuals:
@@ -125,13 +125,13 @@ class Run:
     def from_trace(cls, trace: Trace, report: Report) -> Run:
         """Make it from a trace and what was found in it; its scene has no pyramid yet."""
         run, parts = make_run_and_lanes(trace, report)
-        return replace(run, scene=replace(run.scene, lanes=lanes.join_lanes(list(parts))))
+        return replace(run, scene=replace(run.scene, span_lanes=lanes.join_lanes(list(parts))))
 
 
 def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes have no items yet, and an iterator over these lanes, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
-    times = Times.from_partition(
+    times = CategoryTimes.from_partition(
         phases.spent_ns, phases.pieces.step_windows, trace.workers["rank"].to_list()
     )
     stages = find_stages(trace)
@@ -149,11 +149,11 @@ def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lane
         ),
         shards=trace.shards.select("process", _SHARD, "host", "file"),
         threads=trace.threads.select("process", "thread", "name", "device"),
-        windows=windows,
-        times=times,
+        step_windows=windows,
+        category_times=times,
         measure_residuals=lambda: rank_residuals,
-        loads=loads.loads,
-        traffic=loads.traffic,
+        shard_loads=loads.loads,
+        shard_traffic=loads.traffic,
         tables=select_tables(report),
         scene=_make_scene(
             trace,
@@ -163,7 +163,7 @@ def make_run_and_lanes(trace: Trace, report: Report) -> tuple[Run, Iterator[Lane
             shard_and_stream_lanes,
         ),
         clock_maps=trace.clock_maps,
-        calls=search.list_calls(trace),
+        call_rows=search.list_calls(trace),
     )
     return run, chain(make_worker_lanes(trace, phases), shard_and_stream_lanes)
 
@@ -220,7 +220,7 @@ def _make_scene(
     median_step_ns = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", median_step_ns))) if windows.height else run_window.width_ns
     peaks = pyramid.build_peaks(steps, run_window, step_ns)
-    return Scene(lanes.empty_lanes(steps.lanes), steps, run_window, step_ns, peaks)
+    return Scene(lanes.make_empty_lanes(steps.owners), steps, run_window, step_ns, peaks)
 
 
 def make_other_lanes(trace: Trace) -> list[Lanes]:
@@ -243,8 +243,8 @@ def find_run_window(trace: Trace) -> Window:
 
 def with_pyramid(run: Run) -> Run:
     """Build the levels of a run's scene in memory."""
-    built = pyramid.build_colours(run.scene.lanes, run.scene.run_window)
-    return replace(run, scene=replace(run.scene, pyramid=built))
+    built = pyramid.build_colours(run.scene.span_lanes, run.scene.run_window)
+    return replace(run, scene=replace(run.scene, colour_pyramid=built))
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Glance:
     @classmethod
     def from_run(cls, run: Run) -> Glance:
         """Summarize a run."""
-        lengths_ns = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
+        lengths_ns = (run.step_windows["end_ns"] - run.step_windows["start_ns"]).to_numpy()
         efficiency = run.report.efficiency
         return cls(
             ranks=run.workers.height,

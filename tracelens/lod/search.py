@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.lod.lanes import SHADE, label_of
+from tracelens.lod.lanes import SHADE, get_label
 from tracelens.model.calls import TIME_COLUMNS
 from tracelens.model.events import make_lazy_frame
 
@@ -29,7 +29,7 @@ def list_item_ranges(
 ) -> list[slice]:
     """Return the items of some lanes in a window, in pieces that fit into memory."""
     item_ranges = _join_ranges(
-        *lanes.find_items(window.start_ns, window.end_ns, list(chosen_lanes))
+        *lanes.find_item_ranges(window.start_ns, window.end_ns, list(chosen_lanes))
     )
     return [
         slice(begin, min(begin + max_items, end))
@@ -53,14 +53,14 @@ def _join_ranges(first_items: Ints, end_items: Ints) -> list[tuple[int, int]]:
 
 def sum_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
     """Return the time of all workers by category within a window, in ns, the most first."""
-    workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    workers = [row for row, lane in enumerate(lanes.owners) if lane.role == "worker"]
     ns_by_code = np.zeros(SHADE)
     for items in list_item_ranges(lanes, window, workers):
         starts_ns = np.maximum(lanes.starts_ns[items], window.start_ns)
         ends_ns = np.minimum(lanes.ends_ns[items], window.end_ns)
-        ns_by_code += np.bincount(lanes.codes[items], ends_ns - starts_ns, minlength=SHADE)
+        ns_by_code += np.bincount(lanes.palette_codes[items], ends_ns - starts_ns, minlength=SHADE)
     order = np.argsort(-ns_by_code, kind="stable")
-    return {label_of(int(code)): int(ns_by_code[code]) for code in order if ns_by_code[code]}
+    return {get_label(int(code)): int(ns_by_code[code]) for code in order if ns_by_code[code]}
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class Call:
         return min(self.entered_ns_by_rank.values())
 
     @property
-    def last_rank(self) -> int:
+    def last_arriving_rank(self) -> int:
         """Who entered last."""
         return max(self.entered_ns_by_rank, key=lambda rank: self.entered_ns_by_rank[rank])
 
     @property
     def last_arrival_ns(self) -> int:
         """When the last rank entered."""
-        return self.entered_ns_by_rank[self.last_rank]
+        return self.entered_ns_by_rank[self.last_arriving_rank]
 
     @property
     def last_exit_ns(self) -> int:

@@ -41,12 +41,12 @@ FRAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def list_pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.DataFrame:
     """Return a lane's pieces of one category (None: of any) in a window: start_ns, end_ns."""
-    items = lanes.find_items_of_lane(lane, window.start_ns, window.end_ns)
+    items = lanes.find_lane_items(lane, window.start_ns, window.end_ns)
     table = pl.DataFrame(
         {
             "start_ns": np.maximum(lanes.starts_ns[items], window.start_ns),
             "end_ns": np.minimum(lanes.ends_ns[items], window.end_ns),
-            "code": lanes.codes[items],
+            "code": lanes.palette_codes[items],
         }
     )
     if category is not None:
@@ -116,7 +116,10 @@ def list_frames(
 
 
 def measure_share_over_time(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
-    """Return the share of time that a frame was on the stack, in each of `bins` parts of a window."""
+    """Return the share of time that a frame was on the stack, [bin]: `bins` divide the window.
+
+    `samples` are as in `Trace.samples`.
+    """
     matching_samples = samples.filter(pl.col("frames").list.contains(frame))
     edges_ns = np.linspace(window.start_ns, window.end_ns, bins + 1)
     begins_ns, ends_ns = (matching_samples[name].to_numpy() for name in ("start_ns", "end_ns"))

@@ -43,7 +43,7 @@ class Sums(NamedTuple):
     def from_matrices(
         cls, matrices_ns: Block | Sequence[StepMatrix], is_present: Flags | StepMatrix
     ) -> Sums:
-        """Add up what `Times` hold."""
+        """Add up what `CategoryTimes` hold."""
         rank_counts = is_present[EVERY].sum(axis=1)
         sums_ns = np.zeros((len(matrices_ns), len(rank_counts)))
         for category_sums_ns, matrix in zip(sums_ns, matrices_ns, strict=True):
@@ -52,11 +52,11 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
+class CategoryTimes:
     """Each rank's time in each step by category, `matrices_ns`, each [step, rank], in their order.
 
     `is_present`, [step, rank], is whether a rank took part. `median_step_ns` is the median length of a
-    rank's step. Of an index, matrices are decoded where they are looked at, and `known_sums` are stored.
+    rank's step. Matrices of an index are decoded where they are used; `stored_sums` come from it.
     """
 
     ranks: tuple[int, ...]
@@ -65,12 +65,12 @@ class Times:
     matrices_ns: Block | Sequence[StepMatrix]
     is_present: Flags | StepMatrix
     median_step_ns: float
-    known_sums: Sums | None = None
+    stored_sums: Sums | None = None
 
     @classmethod
     def from_partition(
         cls, time_by_category: Array, windows: pl.DataFrame, rank_order: Iterable[int]
-    ) -> Times:
+    ) -> CategoryTimes:
         """Build them from `Phases.spent_ns`, [window, category], ns; time outside of steps is left out.
 
         `windows` has one row per step window, with its `rank` and `step`.
@@ -116,10 +116,10 @@ class Times:
     @cached_property
     def sums_over_ranks(self) -> Sums:
         """The sums over the ranks."""
-        return self.known_sums or Sums.from_matrices(self.matrices_ns, self.is_present)
+        return self.stored_sums or Sums.from_matrices(self.matrices_ns, self.is_present)
 
     @property
-    def mean_ns(self) -> Floats:
+    def mean_time_ns(self) -> Floats:
         """The mean over the ranks that were there, [category, step] in ns."""
         return np.asarray(
             self.sums_over_ranks.total_ns / np.maximum(self.sums_over_ranks.rank_counts, 1)
@@ -151,7 +151,7 @@ class Times:
             if is_present
         }
 
-    def share_of_categories(self) -> Floats:
+    def compute_category_shares(self) -> Floats:
         """Return each category's share of all ranks' time, [category, step]."""
         sums = self.sums_over_ranks.total_ns
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
@@ -163,7 +163,7 @@ def split_evenly(length: int, max_parts: int) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
-def iterate_chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
+def iterate_chunks(times: CategoryTimes, max_numbers: int = AT_ONCE) -> Iterator[slice]:
     """Yield slices of steps whose times fit into memory together."""
     steps_per_chunk = max(max_numbers // max(len(times.ranks), 1), 1)
     for first_step in range(0, len(times.steps), steps_per_chunk):
@@ -174,14 +174,14 @@ def iterate_chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
 class StepGrid:
     """Time in some categories as cells: the longest time of a slice of ranks in a slice of steps."""
 
-    times: Times
+    category_times: CategoryTimes
     categories: tuple[str, ...]
     rank_slices: list[slice]
     step_slices: list[slice]
 
     @classmethod
     def from_times(
-        cls, times: Times, categories: Iterable[str], most_rows: int, most_columns: int
+        cls, times: CategoryTimes, categories: Iterable[str], most_rows: int, most_columns: int
     ) -> StepGrid:
         """Divide the block."""
         rank_slices = split_evenly(len(times.ranks), most_rows)
@@ -189,12 +189,13 @@ class StepGrid:
         return cls(times, tuple(categories), rank_slices, step_slices)
 
     @cached_property
-    def cells_ns(self) -> Floats:
+    def longest_time_ns(self) -> Floats:
         """The longest time of each cell, [row, column]; NaN where no rank took part."""
         first_ranks = [steps.start for steps in self.rank_slices]
         longest_by_column = [
             np.fmax.reduceat(
-                np.fmax.reduce(self.times.sum_time_ns(self.categories, steps), axis=1), first_ranks
+                np.fmax.reduce(self.category_times.sum_time_ns(self.categories, steps), axis=1),
+                first_ranks,
             )
             for steps in self.step_slices
         ]
@@ -204,35 +205,41 @@ class StepGrid:
 
     def find_longest_from(self, first_rank: int, first_step: int) -> tuple[int, int]:
         """Return the rank and step that a cell shows, by the first rank and the first step of it."""
-        row = [self.times.ranks[part.start] for part in self.rank_slices].index(first_rank)
-        column = [self.times.steps[part.start] for part in self.step_slices].index(first_step)
+        row = [self.category_times.ranks[part.start] for part in self.rank_slices].index(first_rank)
+        column = [self.category_times.steps[part.start] for part in self.step_slices].index(
+            first_step
+        )
         return self.find_longest(row, column)
 
     def find_longest(self, row: int, column: int) -> tuple[int, int]:
         """Return the rank and the step that a cell shows."""
         ranks, steps = self.rank_slices[row], self.step_slices[column]
-        cell_ns = np.nan_to_num(self.times.sum_time_ns(self.categories, steps)[ranks], nan=-1)
+        cell_ns = np.nan_to_num(
+            self.category_times.sum_time_ns(self.categories, steps)[ranks], nan=-1
+        )
         rank, step = np.unravel_index(int(cell_ns.argmax()), cell_ns.shape)
-        return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
+        return self.category_times.ranks[ranks.start + int(rank)], self.category_times.steps[
+            steps.start + int(step)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class StepTimes:
-    """Time in some categories by step, ns; `longest_rank` took `longest_ns`.
+    """Time in some categories by step, ns; `longest_ranks` took `longest_ns`.
 
     `sample_ns` are the times of single ranks in steps, [rank, step], of every `sample_stride`-th step.
     """
 
     steps: tuple[int, ...]
-    median_ns: Floats
+    rank_median_ns: Floats
     longest_ns: Floats
-    longest_rank: tuple[int, ...]
+    longest_ranks: tuple[int, ...]
     ranks: tuple[int, ...]
     sample_ns: Floats
     sample_stride: int
 
     @classmethod
-    def from_times(cls, times: Times, categories: Sequence[str]) -> StepTimes:
+    def from_times(cls, times: CategoryTimes, categories: Sequence[str]) -> StepTimes:
         """Measure all steps in which any rank took part."""
         median_parts = [np.zeros(0)]
         longest_parts = [np.zeros(0)]

@@ -14,7 +14,7 @@ import numpy as np
 from tracelens.accounting import phases
 from tracelens.lod import pyramid, raster, run_data
 from tracelens.lod.colours import NAMES, PALE, STRONG, list_palette
-from tracelens.lod.lanes import join_lanes, label_of
+from tracelens.lod.lanes import get_label, join_lanes
 from tracelens.lod.viewport import plan_rows
 from tracelens.model.fmt import duration
 
@@ -67,10 +67,10 @@ def _make_lanes(trace: Trace) -> Lanes:
 
 def _paint(lanes: Lanes, run_window: Window, layout: Plan) -> Bytes:
     """Return palette indexes, [pixel row, pixel column]; of many lanes in a band, the first."""
-    bins = pyramid.Bins.over(
+    bins = pyramid.Bins.from_window(
         run_window.start_ns, run_window.end_ns, max(1, run_window.width_ns // _COLUMNS)
     )
-    drawn_lanes = [band.lanes[0] for band in layout.bands]
+    drawn_lanes = [band.lane_indices[0] for band in layout.bands]
     lane_rows = [pyramid.build_lane_rows(lanes, lane, [bins])[0] for lane in drawn_lanes]
     return raster.stretch_rows(layout, np.array(lane_rows, np.uint8), range(len(drawn_lanes)))
 
@@ -93,7 +93,7 @@ def _list_labels(lanes: Lanes, layout: Plan) -> Iterator[str]:
     for band in layout.bands:
         if band.middle_px - _LEAST_PX / 2 >= free_px:
             free_px = band.middle_px + _LEAST_PX / 2
-            name = escape(_name_lane(lanes.lanes[band.lanes[0]], band))
+            name = escape(_name_lane(lanes.owners[band.lane_indices[0]], band))
             style = f"position:absolute;top:{band.middle_px - 8:.0f}px;right:8px;font-size:11px"
             yield f'<span style="{style};line-height:16px">{name}</span>'
 
@@ -101,7 +101,7 @@ def _list_labels(lanes: Lanes, layout: Plan) -> Iterator[str]:
 def _name_lane(lane: Lane, band: Band) -> str:
     if band.section == "shards":
         return f"PS {lane.rank}"
-    return f"{lane.rank} {lane.part}"[:14] if lane.part else f"rank {lane.rank}"
+    return f"{lane.rank} {lane.track_name}"[:14] if lane.track_name else f"rank {lane.rank}"
 
 
 def _render_axis(run_window: Window) -> str:
@@ -113,7 +113,7 @@ def _render_axis(run_window: Window) -> str:
 
 def _render_legend(pixels: Bytes) -> str:
     """Return the legend, as HTML, of the categories that occur among palette indexes."""
-    labels = dict.fromkeys(label_of(int(code)) for code in np.unique(pixels) if code)
+    labels = dict.fromkeys(get_label(int(code)) for code in np.unique(pixels) if code)
     items = "".join(
         f'<span style="margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
         f'background:{_COLOURS[label]};border:1px solid #ccc"></span> {escape(NAMES[label])}</span>'

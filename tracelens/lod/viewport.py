@@ -104,11 +104,11 @@ Section = Literal["pinned", "groups", "workers", "streams", "shards", "tracks"]
 
 
 class RowGroup(NamedTuple):
-    """The lanes of gathered workers, such as those of a host; `key`: what addresses call it."""
+    """The lanes of gathered workers, such as those of a host; `address_key`: what addresses call it."""
 
-    key: str
+    address_key: str
     name: str
-    lanes: tuple[int, ...]
+    lane_indices: tuple[int, ...]
     is_opened: bool = False
 
 
@@ -123,7 +123,7 @@ class Band:
     section: Section
     top_px: int
     height_px: int
-    lanes: tuple[int, ...]
+    lane_indices: tuple[int, ...]
     group: RowGroup | None = None
 
     @property
@@ -139,16 +139,16 @@ class Plan:
     bands: tuple[Band, ...]
     bottom_px: int
     top_px: int = 0
-    track_top_by_lane: Mapping[int, int] = field(default_factory=dict)
+    track_top_px_by_lane: Mapping[int, int] = field(default_factory=dict)
 
-    def band_at(self, y_px: float) -> Band | None:
+    def find_band(self, y_px: float) -> Band | None:
         """Return the band at a height; None between bands."""
         at_height = (
             band for band in self.bands if band.top_px <= y_px < band.top_px + band.height_px
         )
         return next(at_height, None)
 
-    def bands_of(self, name: Section) -> tuple[Band, ...]:
+    def select_section(self, name: Section) -> tuple[Band, ...]:
         """Return the bands of one section."""
         return tuple(band for band in self.bands if band.section == name)
 
@@ -174,15 +174,15 @@ def plan_rows(
         room_px: The height of the window; workers get what the others leave of it, or `WORKERS_PX`.
         row_px: The height of a row that is asked for; None: as there is room.
     """
-    workers = [row for row, lane in enumerate(lanes.lanes) if lane.role == "worker"]
+    workers = [row for row, lane in enumerate(lanes.owners) if lane.role == "worker"]
     track_px_by_lane = track_px_by_lane or {}
-    opened_processes = {lanes.lanes[row].process for row in track_px_by_lane}
+    opened_processes = {lanes.owners[row].process for row in track_px_by_lane}
     streams = [  # of opened processes, they are among the tracks
         row
-        for row, lane in enumerate(lanes.lanes)
+        for row, lane in enumerate(lanes.owners)
         if lane.role == "device" and lane.process not in opened_processes
     ]
-    shards = [row for row, lane in enumerate(lanes.lanes) if lane.role == "ps"]
+    shards = [row for row, lane in enumerate(lanes.owners) if lane.role == "ps"]
     stack = _Stack(track_px_by_lane, row_px)
     stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
     other_px = sum(track_px_by_lane.values()) + stack.next_top_px
@@ -194,7 +194,7 @@ def plan_rows(
     stack.add("streams", streams, STREAMS_PX)
     stack.add("shards", shards, SHARDS_PX)
     return Plan(
-        tuple(stack.bands), max(stack.next_top_px, 1), track_top_by_lane=stack.track_top_by_lane
+        tuple(stack.bands), max(stack.next_top_px, 1), track_top_px_by_lane=stack.track_top_by_lane
     )
 
 
@@ -203,8 +203,8 @@ def plan_tracks(lanes: Lanes, top_px: int = 0, row_px: int | None = None) -> Pla
     pitch_px = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
     bands: list[Band] = []
     next_top_px = top_px + BESIDE_GROUP_PX
-    for index, lane in enumerate(lanes.lanes):
-        next_top_px += BETWEEN_TRACKS_PX if bands and not lane.level else 0
+    for index, lane in enumerate(lanes.owners):
+        next_top_px += BETWEEN_TRACKS_PX if bands and not lane.depth_in_track else 0
         bands.append(Band("tracks", next_top_px, max(1, pitch_px - 1), (index,)))
         next_top_px += pitch_px
     return Plan(tuple(bands), next_top_px + BESIDE_GROUP_PX, top_px)
@@ -232,14 +232,14 @@ class _Stack:
     def add_groups(self, groups: Sequence[RowGroup], room_px: int) -> None:
         """Append a band for each group, and below that of an opened one those of its workers."""
         self._begin()
-        row_count = sum(1 + len(group.lanes) * group.is_opened for group in groups)
+        row_count = sum(1 + len(group.lane_indices) * group.is_opened for group in groups)
         pitch_px, max_rows = self._find_pitch(row_count, room_px, TALLEST_PX)
         for group in groups:
             section: Section = "groups" if group.is_opened else "workers"
             group_pitch_px = max(pitch_px, TRACK_PX) if group.is_opened else pitch_px
-            self._append(section, group.lanes, group_pitch_px, group)
+            self._append(section, group.lane_indices, group_pitch_px, group)
             if group.is_opened:
-                self._add_rows("workers", list(group.lanes), pitch_px, max_rows)
+                self._add_rows("workers", list(group.lane_indices), pitch_px, max_rows)
 
     def _begin(self) -> None:
         self.next_top_px += BETWEEN_SECTIONS_PX if self.bands else 0
@@ -292,6 +292,6 @@ class _Stack:
         self.next_top_px += pitch_px
 
 
-def most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
+def find_most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
     """Choose the lane that represents each group: the one with the greatest severity."""
     return [max(group, key=lambda lane: int(severity[lane])) for group in groups]

@@ -72,7 +72,7 @@ def to_pandas(frames: Mapping[str, Any], table: str, owner: str) -> Any:
         tables_text = f"there are {', '.join(frames)}" if frames else "it has none"
         raise InvalidArgument(f"{owner} has no table '{table}': {tables_text}.")
     if find_spec("pandas") is None:
-        raise MissingExtra.naming("to_pandas()", "notebook")
+        raise MissingExtra.from_extra("to_pandas()", "notebook")
     frame = frames[table]
     return (frame.collect() if hasattr(frame, "collect") else frame).to_pandas()
 

@@ -20,8 +20,14 @@ from tracelens.model.recognition import Gap
 from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning, gather_words
-from tracelens.readers.json_values import MOST_US, as_object, as_signed_number, as_text, unquoted
-from tracelens.readers.words import meaning_of_name
+from tracelens.readers.json_values import (
+    MOST_US,
+    as_object,
+    as_signed_number,
+    as_text,
+    unquote_number,
+)
+from tracelens.readers.words import find_meaning_of_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +96,7 @@ class DFTracerReader(FilesReader[FileEvents]):
         file_events.rows = _build_rows(spans, host_by_hash)
         return file_events
 
-    def facts(self, run: FileSet[FileEvents]) -> Iterator[tuple[str, str]]:
+    def list_facts(self, run: FileSet[FileEvents]) -> Iterator[tuple[str, str]]:
         """Yield how many bytes moved, and how many epochs and steps events name."""
         transfers = run.rows.filter(pl.col("bytes").is_not_null())
         if transfers.height:
@@ -107,7 +113,7 @@ class DFTracerReader(FilesReader[FileEvents]):
             count_text = fmt.count(len(epoch_steps), "step")
             yield "epochs", f"{len(epochs):,}, with {count_text} that events name"
 
-    def gaps(self, run: FileSet[FileEvents]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[FileEvents]) -> Iterator[Gap]:
         """Yield what calls of I/O do not say."""
         yield Gap(
             "collectives are not recorded",
@@ -175,7 +181,7 @@ def _to_label(value: object) -> str:
 
 
 def _to_number(value: object) -> int | None:
-    return as_signed_number(unquoted(value), MOST_US)
+    return as_signed_number(unquote_number(value), MOST_US)
 
 
 def _find_kind(category: str, name: str) -> str:
@@ -187,7 +193,7 @@ def _find_kind(category: str, name: str) -> str:
         return "data"
     if last_word.casefold() == "checkpoint" or plain_category == "checkpoint":
         return "checkpoint"
-    kind, _ = meaning_of_name(last_word, category, excluded_kinds=_KINDS_NOT_OF_DFTRACER)
+    kind, _ = find_meaning_of_names(last_word, category, excluded_kinds=_KINDS_NOT_OF_DFTRACER)
     return kind
 
 

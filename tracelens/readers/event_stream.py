@@ -34,13 +34,15 @@ _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _START_OF_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
-_MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
-_LONGEST_KEY: Final = 64  # bytes of the key of the list, with blanks
-_LONGEST_EVENT: Final = 16 << 20
-_NEAR_END: Final = 1 << 15
-_TRIED: Final = 4  # boundaries, from the last: within a string or a nested list there may be some
-_TRIED_ENDS: Final = 64  # of lists, in the last event and behind it
-_JOINED: Final = 8  # pieces of one event that has objects in it
+# before the first event; deviceProperties and metadata of large jobs
+_MAX_HEAD_BYTES: Final = 64 << 20
+_MAX_KEY_BYTES: Final = 64  # bytes of the key of the list, with blanks
+_MAX_EVENT_BYTES: Final = 16 << 20
+_BYTES_NEAR_END: Final = 1 << 15
+# boundaries, from the last: within a string or a nested list there may be some
+_MAX_BOUNDARIES_TRIED: Final = 4
+_MAX_ENDS_TRIED: Final = 64  # of lists, in the last event and behind it
+_MAX_PIECES_JOINED: Final = 8  # pieces of one event that has objects in it
 _PHASE_KEY: Final = b'"ph"'
 # In no string: JSON has no line ends there.
 _LINE_ENDS: Final = re.compile(rb"\}[ \t\r]*\n(?=\s*\{)")
@@ -130,7 +132,7 @@ class EventStream:
             if len(unparsed_text) >= PIECE_BYTES:
                 events, unparsed_text = self._parse_piece(self._make_parsable(unparsed_text))
                 yield events
-            if len(unparsed_text) > _LONGEST_EVENT:
+            if len(unparsed_text) > _MAX_EVENT_BYTES:
                 reason = f"no event ends in {len(unparsed_text) >> 20} MiB of it"
                 self._count_lost_events(reason, unparsed_text)
                 unparsed_text = b""
@@ -145,7 +147,7 @@ class EventStream:
         """Read up to the first event, take the members before it, and return the bytes read beyond."""
         head = bytearray()
         for chunk in chunks:
-            search_start = max(0, len(head) - _LONGEST_KEY)  # the key may lie across two chunks
+            search_start = max(0, len(head) - _MAX_KEY_BYTES)  # the key may lie across two chunks
             head += chunk if head else chunk.lstrip(_BLANK)
             if head[:1] == b"[":
                 self._is_bare_list = True
@@ -159,7 +161,7 @@ class EventStream:
             if list_start:
                 self._add_metadata(bytes(head[: list_start.start()].rstrip().rstrip(b",") + b"}"))
                 return bytes(head[list_start.end() :])
-            if len(head) > _MOST_HEAD:
+            if len(head) > _MAX_HEAD_BYTES:
                 break
         raise NotATrace(
             f"'{self.path}' holds no trace events: expected a JSON object with \"traceEvents\", or a "
@@ -184,9 +186,9 @@ class EventStream:
 
         If the list of events ends before: the events up to there, and the text behind the list.
         """
-        search_start = max(0, len(text) - _NEAR_END)
+        search_start = max(0, len(text) - _BYTES_NEAR_END)
         boundaries = [match.end() for match in _BOUNDARY.finditer(text, search_start)]
-        for boundary in boundaries[: -_TRIED - 1 : -1]:
+        for boundary in boundaries[: -_MAX_BOUNDARIES_TRIED - 1 : -1]:
             events = self.decode_list(_close_list(text[:boundary])) if self.decode_list else None
             if events is not None:
                 return events, text[boundary:]
@@ -247,14 +249,14 @@ class EventStream:
     def _parse_one_by_one(self, text: bytes) -> list[Event]:
         """Return the events of a text that orjson refuses as a whole; count those beyond repair.
 
-        An event may hold objects, so up to `_JOINED` pieces are tried as one event.
+        An event may hold objects, so up to `_MAX_PIECES_JOINED` pieces are tried as one event.
         """
         edges = [0, *(match.end() for match in _BOUNDARY.finditer(text)), len(text)]
         pieces = [text[begin:end] for begin, end in pairwise(edges)]
         parsed_events: list[Event] = []
         piece_index = 0
         while piece_index < len(pieces):
-            for piece_count in range(1, min(_JOINED, len(pieces) - piece_index) + 1):
+            for piece_count in range(1, min(_MAX_PIECES_JOINED, len(pieces) - piece_index) + 1):
                 event_text = b"".join(pieces[piece_index : piece_index + piece_count])
                 events = _parse_list(event_text)[0] or _repair(event_text)
                 if events is not None:
@@ -363,7 +365,7 @@ def _repair_last_event(text: bytes) -> tuple[list[Event] | None, int | None]:
     Returns the events, or None if that fails, and the index behind the list, None without an end.
     """
     bracket_index = text.find(b"]")
-    for _ in range(_TRIED_ENDS):  # the event may hold brackets, too
+    for _ in range(_MAX_ENDS_TRIED):  # the event may hold brackets, too
         if bracket_index < 0:
             break
         events = _repair(text[:bracket_index])

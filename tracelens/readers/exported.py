@@ -73,6 +73,9 @@ def add_run_facts(trace: Trace, exports: Collection[ExportedFile]) -> Trace:
     return trace.with_(
         clocks=pl.concat([wall_clocks, common_clock]),
         threads=threads.with_columns(name=pl.coalesce("exported", "name")).select(*THREAD_COLUMNS),
-        notes=(*trace.notes, *(Note("", sentence, "chosen") for sentence in sentences)),
+        notes=(
+            *trace.notes,
+            *(Note(file="", sentence=sentence, kind="chosen") for sentence in sentences),
+        ),
         recognition=None,
     )

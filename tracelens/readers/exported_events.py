@@ -17,7 +17,7 @@ from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.exported import ExportedFile, add_run_facts, as_ranks
 from tracelens.readers.files import FileSet, FilesReader
 from tracelens.readers.gathered import RowBuffer
-from tracelens.readers.json_values import as_count, as_object, as_objects, us_as_ns
+from tracelens.readers.json_values import as_count, as_object, as_objects, convert_us_to_ns
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import FACTS, KINDS, MOST_RANKS, ROLES
 
@@ -93,7 +93,7 @@ def _convert_event(event: Event | object, export: Exported) -> dict[str, Any]:
         left_out_as = "frames of sampled stacks" if is_sampled else "what is drawn again"
         export.left_out_counts[_DRAWN_ONLY.get(phase or "", left_out_as)] += 1
         return {}
-    start_ns, duration_ns = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
+    start_ns, duration_ns = convert_us_to_ns(event.get("ts")), convert_us_to_ns(event.get("dur"))
     name = _as_text(event.get("name"))
     if pid is None or start_ns is None or name is None or phase not in {"X", "B", "i", "C"}:
         export.unusable_count += 1
@@ -196,6 +196,6 @@ class ExportedEventsReader(FilesReader[Exported]):
     is_format = staticmethod(is_exported)
     read_file = staticmethod(read_export)
 
-    def complete(self, trace: Trace, run: FileSet[Exported]) -> Trace:
+    def complete_trace(self, trace: Trace, run: FileSet[Exported]) -> Trace:
         """Add what the head of the file says of the run."""
         return add_run_facts(trace, run.file_by_name.values())

@@ -19,7 +19,7 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.links import check_inside, inside
+from tracelens.readers.links import check_inside, select_files_inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.rules import missing_reason
@@ -153,19 +153,19 @@ class FilesReader(Generic[Content]):
     ) -> None:
         """Give the rows of files with several processes their ranks, as files and user say them."""
 
-    def facts(self, run: FileSet[Content]) -> Iterable[tuple[str, str]]:  # noqa: ARG002
+    def list_facts(self, run: FileSet[Content]) -> Iterable[tuple[str, str]]:  # noqa: ARG002
         """Return facts on a run that its trace does not show, as name and value."""
         return ()
 
-    def severe_gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
+    def list_severe_gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
         """Return gaps that weigh more than a rank that is not known."""
         return ()
 
-    def gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
+    def list_gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
         """Return the gaps of a run: facts that its files do not hold."""
         return ()
 
-    def complete(self, trace: Trace, run: FileSet[Content]) -> Trace:  # noqa: ARG002
+    def complete_trace(self, trace: Trace, run: FileSet[Content]) -> Trace:  # noqa: ARG002
         """Add to a trace what its rows do not hold."""
         return trace
 
@@ -174,7 +174,7 @@ class FilesReader(Generic[Content]):
         files = list_files(path, self.suffixes)
         if path.is_dir():
             files = [f for suffix in self.suffixes for f in files if f.name.endswith(suffix)]
-        return any(map(self.is_format, inside(files[:MAX_FILES_SNIFFED], path)))
+        return any(map(self.is_format, select_files_inside(files[:MAX_FILES_SNIFFED], path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read a file, or all files of a folder, as `Reader.read` says."""
@@ -197,12 +197,14 @@ class FilesReader(Generic[Content]):
         run = FileSet(file_by_name, rank_by_file)
         gaps = [
             *find_gap_of_cut_files(file_by_name, self.advice_if_cut),
-            *self.severe_gaps(run),
+            *self.list_severe_gaps(run),
             *find_rank_gap(file_by_name, given_ranks),
-            *self.gaps(run),
+            *self.list_gaps(run),
         ]
-        recognition = recognize(self.format or self.name, file_by_name, gaps, self.facts(run))
-        return self.complete(join_files(path, file_by_name, rank_by_file, notes, recognition), run)
+        recognition = recognize(self.format or self.name, file_by_name, gaps, self.list_facts(run))
+        return self.complete_trace(
+            join_files(path, file_by_name, rank_by_file, notes, recognition), run
+        )
 
 
 def list_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:

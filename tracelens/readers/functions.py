@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from tracelens.readers.words import USER_CODE, meaning, normal
+from tracelens.readers.words import USER_CODE, find_meaning, normalize_word
 
 if TYPE_CHECKING:
     from tracelens.readers.words import Meaning
@@ -45,7 +45,7 @@ _LOADER: Final = re.compile(r"(?i)loader|dataset")
 
 
 @lru_cache(maxsize=1 << 16)
-def function_meaning(qualified_name: str, file: str) -> Meaning:
+def find_function_meaning(qualified_name: str, file: str) -> Meaning:
     """Return the kind of a function, and its operation where it communicates.
 
     `qualified_name` may have its class in front (``Model.forward``); `file` is empty for functions in C.
@@ -61,10 +61,10 @@ def function_meaning(qualified_name: str, file: str) -> Meaning:
         return ("update", None)
     if name in {"__next__", "__getitem__"} and _LOADER.search(owner):
         return ("data", None)
-    kind, op = meaning(name) or USER_CODE
-    return (kind, op) if kind in _PHASES and normal(name) not in _AMBIGUOUS else USER_CODE
+    kind, op = find_meaning(name) or USER_CODE
+    return (kind, op) if kind in _PHASES and normalize_word(name) not in _AMBIGUOUS else USER_CODE
 
 
 def _find_communication(kind_of_file: str, name: str) -> Meaning:
-    kind, op = (meaning(name) if kind_of_file == _COMMUNICATION else None) or USER_CODE
+    kind, op = (find_meaning(name) if kind_of_file == _COMMUNICATION else None) or USER_CODE
     return (kind, op) if op else USER_CODE

@@ -24,7 +24,7 @@ from tracelens.model.recognition import Gap
 from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.json_values import MOST_NS, MOST_US, as_number, as_object, as_text
-from tracelens.readers.words import meaning
+from tracelens.readers.words import find_meaning
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _number_steps(calls: list[_Call]) -> None:
 def _reduction_rows(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
     """Yield rows of `_ROW`, in microseconds: an operation of each rank that is known to take part."""
     for seq, call in enumerate(calls):
-        kind, op = meaning(call.op) or ("reduction", None)
+        kind, op = find_meaning(call.op) or ("reduction", None)
         for rank, ready_us in call.begin_us_by_rank.items():
             yield (
                 rank, ready_us, max(ready_us, call.end_us), kind, op, call.tensor, "reductions",
@@ -298,7 +298,7 @@ class HorovodReader(FilesReader[Timeline]):
             timeline.apply_event(event)
         return timeline.set_rows()
 
-    def facts(self, run: FileSet[Timeline]) -> Iterator[tuple[str, str]]:
+    def list_facts(self, run: FileSet[Timeline]) -> Iterator[tuple[str, str]]:
         """Yield the shares of activities."""
         for timeline in run.file_by_name.values():
             total_us = timeline.us_by_activity.total()
@@ -307,7 +307,7 @@ class HorovodReader(FilesReader[Timeline]):
                 shares = ", ".join(f"{name} {us / total_us:.0%}" for name, us in activities)
                 yield "operations of rank 0", f"of their activities' time {shares}"
 
-    def gaps(self, run: FileSet[Timeline]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Timeline]) -> Iterator[Gap]:
         """Yield what operations do not say of ranks."""
         for timeline in run.file_by_name.values():
             rank_count = len(timeline.ranks)

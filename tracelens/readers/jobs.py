@@ -19,7 +19,7 @@ _ONE_BY_ONE: Final = "files of different jobs are not one run. Analyze them one 
 class RankFile(NamedTuple):
     """A file of a rank: the world size that it says, 0 if it says none, and its first and last time."""
 
-    name: str
+    file_name: str
     rank: int
     world_size: int
     first_ns: int
@@ -35,7 +35,9 @@ def check_one_job(files: Iterable[RankFile]) -> None:
         UnusableInput: their world sizes differ, or ranks were recorded at times far apart.
     """
     ordered_files = sorted(files, key=lambda file: file.first_ns)
-    file_by_world_size = {file.world_size: file.name for file in ordered_files if file.world_size}
+    file_by_world_size = {
+        file.world_size: file.file_name for file in ordered_files if file.world_size
+    }
     if len(file_by_world_size) > 1:
         (world_size, name), (other_world_size, other_name) = sorted(file_by_world_size.items())[:2]
         raise UnusableInput(
@@ -51,7 +53,7 @@ def check_one_job(files: Iterable[RankFile]) -> None:
         later_ranks = {later.rank for later in ordered_files[index:]}
         if pause_ns > MAX_TIME_BETWEEN_RANKS_NS and not earlier_ranks & later_ranks:
             raise UnusableInput(
-                f"'{file.name}' begins {fmt.duration(pause_ns)} after '{last_file_to_end.name}' ends, "
-                f"and they are of different ranks: {_ONE_BY_ONE}"
+                f"'{file.file_name}' begins {fmt.duration(pause_ns)} after "
+                f"'{last_file_to_end.file_name}' ends, and they are of different ranks: {_ONE_BY_ONE}"
             )
         last_file_to_end = max(last_file_to_end, file, key=lambda candidate: candidate.last_ns)

@@ -54,14 +54,14 @@ def as_number(value: object, limit: int = MOST_NS) -> int | None:
     return int(value) if 0 <= value < limit else None
 
 
-def us_as_ns(value: object) -> int | None:
+def convert_us_to_ns(value: object) -> int | None:
     """Return a time in microseconds as nanoseconds; None for anything else, or beyond all times."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return round(value * 1_000) if -MOST_NS < value * 1_000 < MOST_NS else None
 
 
-def unquoted(value: object) -> object:
+def unquote_number(value: object) -> object:
     """Return the number that a text spells in decimal digits; any other value as it is."""
     return int(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def inside(files: Iterable[Path], trace: Path) -> list[Path]:
+def select_files_inside(files: Iterable[Path], trace: Path) -> list[Path]:
     """Leave out the files of a trace that `check_inside` refuses."""
     return [file for file in files if _is_inside(file, trace)]
 

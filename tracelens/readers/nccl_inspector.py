@@ -31,7 +31,7 @@ from tracelens.readers.files import (
 from tracelens.readers.gathered import RowBuffer
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import MOST_US, as_number, as_object, as_text
-from tracelens.readers.words import USER_CODE, meaning
+from tracelens.readers.words import USER_CODE, find_meaning
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import COLLECTIVES, MOST_RANKS, POINT_TO_POINT
 
@@ -46,7 +46,7 @@ _WHY_NO_RANK: Final = (
     "Ranks are those within communicators, and no communicator of the largest size is in all files"
 )
 _VERSION: Final = "inspector_output_format_version"
-_LISTED: Final = 6  # operations of which `info` shows the bandwidth [policy]
+_MAX_OPS_LISTED: Final = 6  # operations of which `info` shows the bandwidth [policy]
 _COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
     "communicator_name": pl.String(),
@@ -116,7 +116,7 @@ def _convert_record(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
     call = as_object(record[f"{prefix}_perf"])
     name, duration_ns = as_text(call.get(prefix)), _us_to_ns(call.get(f"{prefix}_exec_time_us"))
     written_ns = _us_to_ns(metadata.get("dump_timestamp_us"))
-    _, op = meaning(name) or USER_CODE
+    _, op = find_meaning(name) or USER_CODE
     rank_in_communicator = as_number(header.get("rank"))
     lacks_number = None in {duration_ns, written_ns, rank_in_communicator}
     if not communicator or not name or lacks_number or (rank_in_communicator or 0) >= MOST_RANKS:
@@ -323,7 +323,7 @@ def _list_bandwidths(all_calls: pl.DataFrame) -> Iterator[tuple[str, str]]:
         max_bytes=pl.col("bytes").max(),
     )
     for name, gb_per_s, call_count, min_bytes, max_bytes in (
-        by_operation.sort("calls", "name", descending=[True, False]).head(_LISTED).rows()
+        by_operation.sort("calls", "name", descending=[True, False]).head(_MAX_OPS_LISTED).rows()
     ):
         if gb_per_s is None or min_bytes is None:
             continue

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracelens.readers.gathered import SpanBuffer
 
 UNOWNED: Final = "events of processes of no known rank"
-_SHOWN: Final = 3  # processes that a sentence names
+_MAX_PROCESSES_SHOWN: Final = 3  # processes that a sentence names
 
 
 @dataclass(eq=False)
@@ -74,8 +74,10 @@ def rank_question(file_name: str, name_by_process: Mapping[str, str]) -> Unusabl
 
 
 def _list_names(words: Sequence[str]) -> str:
-    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
-    return fmt.join_words([*words[:_SHOWN], *more])
+    more = (
+        [f"{len(words) - _MAX_PROCESSES_SHOWN} more"] if len(words) > _MAX_PROCESSES_SHOWN else []
+    )
+    return fmt.join_words([*words[:_MAX_PROCESSES_SHOWN], *more])
 
 
 def rank_processes(

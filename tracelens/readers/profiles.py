@@ -98,7 +98,7 @@ class ProfilesReader(FilesReader[Profile]):
         drop_notes += _keep_sound_steps(profiles, rank_by_file)
         return super().join(path, profiles, [*notes, *repeat_notes, *drop_notes], given_ranks)
 
-    def severe_gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
+    def list_severe_gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield which records cannot be, and which kernels are lost."""
         profiles = run.file_by_name.values()
         return find_record_gaps(

@@ -37,7 +37,7 @@ def build_classes(format_name: str, messages: Mapping[str, Fields]) -> dict[str,
         )
     except ImportError as error:
         purpose = f"Reading a file of {format_name}'s format"
-        raise MissingExtra.naming(purpose, format_name) from error
+        raise MissingExtra.from_extra(purpose, format_name) from error
     field_proto = descriptor_pb2.FieldDescriptorProto
     package = f"{_PACKAGE}.{format_name}"
     proto_file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)

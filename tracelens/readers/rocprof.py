@@ -25,10 +25,10 @@ from tracelens.readers.soundness import KERNEL_LAUNCHES
 from tracelens.readers.words import (
     KINDS_NOT_OF_NAMES,
     USER_CODE,
-    kernel_meaning,
-    meaning,
-    meaning_of_name,
-    step_number,
+    find_kernel_meaning,
+    find_meaning,
+    find_meaning_of_names,
+    parse_step_number,
 )
 from tracelens.schema.gate import refuse_beyond
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _TOOL: Final = "rocprofiler-sdk-tool"
 _MARK: Final = re.compile(rb'^\{\s*"rocprofiler-sdk-tool"\s*:')
-_LONGEST_NAME: Final = 256  # characters
+_MAX_CHARACTERS_OF_NAME: Final = 256  # characters
 _SYNCHRONIZES: Final = re.compile(r"^hip(Ctx|Device|Stream|Event)Synchronize")
 _COMPUTING_KINDS: Final = ("forward", "backprop", "update")
 _KERNEL_NAMES: Final = (
@@ -182,7 +182,12 @@ class _Process:
         if not name or start_ns is None or end_ns is None or end_ns < start_ns:
             self.profile.unusable_count += 1
             return
-        row = {"start_ns": start_ns, "end_ns": end_ns, "kind": kind, "name": name[:_LONGEST_NAME]}
+        row = {
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "kind": kind,
+            "name": name[:_MAX_CHARACTERS_OF_NAME],
+        }
         self.spans.add({**row, "correlation": _correlation_id(record), **cells})
 
     def _number_stream(self, *stream_key: object) -> int:
@@ -194,7 +199,7 @@ class _Process:
         dispatch = as_object(record.get("dispatch_info"))
         kernel_id = _to_number(dispatch.get("kernel_id"))
         name = self.name_by_kernel_id.get(kernel_id, "").removesuffix(".kd")
-        kind, op = kernel_meaning(name) or ("device", None)
+        kind, op = find_kernel_meaning(name) or ("device", None)
         queue_key = (_read_handle(dispatch, "agent_id"), _read_handle(dispatch, "queue_id"))
         stream_number = self._number_stream(*queue_key, _read_handle(record, "stream_id"))
         self._add_span(record, kind, name, op=op, stream=stream_number)
@@ -214,15 +219,15 @@ class _Process:
             return
         correlation = _correlation_id(record)
         name = self.message_by_correlation.get(correlation) or self._operation_name(record)
-        step = step_number(name)
-        kind, _ = meaning_of_name(name, excluded_kinds=KINDS_NOT_OF_NAMES | {"reduction"})
+        step = parse_step_number(name)
+        kind, _ = find_meaning_of_names(name, excluded_kinds=KINDS_NOT_OF_NAMES | {"reduction"})
         kind = kind if step is None else "step"
         self._add_span(record, kind, name, thread=_thread_name(record), step=step)
 
     def _add_call(self, record: dict[str, Any], *, has_reduction_kernels: bool) -> None:
         """Add a call of RCCL as communication, unless its kernels are: then it only queues one."""
         name = self._operation_name(record)
-        kind, op = meaning(name) or USER_CODE
+        kind, op = find_meaning(name) or USER_CODE
         if has_reduction_kernels or kind != "reduction" or op is None:
             self.profile.left_out_counts["calls of RCCL"] += 1
             return
@@ -320,7 +325,7 @@ class RocprofReader(ProfilesReader[Profile]):
     is_format = staticmethod(is_rocprof)
     read_file = staticmethod(read_profile)
 
-    def gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield what ranges, kernels and calls do not say."""
         if "step" not in run.kinds:
             yield Gap(

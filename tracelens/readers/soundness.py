@@ -56,7 +56,7 @@ class LostKernels:
         return self.lost_count / max(self.launch_count, 1)
 
     @property
-    def clause(self) -> str:
+    def loss_clause(self) -> str:
         """How many launches have no kernel, in words."""
         counts_text = f"{self.lost_count:,} of {self.launch_count:,} launches"
         return f"{counts_text} ({fmt.percent(self.lost_share)}) have no kernel"
@@ -78,13 +78,13 @@ def drop_impossible_events(
     """
     phrases = []
     if negative_count:
-        share_text = fmt.percent(negative_count / max(event_count, 1), 1)
+        share_text = fmt.percent(negative_count / max(event_count, 1), digits=1)
         phrases.append(
             f"events that end before they begin, {negative_count:,} of {event_count:,} ({share_text})"
         )
     is_far = _is_far_off(events)
     if is_far.any():
-        share_text = fmt.percent(is_far.mean(), 1)
+        share_text = fmt.percent(is_far.mean(), digits=1)
         phrases.append(
             f"events that begin or end far from all others, {int(is_far.sum()):,} of "
             f"{len(is_far):,} ({share_text})"
@@ -135,7 +135,7 @@ def find_lost_kernels(
 
 
 def _is_far_off(events: pl.DataFrame) -> Flags:
-    """Return True for events far before or after nearly all begins (all but `SHARE_OF_EVENTS_ASIDE`)."""
+    """Flag events, [event], far before or after all begins but the share `SHARE_OF_EVENTS_ASIDE`."""
     start_ns = events["start_ns"].to_numpy()
     end_ns = start_ns + events["duration_ns"].to_numpy()
     if not len(start_ns):
@@ -147,7 +147,10 @@ def _is_far_off(events: pl.DataFrame) -> Flags:
 
 
 def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
-    """Mark kernels that outlast several later ones of their stream, if few do, or the whole file."""
+    """Flag kernels, [event], that outlast several later ones of their stream, if few do, or the file.
+
+    `stream_columns` of `events` identify a stream.
+    """
     is_outlasting = np.zeros(events.height, np.bool_)
     is_kernel = events["is_kernel"].to_numpy()
     kernels = events.with_row_index("row_number").filter(is_kernel).sort("start_ns")
@@ -162,7 +165,7 @@ def _outlasts_stream(events: pl.DataFrame, stream_columns: Sequence[str]) -> Fla
 
 
 def _outlasts_file(events: pl.DataFrame) -> Flags:
-    """Mark the row that ends last, if it goes on after all others for longer than these lasted."""
+    """Flag the event, [event], that ends last, if it outlasts all others by more than these lasted."""
     start_ns = events["start_ns"].to_numpy()
     end_ns = start_ns + events["duration_ns"].to_numpy()
     if len(end_ns) < MIN_EVENTS_OUTLASTED:
@@ -184,7 +187,7 @@ def note_dropped_records(
         if lost.lost_count:
             steps = lost.lossy_steps
             steps_text = f", most in {fmt.steps(min(steps), max(steps))}" if steps else ""
-            sentences.append(f"Of '{file}', {lost.clause}{steps_text}: the profiler lost it.")
+            sentences.append(f"Of '{file}', {lost.loss_clause}{steps_text}: the profiler lost it.")
     return [Note(file, sentence, "dropped") for sentence in sentences]
 
 
@@ -205,7 +208,7 @@ def find_record_gaps(
         # Lossy steps can be left out; losses elsewhere cannot.
         has_losses_elsewhere = any(lost.has_losses_elsewhere for lost in losses)
         yield Gap(
-            max(losses, key=lambda lost: lost.lost_share).clause,
+            max(losses, key=lambda lost: lost.lost_share).loss_clause,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
             is_decisive=has_losses_elsewhere,
@@ -235,7 +238,7 @@ def keep_common_steps(
         f"Not all ranks recorded all steps: {fmt.steps(*step_range)}, which all did, are judged; of all "
         f"ranks' steps, {step_count - kept_count:,} of {step_count:,} are left out."
     )
-    return kept_spans, [Note("", sentence, "dropped")]
+    return kept_spans, [Note(file="", sentence=sentence, kind="dropped")]
 
 
 def _find_common_steps(

@@ -14,11 +14,11 @@ from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.readers.event_stream import EventStream, read_first_bytes
 from tracelens.readers.files import FileSet, FilesReader, find_gaps_of_python_calls
-from tracelens.readers.functions import function_meaning
+from tracelens.readers.functions import find_function_meaning
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning
-from tracelens.readers.json_values import as_number, as_object, us_as_ns
+from tracelens.readers.json_values import as_number, as_object, convert_us_to_ns
 from tracelens.readers.processes import FileOfProcesses, build_process_column, rank_processes
-from tracelens.readers.words import step_number
+from tracelens.readers.words import parse_step_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"fee"|"viztracer_metadata"', re.IGNORECASE)
 _CALL: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):\d+\)$", re.DOTALL)
 _CATEGORY_OF_FUNCTIONS: Final = "fee"  # function entry and exit
-_LONGEST_NAME: Final = 256
+_MAX_CHARACTERS_OF_NAME: Final = 256
 _PHASES_IN_NO_ROW: Final = {
     "M": "names of processes and threads",
     "C": "values of counters",
@@ -83,14 +83,14 @@ def _add_event(event: Event, calls: Calls, spans: _Spans) -> None:
         calls.left_out_counts[left_out_as or "events of other phases"] += 1
         return
     name = event.get("name") or None
-    start_ns, duration_ns = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
+    start_ns, duration_ns = convert_us_to_ns(event.get("ts")), convert_us_to_ns(event.get("dur"))
     if not isinstance(name, str) or start_ns is None or duration_ns is None or duration_ns < 0:
         calls.unusable_count += 1
         return
     is_function = str(event.get("cat")).casefold() == _CATEGORY_OF_FUNCTIONS
     counted_as = "calls of functions" if is_function else "events that the program logged"
     calls.event_counts[counted_as] += 1
-    key = (is_function, name[:_LONGEST_NAME])
+    key = (is_function, name[:_MAX_CHARACTERS_OF_NAME])
     spans.add(start_ns, start_ns + duration_ns, key, thread=(pid, tid))
 
 
@@ -101,9 +101,9 @@ def _take_name(event: Event, calls: Calls, pid: int, tid: int) -> None:
     if not isinstance(name, str):
         return
     if event.get("name") == "process_name":
-        calls.name_by_process[pid] = name[:_LONGEST_NAME]
+        calls.name_by_process[pid] = name[:_MAX_CHARACTERS_OF_NAME]
     elif event.get("name") == "thread_name":
-        calls.name_by_thread[pid, tid] = name[:_LONGEST_NAME]
+        calls.name_by_thread[pid, tid] = name[:_MAX_CHARACTERS_OF_NAME]
 
 
 def _translate_key(key: tuple[bool, str]) -> SpanMeaning:
@@ -111,9 +111,9 @@ def _translate_key(key: tuple[bool, str]) -> SpanMeaning:
     is_function, name = key
     call = _CALL.match(name) if is_function else None
     if call:
-        kind, op = function_meaning(call["name"], call["file"])
+        kind, op = find_function_meaning(call["name"], call["file"])
         return SpanMeaning(kind, op, name)
-    step = None if is_function else step_number(name)
+    step = None if is_function else parse_step_number(name)
     return SpanMeaning(kind="step" if step is not None else "user", op=None, name=name)
 
 
@@ -128,7 +128,7 @@ class VizTracerReader(FilesReader[Calls]):
     read_file = staticmethod(read_calls)
     rank_processes = staticmethod(rank_processes)
 
-    def severe_gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
+    def list_severe_gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
         """Yield which files lost their oldest calls."""
         full_files = [name for name, file in run.file_by_name.items() if file.has_overflowed]
         if full_files:
@@ -139,6 +139,6 @@ class VizTracerReader(FilesReader[Calls]):
                 "Trace a shorter part, or give viztracer a larger --tracer_entries.",
             )
 
-    def gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Calls]) -> Iterator[Gap]:
         """Yield what calls of functions do not say."""
         return find_gaps_of_python_calls(run.kinds)

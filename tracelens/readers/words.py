@@ -84,7 +84,7 @@ USER_CODE: Final[Meaning] = ("user", None)
 KINDS_NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
 
 
-def normal(word: str) -> str:
+def normalize_word(word: str) -> str:
     """Normalize a word: ``All_Reduce`` is ``allreduce``."""
     return _SEPARATOR.sub("", word).casefold()
 
@@ -92,7 +92,7 @@ def normal(word: str) -> str:
 def _index(synonyms: dict[str, str]) -> dict[str, str]:
     """Return our word by each normalized synonym; `synonyms` are words with blanks between, by ours."""
     pairs = [(word, ours) for ours, words in synonyms.items() for word in (ours, *words.split())]
-    return {normal(word): ours for word, ours in pairs}
+    return {normalize_word(word): ours for word, ours in pairs}
 
 
 _MEANINGS: Final[dict[str, Meaning]] = {
@@ -105,16 +105,16 @@ assert set(_OP_SYNONYMS) == set(_KIND_OF_OP)
 assert set(_ROLE_SYNONYMS) == set(ROLES)
 
 
-def kernel_meaning(name: str) -> Meaning | None:
+def find_kernel_meaning(name: str) -> Meaning | None:
     """Return the meaning of the name of a kernel that communicates; None of any other name.
 
     A kernel that sends and receives may be part of several operations, so it has none.
     """
-    match = _COLLECTIVE_KERNEL.match(normal(name))
+    match = _COLLECTIVE_KERNEL.match(normalize_word(name))
     return _MEANINGS.get(match[1], ("reduction", None)) if match else None
 
 
-def step_number(name: str) -> int | None:
+def parse_step_number(name: str) -> int | None:
     """Return the step number in the name of a range: ``train step 12``; None without one."""
     match = _STEP.match(name)
     return int(match[1]) if match else None
@@ -128,14 +128,14 @@ def rank_in_name(name: str) -> int | None:
     return int(match["rank"])
 
 
-def meaning(word: str) -> Meaning | None:
+def find_meaning(word: str) -> Meaning | None:
     """Return the kind that a word means, and its operation where it says one; None if it is unknown.
 
     It may have a library's name in front, a number behind, and a collective the variant of PyTorch.
     """
-    if kind_and_op := kernel_meaning(word):
+    if kind_and_op := find_kernel_meaning(word):
         return kind_and_op
-    normalized = normal(word)
+    normalized = normalize_word(word)
     without_number = _NUMBER.sub("", normalized)
     without_library = _LIBRARY.sub("", without_number)
     for candidate in (normalized, without_number, without_library):
@@ -145,12 +145,14 @@ def meaning(word: str) -> Meaning | None:
     return kind_and_op if kind_and_op and kind_and_op[1] in COLLECTIVES else None
 
 
-def meaning_of_name(*names: str, excluded_kinds: frozenset[str] = KINDS_NOT_OF_NAMES) -> Meaning:
+def find_meaning_of_names(
+    *names: str, excluded_kinds: frozenset[str] = KINDS_NOT_OF_NAMES
+) -> Meaning:
     """Return kind and operation of the first name that has any; else, or if excluded, user code."""
-    kind, op = next(filter(None, map(meaning, names)), USER_CODE)
+    kind, op = next(filter(None, map(find_meaning, names)), USER_CODE)
     return (kind, op) if kind not in excluded_kinds else USER_CODE
 
 
-def role(word: str) -> str | None:
+def find_role(word: str) -> str | None:
     """Return the role that a word means; None if it is unknown."""
-    return _ROLE_OF.get(_NUMBER.sub("", normal(word)))
+    return _ROLE_OF.get(_NUMBER.sub("", normalize_word(word)))

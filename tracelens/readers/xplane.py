@@ -22,7 +22,13 @@ from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.profiles import CheckedFile, ProfilesReader
 from tracelens.readers.protobuf import build_classes, refuse_damage
 from tracelens.readers.soundness import KERNEL_LAUNCHES
-from tracelens.readers.words import USER_CODE, kernel_meaning, meaning, meaning_of_name, step_number
+from tracelens.readers.words import (
+    USER_CODE,
+    find_kernel_meaning,
+    find_meaning,
+    find_meaning_of_names,
+    parse_step_number,
+)
 from tracelens.schema.gate import read_contents, refuse_beyond
 
 if TYPE_CHECKING:
@@ -87,8 +93,8 @@ _XLA_NAME: Final = re.compile(r"^([a-z]+(?:-[a-z]+)*?)(?:-start|-done)?(?:\.\d+)
 _STEP_NUMBER: Final = "step_num"
 _CORRELATION: Final = "correlation_id"
 _STREAMS_OF_A_DEVICE: Final = 1_000
-_PS: Final = 1_000
-_LONGEST_NAME: Final = 256
+_PS_PER_NS: Final = 1_000
+_MAX_CHARACTERS_OF_NAME: Final = 256
 _NONE: Final = -1
 
 
@@ -182,9 +188,13 @@ def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
 
     Events of the line of steps, and those of the host that are numbered, are steps.
     """
-    name = (metadata.display_name or metadata.name)[:_LONGEST_NAME] if metadata is not None else ""
-    start_ns = track.origin_ns + event.offset_ps // _PS
-    end_ns = start_ns + event.duration_ps // _PS
+    name = (
+        (metadata.display_name or metadata.name)[:_MAX_CHARACTERS_OF_NAME]
+        if metadata is not None
+        else ""
+    )
+    start_ns = track.origin_ns + event.offset_ps // _PS_PER_NS
+    end_ns = start_ns + event.duration_ps // _PS_PER_NS
     if not name or event.num_occurrences or not (0 <= start_ns < MOST_NS and abs(end_ns) < MOST_NS):
         return None
     on_host = track.stream is None
@@ -197,25 +207,29 @@ def _convert_event(event: Any, metadata: Any, track: _Track) -> _Row | None:
     thread = track.name if on_host else None
     is_correlated = not on_host or KERNEL_LAUNCHES in name
     correlation = _read_stat(event, track.correlation_stat_id) if is_correlated else None
-    return _Row(start_ns, end_ns, kind, op, name, thread, track.stream, None, correlation)
+    return _Row(
+        start_ns, end_ns, kind, op, name, thread, track.stream, step=None, correlation=correlation
+    )
 
 
 def _find_meaning_on_host(name: str) -> Meaning:
     """Return the kind of an annotation; "$" begins a function of Python."""
-    return USER_CODE if name.startswith("$") else meaning_of_name(name)
+    return USER_CODE if name.startswith("$") else find_meaning_of_names(name)
 
 
 def _find_meaning_on_device(name: str) -> Meaning:
     """Return the kind of an operation on a device, by the kernel's name or XLA's."""
     xla_name = _XLA_NAME.match(name)
-    kind, op = kernel_meaning(name) or (meaning(xla_name[1]) if xla_name else None) or USER_CODE
+    kind, op = (
+        find_kernel_meaning(name) or (find_meaning(xla_name[1]) if xla_name else None) or USER_CODE
+    )
     return (kind, op) if kind == "reduction" else ("device", None)
 
 
 def _find_step(event: Any, step_stat_id: int, name: str) -> int | None:
     """Return the step of an annotation of the host, by its stat or its name; None without."""
     value = _read_stat(event, step_stat_id)
-    return step_number(name) if value is None else _parse_number(str(value))
+    return parse_step_number(name) if value is None else _parse_number(str(value))
 
 
 def _read_stat(event: Any, stat_id: int) -> int | None:
@@ -256,7 +270,7 @@ class XPlaneReader(ProfilesReader[Profile]):
         """Return True if a file is called as profilers of XLA call theirs: nothing else marks it."""
         return file.name.endswith(SUFFIX)
 
-    def gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield what no annotation names."""
         if "step" not in run.kinds:
             yield Gap(

@@ -30,7 +30,7 @@ def is_remote(place: str | os.PathLike[str]) -> TypeGuard[str]:
 
 def is_web(address: str) -> bool:
     """Return True for a web server: ``?`` begins a query, and a page lists files."""
-    return scheme_of(address) in _WEB
+    return get_scheme(address) in _WEB
 
 
 def is_pattern(address: str) -> bool:
@@ -38,7 +38,7 @@ def is_pattern(address: str) -> bool:
     return any(letter in address for letter in ("*" if is_web(address) else "*?["))
 
 
-def scheme_of(address: str) -> str:
+def get_scheme(address: str) -> str:
     """Return the protocol."""
     return address.partition("://")[0].casefold()
 
@@ -48,11 +48,11 @@ def hide_secrets(text: str) -> str:
 
     A user and a password stand before an ``@``; signatures and tokens in the query of a web address.
     """
-    public = without_user(text)
+    public = hide_user(text)
     return _QUERY.sub("", public) if re.search(r"https?://", public, re.IGNORECASE) else public
 
 
-def without_user(address: str) -> str:
+def hide_user(address: str) -> str:
     """Return an address without the user and the password before an ``@``."""
     return _USER.sub(r"\1", address)
 

@@ -27,8 +27,8 @@ _UNREACHABLE: Final = {
     *("ClientConnectionError", "ClientPayloadError"),  # of aiohttp
     *("EndpointConnectionError", "HTTPClientError"),  # of botocore
 }
-_REFUSED: Final = (401, 403)
-_LONGEST: Final = 200  # letters of what a server says
+_STATUSES_OF_REFUSAL: Final = (401, 403)
+_MAX_LETTERS_OF_REASON: Final = 200  # letters of what a server says
 
 
 @contextmanager
@@ -67,7 +67,9 @@ def _explain(error: Exception, quoted_address: str) -> TraceLensError:
             f"The server of {quoted_address} cannot be reached, or went away ({reason}): check the "
             "address and the network, then run it again; what was fetched is kept."
         )
-    if "PermissionError" in names or any(_status_of(cause) in _REFUSED for cause in causes):
+    if "PermissionError" in names or any(
+        _status_of(cause) in _STATUSES_OF_REFUSAL for cause in causes
+    ):
         return UnusableInput(
             f"The server refuses access to {quoted_address} ({reason}): check the credentials and "
             "what they allow (docs/remote.md)."
@@ -103,4 +105,4 @@ def _describe(error: BaseException) -> str:
     """Return the text of an error in one line, without secrets."""
     message = " ".join(hide_secrets(str(error)).split()).rstrip(".")
     name = type(error).__name__
-    return f"{name}: {message[:_LONGEST]}" if message else name
+    return f"{name}: {message[:_MAX_LETTERS_OF_REASON]}" if message else name

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import EmptyTrace, InvalidArgument, MissingExtra, TraceNotFound
 from tracelens.remote.address import (
+    get_scheme,
     hide_secrets,
     is_pattern,
     is_web,
     is_within,
     last_name,
-    scheme_of,
 )
 from tracelens.remote.failures import explain_errors
 from tracelens.schema.vocabulary import (
@@ -39,7 +39,7 @@ _TABLES: Final = (TRACE_SUFFIX, ".feather", ".parquet", ".csv", ".tsv")
 _NAME: Final = re.compile(r"[^.\x00-\x1f/\\:][^\x00-\x1f/\\:]*")
 _NO_NAME: Final = re.compile(r"^\.+|[\x00-\x1f/\\:]")
 # bytes: file systems allow 255, and a file that is on its way has a longer name
-_MOST_NAME: Final = 200
+_MAX_NAME_BYTES: Final = 200
 # What says that a file has other content than before, as each protocol calls it; the surest first.
 _VERSIONS: Final = (
     *("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c"),
@@ -86,7 +86,7 @@ def list_files(address: str) -> Listing:
         system.invalidate_cache()
         facts = system.info(path)
         if not _is_folder(facts, address):
-            return Listing(system, (_make_file(local_name(address), facts),), is_folder=False)
+            return Listing(system, (_make_file(make_local_name(address), facts),), is_folder=False)
         entries = _list_entries(system, path)
         files = _list_trace(system, entries)
     if not files:
@@ -115,7 +115,7 @@ def list_matching(pattern: str) -> list[str]:
 
 def _find_system(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and what it is called there."""
-    scheme = scheme_of(address)
+    scheme = get_scheme(address)
     try:
         from fsspec import get_filesystem_class  # noqa: PLC0415 - an extra
         from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
@@ -124,7 +124,7 @@ def _find_system(address: str) -> tuple[Any, str]:
         options = _system_options(address)
     except ImportError as error:
         if scheme in _OURS or (error.name or "").partition(".")[0] == "fsspec":
-            raise MissingExtra.naming(f"Reading {scheme}:// addresses", "remote") from error
+            raise MissingExtra.from_extra(f"Reading {scheme}:// addresses", "remote") from error
         raise MissingExtra(
             f"Reading {scheme}:// addresses needs another library: {str(error).rstrip('.')}."
         ) from error
@@ -166,13 +166,13 @@ def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
     return {name: facts_by_name[name] for name in sorted(facts_by_name) if _is_name(name)}
 
 
-def local_name(address: str) -> str:
+def make_local_name(address: str) -> str:
     """Return the local name for the last part of an address."""
-    return _NO_NAME.sub("_", last_name(address))[-_MOST_NAME // 4 :] or "trace"
+    return _NO_NAME.sub("_", last_name(address))[-_MAX_NAME_BYTES // 4 :] or "trace"
 
 
 def _is_name(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and len(name.encode(errors="replace")) <= _MOST_NAME
+    return bool(_NAME.fullmatch(name)) and len(name.encode(errors="replace")) <= _MAX_NAME_BYTES
 
 
 def _list_trace(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[RemoteFile]:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from tracelens.distil import places
 from tracelens.errors import UnusableInput
 from tracelens.model.fmt import size as in_bytes
-from tracelens.remote.address import hide_secrets, without_user
+from tracelens.remote.address import hide_secrets, hide_user
 from tracelens.remote.failures import explain_errors
-from tracelens.remote.listing import IN_FLIGHT, RemoteFile, list_files, local_name
+from tracelens.remote.listing import IN_FLIGHT, RemoteFile, list_files, make_local_name
 from tracelens.schema.json_text import loads
 from tracelens.schema.ownership import is_ours
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 _FOLDER: Final = "remote-v1"
 _STATES: Final = ".fetched.json"
 _DRAFT: Final = ".part-"
-_LONGEST_LABEL: Final = 60  # letters of an address that tell a person whose folder it is
+_MAX_LETTERS_OF_LABEL: Final = 60  # letters of an address that tell a person whose folder it is
 # A footer has 24 bytes for each batch of 65,536 events, and names the ranks of communicators: the first
 # length holds nearly any, the second those of thousands of ranks in many groups.
-_ENDS: Final = (1 << 16, 1 << 22)
-_BEGIN: Final = 1 << 10  # of a recording: its magic and the first bytes of its schema
+_END_SIZES_BYTES: Final = (1 << 16, 1 << 22)
+_BEGIN_BYTES: Final = 1 << 10  # of a recording: its magic and the first bytes of its schema
 
 
 def fetch_copy(
@@ -88,8 +88,10 @@ def fetch_copy(
 
 def _name_folder(address: str, *, ends: bool) -> str:
     """Return the name of the folder for an address: readable letters of it, and a digest."""
-    readable = re.sub(r"[^A-Za-z0-9._]+", "-", hide_secrets(address)).strip("-.")[:_LONGEST_LABEL]
-    identity = f"{without_user(address)} {'ends' if ends else 'whole'}"
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", hide_secrets(address)).strip("-.")[
+        :_MAX_LETTERS_OF_LABEL
+    ]
+    identity = f"{hide_user(address)} {'ends' if ends else 'whole'}"
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
@@ -101,7 +103,7 @@ def _update(
     is_end_enough: Callable[[Path], bool] | None,
 ) -> Path:
     """Fetch what changed, remove what is gone, and return the copy; `directory` is ours alone."""
-    copy = directory / local_name(address)
+    copy = directory / make_local_name(address)
     root = copy if listing.is_folder else directory
     states = _load_states(directory)
     for draft in directory.glob(f"{_DRAFT}*"):  # of a process that was killed
@@ -194,11 +196,13 @@ def _fetch_part(
     if file.size_bytes is None or not file.name.endswith(TRACE_SUFFIX):
         return False
     if file.name.startswith(f"{SAMPLES_FOLDER}/"):
-        return file.size_bytes > _ENDS[-1] and _copy_parts(system, file, draft, [(0, _ENDS[-1])])
-    for length in _ENDS:
-        if file.size_bytes <= length + _BEGIN:
+        return file.size_bytes > _END_SIZES_BYTES[-1] and _copy_parts(
+            system, file, draft, [(0, _END_SIZES_BYTES[-1])]
+        )
+    for length in _END_SIZES_BYTES:
+        if file.size_bytes <= length + _BEGIN_BYTES:
             return False
-        parts = [(file.size_bytes - length, length), (0, _BEGIN)]
+        parts = [(file.size_bytes - length, length), (0, _BEGIN_BYTES)]
         if not _copy_parts(system, file, draft, parts):
             return False
         if is_end_enough(draft):

@@ -17,7 +17,7 @@ _COLUMNS_OF_NAME: Final = 9
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#])")
 
 
-def named_lines(name: str, sentence: str, max_lines: int | None = None) -> list[str]:
+def write_named_lines(name: str, sentence: str, max_lines: int | None = None) -> list[str]:
     """Write a name and its sentence for a terminal, with the sentence indented behind the name."""
     return textwrap.wrap(
         f"{name:{_COLUMNS_OF_NAME}}{sentence}",

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # share of the time: if devices wait longer for launches, what the host did before that is said [policy]
 MIN_LAUNCHING_TO_EXPLAIN: Final = 0.05
 MAX_ATTEMPTS_LISTED: Final = 3  # attempts: a sentence lists no more of one kind [policy]
-_WORTH_NAMING: Final = 0.005  # of ranks x job time
-_MOST_NAMED: Final = 5
-_MOST_REASONS: Final = 3
+_MIN_SHARE_TO_NAME: Final = 0.005  # of ranks x job time
+_MAX_CATEGORIES_NAMED: Final = 5
+_MAX_REASONS: Final = 3
 CAUSES: Final = {
     "late_ranks": "wait for other ranks",
     "wait": "wait for other ranks",
@@ -78,9 +78,9 @@ def describe_life(life: LifeShares) -> str:
 
     at_least = "" if life.is_kept_known else "at least "
     kept_text = f"{at_least}{fmt.percent(life.goodput)} of it in steps that were kept"
-    uses = {use: share for use, share in life.uses.items() if share >= _WORTH_NAMING}
+    uses = {use: share for use, share in life.uses.items() if share >= _MIN_SHARE_TO_NAME}
     phrases = name_uses(uses, is_kept_known=life.is_kept_known)
-    shares = "; ".join([kept_text, *phrases[:_MOST_NAMED]])
+    shares = "; ".join([kept_text, *phrases[:_MAX_CATEGORIES_NAMED]])
     return f"{_count_attempts(life)} in {fmt.duration(life.wall_ns)}: {shares}."
 
 
@@ -111,14 +111,14 @@ def describe_losses(ledger: Ledger, findings: Sequence[Finding], *, at_most: boo
     for loss in ledger.losses:
         share_by_category[loss.category] += loss.share
     largest_first = sorted(share_by_category.items(), key=lambda entry: -entry[1])
-    worth_naming = [(name, share) for name, share in largest_first if share >= _WORTH_NAMING]
-    shown_categories = worth_naming[:_MOST_NAMED]
+    worth_naming = [(name, share) for name, share in largest_first if share >= _MIN_SHARE_TO_NAME]
+    shown_categories = worth_naming[:_MAX_CATEGORIES_NAMED]
     for name, share in shown_categories:
         losses = [loss for loss in ledger.losses if loss.category == name]
         reasons = _explain_losses(losses, findings)
         phrases.append(f"{fmt.percent(share)} {name_cause(name)}{reasons}")
     other_share = 1.0 - ledger.useful - sum(share for _, share in shown_categories)
-    phrases += [f"{fmt.percent(other_share)} other"] if other_share >= _WORTH_NAMING else []
+    phrases += [f"{fmt.percent(other_share)} other"] if other_share >= _MIN_SHARE_TO_NAME else []
     return "; ".join([*phrases, f"{fmt.percent(ledger.unexplained)} unexplained"])
 
 
@@ -129,9 +129,9 @@ def _explain_losses(losses: Sequence[Loss], findings: Sequence[Finding]) -> str:
         share_by_culprit[_name_culprit(loss, findings)] += loss.share
     share_by_culprit.pop("", None)  # of nobody
     largest_first = sorted(share_by_culprit.items(), key=lambda entry: -entry[1])
-    worth_naming = [(name, share) for name, share in largest_first if share >= _WORTH_NAMING]
+    worth_naming = [(name, share) for name, share in largest_first if share >= _MIN_SHARE_TO_NAME]
     texts = [f"{fmt.percent(share)} {name}" for name, share in worth_naming]
-    return f" ({', '.join(texts[:_MOST_REASONS])})" if texts else ""
+    return f" ({', '.join(texts[:_MAX_REASONS])})" if texts else ""
 
 
 def _name_culprit(loss: Loss, findings: Sequence[Finding]) -> str:

@@ -83,7 +83,7 @@ def _write_with_charts(report: Report, trace: Trace) -> str:
         store = import_module("tracelens_dashboard.runs.store").Store.from_trace(trace, report)
         text: str = import_module("tracelens_dashboard.export.report").render(store)
     except ModuleNotFoundError as error:
-        raise MissingExtra.naming("a page with charts", "dashboard") from error
+        raise MissingExtra.from_extra("a page with charts", "dashboard") from error
     return text
 
 

@@ -19,8 +19,8 @@ from tracelens.model.trace import ALIGNMENT_METHODS
 from tracelens.model.verdict import Cause
 
 _NAME: Final = "report.schema.json"
-_SLACK: Final = 1e-6
-_SHOWN: Final = 200
+_MAX_ROUNDING_ERROR: Final = 1e-6
+_MAX_CHARACTERS_SHOWN: Final = 200
 
 
 def report_schema() -> dict[str, Any]:
@@ -52,7 +52,7 @@ def find_problems(report: Any) -> list[str]:
     current_report = _to_current_format(report)
     violations = Draft202012Validator(report_schema()).iter_errors(current_report)
     sentences = [
-        f"{violation.json_path}: {violation.message[:_SHOWN]}"
+        f"{violation.json_path}: {violation.message[:_MAX_CHARACTERS_SHOWN]}"
         for violation in sorted(violations, key=lambda violation: violation.json_path)
     ]
     if sentences:
@@ -78,7 +78,7 @@ def _check_shares(efficiency: dict[str, Any] | None) -> list[str]:
     if efficiency is None:
         return []
     total_share = efficiency["achieved"] + sum(bar["share"] for bar in efficiency["waterfall"])
-    if abs(total_share - 1) <= _SLACK:
+    if abs(total_share - 1) <= _MAX_ROUNDING_ERROR:
         return []
     sum_text = f"sum to {total_share:.6f}, expected 1"
     return [f"$.efficiency: achieved and the shares of the waterfall {sum_text}"]
@@ -89,7 +89,7 @@ def _check_losses(ledger: dict[str, Any] | None) -> list[str]:
     if ledger is None:
         return []
     total = ledger["useful"] + sum(loss["share"] for loss in ledger["losses"])
-    if abs(total - 1) <= _SLACK:
+    if abs(total - 1) <= _MAX_ROUNDING_ERROR:
         return []
     return [f"$.ledger: useful and the shares of losses sum to {total:.6f}, expected 1"]
 

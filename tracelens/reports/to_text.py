@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Length = Literal["full", "brief", "verdict"]
 BAR: Final = 30
 MOST_LINES: Final = 30
-_WORTH_A_ROW: Final = 0.0005  # of ranks x job time
-_FOR_MORE: Final = 3  # lines, on what was left out
+_MIN_SHARE_OF_ROW: Final = 0.0005  # of ranks x job time
+_LINES_ON_REST: Final = 3  # lines, on what was left out
 STYLE: Final = {"fault": "bold red", "opportunity": "yellow"}
 VERDICT_STYLE: Final = {
     "fault": "bold red",
@@ -71,7 +71,10 @@ def render(
     head_lines = _render_lines(blocks[:1], columns, color=color)
     for index, finding_block in enumerate(blocks[1:]):
         finding_lines = _render_lines([finding_block], columns, color=color)
-        if len(head_lines) + len(finding_lines) + len(waterfall_lines) > MOST_LINES - _FOR_MORE:
+        if (
+            len(head_lines) + len(finding_lines) + len(waterfall_lines)
+            > MOST_LINES - _LINES_ON_REST
+        ):
             head_lines += [f"{fmt.count(len(blocks) - 1 - index, 'finding')} more.", ""]
             break
         head_lines += finding_lines
@@ -122,11 +125,11 @@ def _write_waterfall(efficiency: Efficiency) -> RenderableType:
     table.add_column()
     useful_name = "useful computation" + ", at most" * efficiency.at_most
     rows = [(useful_name, efficiency.achieved, "blue")]
-    if efficiency.useful_uninstrumented >= _WORTH_A_ROW:
+    if efficiency.useful_uninstrumented >= _MIN_SHARE_OF_ROW:
         rows.append(("  of it uninstrumented", efficiency.useful_uninstrumented, "cyan"))
     rows += [(name_cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
     for name, share, style in rows:
-        if share >= _WORTH_A_ROW or style == "blue":
+        if share >= _MIN_SHARE_OF_ROW or style == "blue":
             bar = "█" * max(round(share * BAR), 1)
             table.add_row(f"  {name}", percent(share, digits=1), Text(bar, style=style))
     factors = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
 
 
-def metrics_of(report: Report) -> dict[str, float]:
+def list_metrics(report: Report) -> dict[str, float]:
     """Return the numbers of a report by name; no finding's own, whose names change from run to run."""
     value_by_name = {}
     for gauge in list_gauges(report):
@@ -35,7 +35,7 @@ def log_to_tensorboard(report: Report, writer: Any, step: int | None = None) -> 
         writer: A `torch.utils.tensorboard.SummaryWriter`, or one of tensorboardX.
         step: The global step that it is logged at.
     """
-    for name, value in metrics_of(report).items():
+    for name, value in list_metrics(report).items():
         writer.add_scalar(name, value, step)
     writer.add_text("tracelens/report", markdown_of(report), step)
 
@@ -49,7 +49,7 @@ def log_to_mlflow(report: Report, client: Any, run_id: str, step: int = 0) -> No
         run_id: The run, such as ``mlflow.active_run().info.run_id``.
         step: The step that it is logged at.
     """
-    for name, value in metrics_of(report).items():
+    for name, value in list_metrics(report).items():
         client.log_metric(run_id, name.replace("=", "."), value, step=step)  # which it refuses
     client.set_tag(run_id, "tracelens.verdict", report.verdict.headline)
     client.log_text(run_id, page_of(report), "tracelens/report.html")
@@ -64,6 +64,6 @@ def log_to_wandb(report: Report, run: Any, step: int | None = None) -> None:
         run: What `wandb.init` returned.
         step: The step that it is logged at.
     """
-    run.log(metrics_of(report), step=step)
+    run.log(list_metrics(report), step=step)
     run.summary["tracelens/verdict"] = report.verdict.headline
     run.summary["tracelens/findings"] = [finding.sentence for finding in report.findings]

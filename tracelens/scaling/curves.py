@@ -34,7 +34,7 @@ Kind = Literal["weak", "strong"]
 MIN_DISTANCE_IF_KIND_CLEAR: Final = 0.25
 # Attributes of `Point`, in the order of `Sizes`.
 _OF_FORECAST: Final = (
-    *("workers", "work_ns", "slowest_work_ns", "step_ns"),
+    *("worker_count", "work_ns", "slowest_work_ns", "step_ns"),
     *("communication_ns", "hidden_communication_ns", "backprop_ns"),
 )
 MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no name [policy]
@@ -42,14 +42,14 @@ MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no na
 
 @dataclass(frozen=True)
 class Row:
-    """A size of a curve: of its runs the one with the median step is `point`.
+    """Runs with `process_count` workers or servers; `median_point` is that with the median step.
 
     `step_spread_share` is how far these runs' steps are apart, as a share of that step; None of a single
     run. The ratios to the smallest size multiply up to `efficiency`.
     """
 
-    size: int
-    point: Point
+    process_count: int
+    median_point: Point
     run_count: int
     step_spread_share: float | None
     efficiency: float
@@ -71,16 +71,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs of one system by size; `shards`: how many servers, where each number has a curve.
+    """Runs of one system by size; `shard_count`: how many servers, where each number has a curve.
 
+    They are sorted by the number of processes of `size_role`, workers or servers (shards).
     `work_exponent` is by what power of the number of ranks a rank's useful computation grows: 0 is weak
     scaling, -1 strong; None by servers. `is_kind_clear` is true if it is near one of them.
     """
 
     system: str
-    by: By
-    kind: Kind
-    shards: int | None
+    size_role: By
+    scaling_kind: Kind
+    shard_count: int | None
     rows: tuple[Row, ...]
     work_exponent: float | None
     is_kind_clear: bool
@@ -99,7 +100,7 @@ class Scaling:
         rows_by_size: dict[int, dict[str, Row]] = defaultdict(dict)
         for curve in self.curves:
             for row in curve.rows:
-                rows_by_size[row.size].setdefault(curve.system, row)
+                rows_by_size[row.process_count].setdefault(curve.system, row)
         return [(size, rows) for size, rows in sorted(rows_by_size.items()) if len(rows) > 1]
 
 
@@ -124,14 +125,14 @@ def curves(
     Raises:
         InvalidArgument: no system has two sizes, or a forecast is asked for that cannot be made.
     """
-    by = by or ("workers" if len({point.workers for point in points}) > 1 else "shards")
+    by = by or ("workers" if len({point.worker_count for point in points}) > 1 else "shards")
     comparable_groups = [
         (key, group)
         for key, group in _group_points(points, by).items()
         if _count_sizes(group, by) > 1
     ]
     if not comparable_groups:
-        sizes = fmt.join_words(sorted({str(getattr(point, by)) for point in points}) or ["no"])
+        sizes = fmt.join_words(sorted({str(_get_size(point, by)) for point in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."
@@ -149,23 +150,27 @@ def _group_points(points: Sequence[Point], by: By) -> dict[tuple[str, int | None
     groups: dict[tuple[str, int | None], list[Point]] = defaultdict(list)
     server_counts: dict[tuple[str, int], set[int]] = defaultdict(set)
     for point in points:
-        server_counts[point.system, point.workers].add(point.shards)
+        server_counts[point.system, point.worker_count].add(point.shard_count)
     systems_to_split = {system for (system, _), counts in server_counts.items() if len(counts) > 1}
     for point in points:
         is_split = by == "workers" and point.system in systems_to_split
-        groups[point.system, point.shards if is_split else None].append(point)
+        groups[point.system, point.shard_count if is_split else None].append(point)
     return groups
 
 
 def _count_sizes(points: Sequence[Point], by: By) -> int:
-    return len({getattr(point, by) for point in points})
+    return len({_get_size(point, by) for point in points})
+
+
+def _get_size(point: Point, by: By) -> int:
+    return point.worker_count if by == "workers" else point.shard_count
 
 
 def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | None) -> Curve:
     """Make the curve of the runs of one system, a row per size, of its run with the median step."""
     runs: dict[int, list[Point]] = defaultdict(list)  # by size
     for point in points:
-        runs[getattr(point, by)].append(point)
+        runs[_get_size(point, by)].append(point)
     medians = {size: _find_median_point(runs[size]) for size in sorted(runs)}
     exponent = _fit_work_exponent(list(medians.values())) if by == "workers" else None
     is_strong = exponent is not None and exponent < -1 / 2
@@ -173,9 +178,9 @@ def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int 
     smallest = next(iter(medians.values()))
     return Curve(
         system=smallest.system,
-        by=by,
-        kind=assumed_kind,
-        shards=shards,
+        size_role=by,
+        scaling_kind=assumed_kind,
+        shard_count=shards,
         rows=tuple(
             _make_row(size, point, runs[size], smallest, assumed_kind)
             for size, point in medians.items()
@@ -194,20 +199,20 @@ def _find_median_point(points: Sequence[Point]) -> Point:
 
 def _fit_work_exponent(points: Sequence[Point]) -> float:
     """Return the power of the number of ranks by which a rank's useful computation grows."""
-    log_workers = np.log([point.workers for point in points])
+    log_workers = np.log([point.worker_count for point in points])
     return float(np.polyfit(log_workers, np.log([point.useful_ns for point in points]), 1)[0])
 
 
 def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
     """Return the row of a size, relative to the `smallest`: `point` has the median step of `points`."""
-    size_ratio = point.workers / smallest.workers if kind == "strong" else 1.0
+    size_ratio = point.worker_count / smallest.worker_count if kind == "strong" else 1.0
     shares, smallest_shares = point.share_by_factor, smallest.share_by_factor
     ratios = {name: shares[name] / smallest_shares[name] for name in FACTORS}
     ratios["computation"] = smallest.useful_ns / (point.useful_ns * size_ratio)
     steps_ns = [run.step_ns for run in points]
     return Row(
-        size=size,
-        point=point,
+        process_count=size,
+        median_point=point,
         run_count=len(points),
         step_spread_share=(max(steps_ns) - min(steps_ns)) / point.step_ns
         if len(steps_ns) > 1
@@ -221,18 +226,20 @@ def _add_forecasts(
     curve: Curve, workers: Sequence[int], replay: Callable[[Point], Replay] | None
 ) -> Curve:
     """Return a curve with a forecast for each number of workers, by replay if it has servers."""
-    if curve.by != "workers":
+    if curve.size_role != "workers":
         return curve
-    points = [row.point for row in curve.rows]
-    largest, is_strong = points[-1], curve.kind == "strong"
+    points = [row.median_point for row in curve.rows]
+    largest, is_strong = points[-1], curve.scaling_kind == "strong"
     columns = [[float(getattr(point, name)) for point in points] for name in _OF_FORECAST]
     sizes = Sizes(*map(np.array, columns))
-    largest_run = replay(largest) if replay and largest.shards and not is_strong else None
+    largest_run = replay(largest) if replay and largest.shard_count and not is_strong else None
     forecasts = []
     for count in workers:
         by_replay = None
         if largest_run:
-            by_replay = forecast_by_replay(largest_run, largest.workers, largest.step_ns, count)
+            by_replay = forecast_by_replay(
+                largest_run, largest.worker_count, largest.step_ns, count
+            )
         forecasts.append(by_replay or forecast(sizes, count, strong=is_strong))
     return replace(curve, forecasts=tuple(filter(None, forecasts)))
 

@@ -58,7 +58,7 @@ class Sizes:
     overlap with work, and `backprop_ns` the time that it could overlap with.
     """
 
-    ranks: Floats
+    rank_counts: Floats
     work_ns: Floats
     slowest_work_ns: Floats
     step_ns: Floats
@@ -73,13 +73,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A step on `ranks` ranks, ns, with its 95 % interval, by fitted `sizes` or by a `replay`.
+    """A step on `rank_count` ranks, ns, with its 95 % interval, by fitted `sizes` or by a `replay`.
 
     `slowest_work_ns` of it is work; None where it was replayed. `is_validated` is false for a size far
     beyond those that forecasts were compared with.
     """
 
-    ranks: int
+    rank_count: int
     step_ns: float
     interval_ns: tuple[float, float]
     slowest_work_ns: float | None
@@ -92,7 +92,7 @@ def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
 
     With `strong` scaling all ranks share the same work, so that each has less on more ranks.
     """
-    if len(sizes.ranks) < MIN_SIZES_TO_FORECAST:
+    if len(sizes.rank_counts) < MIN_SIZES_TO_FORECAST:
         return None
     target_ranks = np.array([float(ranks)])
     slowest_work_ns = float(_forecast_slowest_work(sizes, target_ranks, strong=strong)[0])
@@ -101,7 +101,7 @@ def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
     weights /= weights.sum()
     rest_ns = float(weights @ rests_ns)
     step_ns = slowest_work_ns + rest_ns
-    doublings = max(float(np.log2(ranks / sizes.ranks[-1])), 1.0)
+    doublings = max(float(np.log2(ranks / sizes.rank_counts[-1])), 1.0)
     squared_error = float(weights @ squared_errors) * doublings**2 + MIN_ERROR_OF_FORECAST**2
     error_ns = float(np.sqrt(weights @ (rests_ns - rest_ns) ** 2 + squared_error * step_ns**2))
     margin_ns = _DEVIATIONS_OF_95_PERCENT * error_ns
@@ -110,7 +110,7 @@ def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
         step_ns,
         interval_ns=(max(step_ns - margin_ns, slowest_work_ns), step_ns + margin_ns),
         slowest_work_ns=slowest_work_ns,
-        is_validated=ranks <= MAX_FACTOR_VALIDATED * sizes.ranks[-1],
+        is_validated=ranks <= MAX_FACTOR_VALIDATED * sizes.rank_counts[-1],
     )
 
 
@@ -148,12 +148,12 @@ def expected_largest(counts: Floats) -> Floats:
 
 def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> Floats:
     """Forecast the work of the slowest rank at each target size, ns, [size]."""
-    columns = _make_work_columns(sizes.ranks, strong=strong)
+    columns = _make_work_columns(sizes.rank_counts, strong=strong)
     # Misfits count relative to the work.
     parts_ns = _fit_non_negative(columns / sizes.work_ns[:, None], np.ones(len(sizes.work_ns)))
     work_ns = _make_work_columns(target_ranks, strong=strong) @ parts_ns
     log_ratios = np.log(np.maximum(sizes.slowest_work_ns / sizes.work_ns, 1.0))
-    maxima = expected_largest(sizes.ranks)
+    maxima = expected_largest(sizes.rank_counts)
     squared_sum = float(np.square(maxima).sum())  # not 0: sizes differ
     sigma = max(float(log_ratios @ maxima) / squared_sum, 0.0)
     return np.asarray(work_ns * np.exp(sigma * expected_largest(target_ranks)))
@@ -178,8 +178,8 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
     rests_ns, squared_errors = [], []
     for pair in product(communication_growths, growths):
         errors = []
-        for count in range(MIN_SIZES_FITTED, len(sizes.ranks)):
-            smaller, next_ranks = sizes.take_smallest(count), sizes.ranks[count : count + 1]
+        for count in range(MIN_SIZES_FITTED, len(sizes.rank_counts)):
+            smaller, next_ranks = sizes.take_smallest(count), sizes.rank_counts[count : count + 1]
             (step_ns,) = _forecast_step(smaller, next_ranks, pair, strong=strong)
             errors.append(step_ns / sizes.step_ns[count] - 1)
         rests_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
@@ -235,7 +235,7 @@ def _forecast_hidden(
     limit_ns = max_share * sizes.backprop_ns[-1]
     if is_used_up:
         limit_ns = sizes.hidden_communication_ns[-1]
-    limit_ratio = sizes.ranks[-1] / target_ranks if strong else np.ones_like(target_ranks)
+    limit_ratio = sizes.rank_counts[-1] / target_ranks if strong else np.ones_like(target_ranks)
     return np.asarray(np.minimum(max_share * communication_ns, limit_ns * limit_ratio))
 
 
@@ -247,13 +247,13 @@ def _extrapolate(
     *,
     shrinks: bool = False,
 ) -> Floats:
-    """Fit growths (names) to values of the known sizes, ns, and return their sum at target sizes, ns.
+    """Fit a sum of growths (names) to times of the known sizes; return it at `target_ranks` ranks.
 
-    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows. With
-    `shrinks` a constant may also be negative.
+    Times are ns, [size] and [target]. Misfits count relative to steps, and those of larger sizes more:
+    small ones may hide what grows. With `shrinks` a constant may also be negative.
     """
-    weights = np.sqrt(sizes.ranks / sizes.ranks[-1]) / sizes.step_ns
-    columns = _make_growth_columns(sizes.ranks, names, shrinks=shrinks) * weights[:, None]
+    weights = np.sqrt(sizes.rank_counts / sizes.rank_counts[-1]) / sizes.step_ns
+    columns = _make_growth_columns(sizes.rank_counts, names, shrinks=shrinks) * weights[:, None]
     factors = _fit_non_negative(columns, values_ns * weights)  # [part]
     return np.asarray(_make_growth_columns(target_ranks, names, shrinks=shrinks) @ factors)
 
@@ -267,7 +267,10 @@ def _make_growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool
 
 
 def _fit_non_negative(columns: Floats, values: Floats) -> Floats:
-    """Fit a sum of columns to values; return each one's factor, none below 0 (Lawson & Hanson 1974)."""
+    """Fit a sum of columns, [size, part], to values, [size]; return factors, [part], none below 0.
+
+    After Lawson & Hanson 1974.
+    """
     from scipy.optimize import nnls  # noqa: PLC0415 - a forecast is seldom asked for
 
     return np.asarray(nnls(columns, values)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model import fmt
-from tracelens.reports.lines import escape_markdown, json_text, markdown_row, named_lines
+from tracelens.reports.lines import escape_markdown, json_text, markdown_row, write_named_lines
 from tracelens.scaling import messages
 
 if TYPE_CHECKING:
@@ -27,41 +27,47 @@ _FORECAST_HEADINGS: Final = ("forecast", "step", "95 % interval")
 def to_text(scaling: Scaling, /) -> str:
     """Write the verdict, each curve, its forecasts, and systems side by side."""
     facts = [
-        ("Verdict", messages.headline(scaling)),
+        ("Verdict", messages.write_headline(scaling)),
         ("Why", messages.explain_loss(scaling)),
-        ("Next", messages.advice(scaling)),
-        ("Scope", messages.scope(scaling)),
-        *(("Note", sentence) for sentence in messages.cautions(scaling)),
+        ("Next", messages.write_advice(scaling)),
+        ("Scope", messages.describe_scope(scaling)),
+        *(("Note", sentence) for sentence in messages.list_cautions(scaling)),
     ]
-    lines = [line for fact in facts for line in named_lines(*fact)]
+    lines = [line for fact in facts for line in write_named_lines(*fact)]
     for curve in scaling.curves:
         sizes, forecasts = _tables(curve, "text")
-        lines += ["", messages.title(curve), *_align(sizes)]
+        lines += ["", messages.write_title(curve), *_align(sizes)]
         lines += ["Factors are shares of the smallest run's; efficiency is their product."]
         lines += _align(forecasts)
-    systems = messages.side_by_side(scaling)
+    systems = messages.compare_systems(scaling)
     return "\n".join([*lines, *([""] if systems else []), *_align(systems)]) + "\n"
 
 
 def to_markdown(scaling: Scaling, /) -> str:
     """Write the same for an issue or a report."""
-    facts = [messages.explain_loss(scaling), messages.advice(scaling), messages.scope(scaling)]
-    lines = [f"**TraceLens: {escape_markdown(messages.headline(scaling))}**", ""]
-    lines += [f"- {escape_markdown(fact)}" for fact in (*facts, *messages.cautions(scaling))]
+    facts = [
+        messages.explain_loss(scaling),
+        messages.write_advice(scaling),
+        messages.describe_scope(scaling),
+    ]
+    lines = [f"**TraceLens: {escape_markdown(messages.write_headline(scaling))}**", ""]
+    lines += [f"- {escape_markdown(fact)}" for fact in (*facts, *messages.list_cautions(scaling))]
     for curve in scaling.curves:
         sizes, forecasts = _tables(curve, "markdown")
-        lines += ["", f"{messages.title(curve)}:", *_markdown_table(sizes)]
+        lines += ["", f"{messages.write_title(curve)}:", *_markdown_table(sizes)]
         lines += _markdown_table(forecasts)
-    lines += _markdown_table(messages.side_by_side(scaling))
+    lines += _markdown_table(messages.compare_systems(scaling))
     return "\n".join(lines) + "\n"
 
 
 def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Return tables, headings first, of a curve's sizes and forecasts (else empty), in a form."""
-    sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
-    size_table = [(curve.by, *_HEADINGS[form]), *sizes]
+    sizes = [(str(row.process_count), *messages.make_size_cells(row)) for row in curve.rows]
+    size_table = [(curve.size_role, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]
-    forecasts = [(str(one.ranks), *messages.forecast_cells(curve, one)) for one in curve.forecasts]
+    forecasts = [
+        (str(one.rank_count), *messages.make_forecast_cells(curve, one)) for one in curve.forecasts
+    ]
     forecast_table = [(*_FORECAST_HEADINGS, efficiency_heading, ""), *forecasts]
     return size_table, forecast_table if forecasts else []
 
@@ -84,28 +90,31 @@ def to_json(scaling: Scaling, /) -> str:
     return json_text(
         {
             "format": SCALING_FORMAT,
-            "summary": messages.headline(scaling),
+            "summary": messages.write_headline(scaling),
             "curves": [_curve_object(curve) for curve in scaling.curves],
             "side_by_side": [
                 {
                     "workers": size,
-                    "step_ns": {name: row.point.step_ns for name, row in rows.items()},
+                    "step_ns": {name: row.median_point.step_ns for name, row in rows.items()},
                 }
                 for size, rows in scaling.rows_by_shared_size
             ],
-            "notes": messages.cautions(scaling),
+            "notes": messages.list_cautions(scaling),
         }
     )
 
 
 def _curve_object(curve: Curve) -> dict[str, Any]:
     return {
-        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards")},
+        "system": curve.system,
+        "by": curve.size_role,
+        "kind": curve.scaling_kind,
+        "shards": curve.shard_count,
         "growth": curve.work_exponent,
         "sizes": [_size_object(row) for row in curve.rows],
         "forecasts": [
             {
-                "workers": forecast.ranks,
+                "workers": forecast.rank_count,
                 "step_ns": forecast.step_ns,
                 "interval_ns": list(forecast.interval_ns),
                 "slowest_ns": forecast.slowest_work_ns,
@@ -118,9 +127,12 @@ def _curve_object(curve: Curve) -> dict[str, Any]:
 
 
 def _size_object(row: Row) -> dict[str, Any]:
-    point = row.point
+    point = row.median_point
     return {
-        **{name: getattr(point, name) for name in ("name", "workers", "shards", "steps")},
+        "name": point.name,
+        "workers": point.worker_count,
+        "shards": point.shard_count,
+        "steps": point.step_count,
         "runs": row.run_count,
         "spread": row.step_spread_share,
         "step_ns": point.step_ns,

@@ -52,7 +52,7 @@ _DARK: Final = (8, 64, 129)  # RGB: the largest value has this shade [policy]
 MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 
-def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
+def write_headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Name the run with the highest throughput, and the smallest one that nearly reaches it."""
     best_cell = max(cells, key=lambda cell: cell.samples_per_s)
     near_best = [
@@ -60,11 +60,16 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
         for cell in cells
         if cell.samples_per_s >= MIN_SHARE_OF_BEST_THROUGHPUT * best_cell.samples_per_s
     ]
-    smallest = min(near_best, key=lambda cell: (cell.workers + cell.shards, -cell.samples_per_s))
+    smallest = min(
+        near_best, key=lambda cell: (cell.worker_count + cell.shard_count, -cell.samples_per_s)
+    )
     samples_per_s = _WRITE["throughput"](best_cell.samples_per_s)
     text = f"{_label_cell(best_cell, axes)}: {samples_per_s} samples a second"
     text += f", {fmt.percent(best_cell.efficiency)} parallel efficiency"
-    if smallest.workers + smallest.shards < best_cell.workers + best_cell.shards:
+    if (
+        smallest.worker_count + smallest.shard_count
+        < best_cell.worker_count + best_cell.shard_count
+    ):
         share = fmt.percent(smallest.samples_per_s / best_cell.samples_per_s)
         text += f". {_label_cell(smallest, axes)} does {share} of it"
     return f"{text}."
@@ -73,7 +78,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
     """Write the maps of a measure (a key of `_TITLES`) for a terminal, with a block per number."""
     to_level = _make_level_function(cells, measure)
-    lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
+    lines = [f"Best     {write_headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
     for title, headings, rows in _iterate_maps(cells, axes):
         table = [headings]
         for name, row in rows:
@@ -86,7 +91,7 @@ def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
 def to_html(cells: Sequence[Cell], axes: Sequence[Axis], measure: str, name: str) -> str:
     """Write the maps as one page without scripts."""
     to_level = _make_level_function(cells, measure)
-    sections = [f"<p>Best: {escape(headline(cells, axes))}</p>"]
+    sections = [f"<p>Best: {escape(write_headline(cells, axes))}</p>"]
     for title, headings, rows in _iterate_maps(cells, axes):
         head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
         body = "".join(
@@ -103,8 +108,8 @@ def to_json(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Write all numbers, a row a run."""
     document = {
         "format": SWEEP_FORMAT,
-        "summary": headline(cells, axes),
-        "axes": [{"name": axis.name, "values": list(axis.values)} for axis in axes],
+        "summary": write_headline(cells, axes),
+        "axes": [{"name": axis.name, "values": list(axis.value_texts)} for axis in axes],
         "runs": [cell.make_row(axes) for cell in cells],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -121,8 +126,8 @@ def _iterate_maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]
     """
     *outer_axes, column_axis = axes
     row_axis = outer_axes.pop() if outer_axes else None
-    cell_by_values = {cell.values: cell for cell in cells}
-    for outer_values in product(*(axis.values for axis in outer_axes)):
+    cell_by_values = {cell.axis_values: cell for cell in cells}
+    for outer_values in product(*(axis.value_texts for axis in outer_axes)):
         title = ", ".join(f"{a.name} {v}" for a, v in zip(outer_axes, outer_values, strict=True))
         corner = f"{row_axis.name} \\ {column_axis.name}" if row_axis else column_axis.name
         rows = [
@@ -130,12 +135,12 @@ def _iterate_maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]
                 name,
                 [
                     cell_by_values[*outer_values, *([name] if row_axis else []), value]
-                    for value in column_axis.values
+                    for value in column_axis.value_texts
                 ],
             )
-            for name in (row_axis.values if row_axis else ("",))
+            for name in (row_axis.value_texts if row_axis else ("",))
         ]
-        yield title, (corner, *column_axis.values), rows
+        yield title, (corner, *column_axis.value_texts), rows
 
 
 def _make_level_function(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
@@ -178,4 +183,6 @@ def _write_cell(cell: Cell, measure: str, to_level: Callable[[Cell], float]) -> 
 
 
 def _label_cell(cell: Cell, axes: Sequence[Axis]) -> str:
-    return ", ".join(f"{axis.name} {value}" for axis, value in zip(axes, cell.values, strict=True))
+    return ", ".join(
+        f"{axis.name} {value}" for axis, value in zip(axes, cell.axis_values, strict=True)
+    )

@@ -31,21 +31,21 @@ _MEANS: Final = {
 }
 
 
-def headline(scaling: Scaling) -> str:
+def write_headline(scaling: Scaling) -> str:
     """Write the efficiency of the largest size on the curve with most sizes."""
     curve = scaling.curves[0]
     largest = curve.rows[-1]
     loss = f", lost most in {WORDS[largest.main_loss_factor]}" if largest.main_loss_factor else ""
     efficiency = f"{fmt.percent(largest.efficiency)} efficiency on {_count_ranks(curve, largest)}"
-    return f"{title(curve).upper()} · {efficiency}{loss}"
+    return f"{write_title(curve).upper()} · {efficiency}{loss}"
 
 
-def title(curve: Curve) -> str:
+def write_title(curve: Curve) -> str:
     """Name a curve."""
-    if curve.by == "shards":
+    if curve.size_role == "shards":
         return "parameter servers added"
-    of = f" of {curve.shards}" if curve.shards else ""
-    return f"{curve.kind} scaling, {curve.system}{of}"
+    of = f" of {curve.shard_count}" if curve.shard_count else ""
+    return f"{curve.scaling_kind} scaling, {curve.system}{of}"
 
 
 def explain_loss(scaling: Scaling) -> str:
@@ -58,40 +58,41 @@ def explain_loss(scaling: Scaling) -> str:
     phrase = f"{fmt.percent(min(largest.loss_share, 1.0))} of the loss: {_MEANS[name]}"
     if name == "computation":
         smallest_text, largest_text = (
-            fmt.duration(row.point.useful_ns) for row in (smallest, largest)
+            fmt.duration(row.median_point.useful_ns) for row in (smallest, largest)
         )
         return f"{phrase} ({smallest_text} to {largest_text} of computation a step and rank)."
     smallest_text, largest_text = (
-        fmt.percent(row.point.share_by_factor[name]) for row in (smallest, largest)
+        fmt.percent(row.median_point.share_by_factor[name]) for row in (smallest, largest)
     )
     return f"{phrase} ({WORDS[name]} efficiency {smallest_text} to {largest_text})."
 
 
-def advice(scaling: Scaling) -> str:
+def write_advice(scaling: Scaling) -> str:
     """Return one thing to do next."""
     name = scaling.curves[0].rows[-1].main_loss_factor
     return _NEXT[name] if name else "Measure more workers: where efficiency falls is not seen yet."
 
 
-def scope(scaling: Scaling) -> str:
+def describe_scope(scaling: Scaling) -> str:
     """Describe the runs that were compared."""
     run_count = sum(row.run_count for curve in scaling.curves for row in curve.rows)
     curve = scaling.curves[0]
-    sizes = fmt.join_words([str(row.size) for row in curve.rows])
+    sizes = fmt.join_words([str(row.process_count) for row in curve.rows])
     smallest = _count_ranks(curve, curve.rows[0])
     return (
         f"{fmt.count(run_count, 'run')}; {sizes} {_noun(curve)}; efficiency is against {smallest}."
     )
 
 
-def cautions(scaling: Scaling) -> list[str]:
+def list_cautions(scaling: Scaling) -> list[str]:
     """List the limitations, a sentence for each."""
     sentences = []
     for curve in scaling.curves:
         if not curve.is_kind_clear:
             sentences.append(
-                f"{fmt.capital(title(curve))}: whether ranks keep their work or share it is not clear "
-                f"(it grows as workers to the power {curve.work_exponent:.2f}): say --weak or --strong."
+                f"{fmt.capital(write_title(curve))}: whether ranks keep their work or share it is not "
+                f"clear (it grows as workers to the power {curve.work_exponent:.2f}): say --weak or "
+                "--strong."
             )
         if any(row.run_count > 1 for row in curve.rows):
             max_spread = max(row.step_spread_share or 0.0 for row in curve.rows)
@@ -101,8 +102,8 @@ def cautions(scaling: Scaling) -> list[str]:
             )
         if any(forecast.method == "replay" for forecast in curve.forecasts):
             sentences.append(
-                f"{fmt.capital(title(curve))}: forecasts replay the largest run with more workers, as "
-                "tracelens whatif --what ranks=N does."
+                f"{fmt.capital(write_title(curve))}: forecasts replay the largest run with more "
+                "workers, as tracelens whatif --what ranks=N does."
             )
         if any(not forecast.is_validated for forecast in curve.forecasts):
             sentences.append(
@@ -111,33 +112,33 @@ def cautions(scaling: Scaling) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def make_size_cells(row: Row) -> tuple[str, ...]:
     """Return a size as the cells of a table; factors as shares of the smallest run's."""
     ratios = (fmt.percent(row.ratio_by_factor[name]) for name in WORDS)
     lost = WORDS[row.main_loss_factor] if row.main_loss_factor else ""
-    return fmt.duration(row.point.step_ns), fmt.percent(row.efficiency), *ratios, lost
+    return fmt.duration(row.median_point.step_ns), fmt.percent(row.efficiency), *ratios, lost
 
 
-def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
+def make_forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
     """Return a forecast as text: step, its interval, efficiency, and whether to trust it."""
     smallest = curve.rows[0]
-    growth = forecast.ranks / smallest.size if curve.kind == "strong" else 1.0
+    growth = forecast.rank_count / smallest.process_count if curve.scaling_kind == "strong" else 1.0
     low, high = map(fmt.duration, forecast.interval_ns)
     return (
         fmt.duration(forecast.step_ns),
         f"{low} to {high}",
-        fmt.percent(smallest.point.step_ns / (forecast.step_ns * growth)),
+        fmt.percent(smallest.median_point.step_ns / (forecast.step_ns * growth)),
         "" if forecast.is_validated else "not validated",
     )
 
 
-def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
+def compare_systems(scaling: Scaling) -> list[tuple[str, ...]]:
     """Make a table of sizes with several systems: the step of each, and the faster one."""
     systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
     shared_sizes = scaling.rows_by_shared_size
     rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if shared_sizes else []
     for size, rows_by_system in shared_sizes:
-        steps_ns = {name: row.point.step_ns for name, row in rows_by_system.items()}
+        steps_ns = {name: row.median_point.step_ns for name, row in rows_by_system.items()}
         fastest, slowest_ns = min(steps_ns, key=steps_ns.__getitem__), max(steps_ns.values())
         times = (
             fmt.duration(steps_ns[name]) if name in steps_ns else "\N{EN DASH}" for name in systems
@@ -147,8 +148,8 @@ def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
 
 
 def _count_ranks(curve: Curve, row: Row) -> str:
-    return fmt.count(row.size, _noun(curve)[:-1])
+    return fmt.count(row.process_count, _noun(curve)[:-1])
 
 
 def _noun(curve: Curve) -> str:
-    return "workers" if curve.by == "workers" else "servers"
+    return "workers" if curve.size_role == "workers" else "servers"

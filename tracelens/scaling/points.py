@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import UnusableInput
-from tracelens.lod.step_times import Times
+from tracelens.lod.step_times import CategoryTimes
 from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Point:
     """
 
     name: str
-    workers: int
-    shards: int
-    steps: int
+    worker_count: int
+    shard_count: int
+    step_count: int
     step_ns: float
     useful_ns: float
     work_ns: float
@@ -57,7 +57,7 @@ class Point:
     @property
     def system(self) -> str:
         """What ranks exchange gradients by."""
-        return SERVERS if self.shards else COLLECTIVES
+        return SERVERS if self.shard_count else COLLECTIVES
 
     @property
     def efficiency(self) -> float:
@@ -72,13 +72,15 @@ class Point:
             UnusableInput: it has no step, or no useful computation in any.
         """
         sizes = run.workers.height, run.shards.height
-        return cls._from_times(run.report, run.times, name, sizes, run.tables["overlap_by_step"])
+        return cls._from_times(
+            run.report, run.category_times, name, sizes, run.tables["overlap_by_step"]
+        )
 
     @classmethod
     def from_trace(cls, trace: Trace, report: Report, name: str) -> Point:
         """Measure a run that was just explained; raises as `from_run`."""
         phases = cast("Phases", report.results["phases"])
-        times = Times.from_partition(
+        times = CategoryTimes.from_partition(
             phases.spent_ns, phases.pieces.step_windows, trace.workers["rank"].to_list()
         )
         overlap = cast("Interleaving", report.results["interleaving"]).by_step
@@ -88,7 +90,12 @@ class Point:
 
     @classmethod
     def _from_times(
-        cls, report: Report, times: Times, name: str, sizes: tuple[int, int], overlap: pl.DataFrame
+        cls,
+        report: Report,
+        times: CategoryTimes,
+        name: str,
+        sizes: tuple[int, int],
+        overlap: pl.DataFrame,
     ) -> Point:
         """Measure a run of (workers, servers); `overlap` has hidden and exposed transfer by step, ns."""
         efficiency, steps = report.efficiency, report.summary.steps
@@ -104,9 +111,9 @@ class Point:
         present_work_ns = work_ns[:, ~np.isnan(work_ns).all(axis=0)]
         return cls(
             name=name,
-            workers=workers,
-            shards=shards,
-            steps=steps,
+            worker_count=workers,
+            shard_count=shards,
+            step_count=steps,
             step_ns=step_ns,
             useful_ns=efficiency.achieved * step_ns,
             work_ns=float(np.nanmean(present_work_ns, axis=0).mean()),

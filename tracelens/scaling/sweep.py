@@ -34,7 +34,7 @@ class Axis:
     """What is varied: its name as it was given, and its values as they were written."""
 
     name: str
-    values: tuple[str, ...]
+    value_texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Cell:
     `samples_per_s` is of all workers; `efficiency` and the factors of it are shares of 1.
     """
 
-    values: tuple[str, ...]
-    workers: int
-    shards: int
+    axis_values: tuple[str, ...]
+    worker_count: int
+    shard_count: int
     step_ns: float
     samples_per_s: float
     efficiency: float
@@ -55,11 +55,12 @@ class Cell:
     def make_row(self, axes: Sequence[Axis]) -> dict[str, Any]:
         """Return a row of a table: the axes' values, as numbers if possible, and measurements."""
         axis_values: dict[str, Any] = {
-            axis.name: _parse_value(value) for axis, value in zip(axes, self.values, strict=True)
+            axis.name: _parse_value(value)
+            for axis, value in zip(axes, self.axis_values, strict=True)
         }
         measurements = {
-            "workers": self.workers,
-            "shards": self.shards,
+            "workers": self.worker_count,
+            "shards": self.shard_count,
             "step_ns": self.step_ns,
             "throughput": self.samples_per_s,
             "efficiency": self.efficiency,
@@ -104,13 +105,13 @@ def make_scenarios(
         raise InvalidArgument(
             f"--over names {max(names, key=names.count)} twice: expected it once."
         )
-    count = prod(len(axis.values) for axis in axes)
+    count = prod(len(axis.value_texts) for axis in axes)
     if count > MAX_CELLS_OF_SWEEP:
         raise InvalidArgument(
             f"Found {count:,} combinations: expected at most {MAX_CELLS_OF_SWEEP:,}."
         )
     cells = []
-    for values in product(*(axis.values for axis in axes)):
+    for values in product(*(axis.value_texts for axis in axes)):
         values_by_name = list(zip(names, values, strict=True))
         value_changes = [f"{name}={value}" for name, value in values_by_name if name != _BATCH]
         try:
@@ -151,11 +152,11 @@ def _measure_cell(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
     values, scenario = cell
     trace = prepare(synthetic.generate(scenario))
     point = Point.from_trace(trace, analyze(trace), ", ".join(values))
-    samples_per_step = scenario.samples * point.workers
+    samples_per_step = scenario.samples * point.worker_count
     return Cell(
-        values=values,
-        workers=point.workers,
-        shards=point.shards,
+        axis_values=values,
+        worker_count=point.worker_count,
+        shard_count=point.shard_count,
         step_ns=point.step_ns,
         samples_per_s=samples_per_step / point.step_ns * 1e9,
         efficiency=point.efficiency,

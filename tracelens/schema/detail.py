@@ -24,7 +24,7 @@ __all__ = ["MAX_SAMPLING_HZ", "REQUEST_FILE", "DetailRequest", "read_request", "
 REQUEST_FILE: Final = "detail.request"
 MAX_SAMPLING_HZ: Final = 1000  # samples a second: more are refused [what py-spy can do]
 _MAX_BYTES: Final = 4096
-_LIMIT: Final = 1 << 63
+_INTEGER_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def read_request(folder: Path) -> DetailRequest | None:
 
 def _is_sound(request: DetailRequest) -> bool:
     has_times = all(
-        type(time_ns) is int and 0 <= time_ns < _LIMIT
+        type(time_ns) is int and 0 <= time_ns < _INTEGER_LIMIT
         for time_ns in (request.begin_ns, request.end_ns)
     )
     has_rate = request.sampling_hz is None or (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 JOURNALS: Final = "life-*.jsonl"
 _MOST_BYTES: Final = 1 << 26
-_LIMIT: Final = 1 << 63
+_INTEGER_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Journal:
             os.close(descriptor)
 
 
-def journal_files(folder: Path) -> list[Path]:
+def list_journal_files(folder: Path) -> list[Path]:
     """List the journals of a trace folder by name."""
     return sorted(folder.glob(JOURNALS)) if folder.is_dir() else []
 
@@ -152,7 +152,7 @@ def read_journals(folder: Path) -> list[Entry]:
     Lines that are no entry are left out: the last one may be cut off, and a newer TraceLens may write
     entries of other names.
     """
-    entries = [entry for file in journal_files(folder) for entry in _read(file)]
+    entries = [entry for file in list_journal_files(folder) for entry in _read(file)]
     return sorted(entries, key=lambda entry: entry.at_ns)
 
 
@@ -189,7 +189,7 @@ def _parse(line: bytes) -> Entry | None:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) is int and abs(value) < _LIMIT
+    return type(value) is int and abs(value) < _INTEGER_LIMIT
 
 
 def _are_texts(value: object) -> bool:

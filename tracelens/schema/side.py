@@ -33,9 +33,9 @@ COMMUNICATORS_KEY: Final = b"tracelens.communicators"
 SUMMARY_KEY: Final = b"tracelens.summary"
 METADATA_CHECKSUM_KEY: Final = b"tracelens.crc32"
 _SINGLE_TEXT: Final = 1  # the version in which all side tables were one text, without a checksum
-_FEW: Final = 32  # different tables of communicators that are kept
+_MAX_TABLES_CACHED: Final = 32  # different tables of communicators that are kept
 MAX_NAME: Final = 1000
-_LIMIT: Final = 2**63
+_INTEGER_LIMIT: Final = 2**63
 END_LINE: Final = b'{"table":"end"}\n'
 
 
@@ -316,7 +316,7 @@ class Summary:
             return None
         times = [time for time in (summary.first_ns, summary.last_ns) if time is not None]
         numbers = (summary.rows, summary.spans, summary.steps, summary.dropped, *times)
-        is_sound = all(type(number) is int and 0 <= number < _LIMIT for number in numbers)
+        is_sound = all(type(number) is int and 0 <= number < _INTEGER_LIMIT for number in numbers)
         has_words = isinstance(summary.kinds, list) and all(
             isinstance(k, str) for k in summary.kinds
         )
@@ -340,7 +340,7 @@ def _checksum(metadata: dict[bytes, bytes]) -> bytes:
     return b"%08x" % zlib.crc32(b"".join(metadata.get(key, b"") for key in keys))
 
 
-@lru_cache(_FEW)
+@lru_cache(_MAX_TABLES_CACHED)
 def _parse_communicators(text: bytes) -> tuple[Communicator, ...]:
     return tuple(_build(Communicator, row) for row in loads(text))
 

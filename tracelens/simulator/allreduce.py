@@ -44,7 +44,7 @@ class Ring:
         call_shape = (scenario.steps, scenario.ranks, scenario.buckets, self._hop_count)
         self._begin_ns, self._end_ns = (np.zeros(call_shape, np.int64) for _ in range(2))
 
-    def replay(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
+    def reduce_buckets(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
         """Play the reductions of one step; return when each rank leaves each, ns, [rank, bucket].
 
         `enter_ns` is when ranks come, [rank, bucket], `transfer_ns` a reduction's usual time, [bucket],
@@ -65,7 +65,7 @@ class Ring:
             free_ns = leave_ns[:, bucket] = now_ns + skew_ns[bucket]
         return leave_ns
 
-    def record(self, sheet: Sheet, columns: dict[str, Any]) -> None:
+    def add_spans(self, sheet: Sheet, columns: dict[str, Any]) -> None:
         """Add spans for each hop's send and receive, inside the reduction with these columns."""
         scenario = self._scenario
         ranks, steps = np.arange(scenario.ranks), np.arange(scenario.steps)[:, None]
@@ -136,7 +136,9 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
             skew_ns[step],
         )
         if ring:
-            leave_ns[step] = ring.replay(step, enter_ns[step], transfer_ns[step], skew_ns[step])
+            leave_ns[step] = ring.reduce_buckets(
+                step, enter_ns[step], transfer_ns[step], skew_ns[step]
+            )
             if not scenario.overlap:
                 enter_ns[step, :, 1:] = leave_ns[step, :, :-1]
         reduced_ns[step] = np.maximum(leave_ns[step].max(axis=-1), backprop_end_ns[step])
@@ -146,7 +148,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     record_step(scenario, sheet, start_ns, end_ns)
     _record_reductions(scenario, sheet, enter_ns, leave_ns)
     if ring:
-        ring.record(sheet, _make_reduction_columns(scenario))
+        ring.add_spans(sheet, _make_reduction_columns(scenario))
     if scenario.overlap:
         columns = make_span_columns(scenario) | {"name": "wait_reductions", "kind": "wait"}
         sheet.add_spans(backprop_end_ns, reduced_ns, **columns)
@@ -194,7 +196,11 @@ def _reduce_overlapped(
 def _reduce_blocking(
     _begin_ns: Ints, end_ns: Ints, _step_pauses: object, transfer_ns: Ints, skew_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Reduce bucket after bucket once backprop is over; otherwise as `_reduce_overlapped`."""
+    """Return when ranks enter and leave the reduction of each bucket, ns, [rank, bucket].
+
+    Bucket after bucket is reduced once backprop ends: `end_ns`, [rank]. `transfer_ns` is [bucket],
+    `skew_ns`, how much later a rank leaves, [bucket, rank].
+    """
     enter_ns, leave_ns = [], []
     now_ns = end_ns
     for bucket_transfer_ns, bucket_skew_ns in zip(transfer_ns, skew_ns, strict=True):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WALL_NS: Final = 1_750_000_000_000_000_000  # wall time at the origin
 PAIR_WINDOW_NS: Final = 230
 ROUND_TRIP_NS: Final = 50_000
-_READINGS: Final = 11
+_READING_COUNT: Final = 11
 
 
 def find_host(scenario: Scenario, process: int) -> int:
@@ -71,15 +71,18 @@ def make_readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
 
 def make_reading_times(last_ns: int) -> Ints:
     """Return the true times at which clocks are read, evenly from the origin to `last_ns`, ns."""
-    return np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
+    return np.linspace(ORIGIN_NS, last_ns, _READING_COUNT).astype(np.int64)
 
 
 def _measure_ping_pongs(scenario: Scenario, true_ns: Ints) -> list[dict[str, Any]]:
-    """Return readings that compare each process with process 0, at the run's begin and end."""
+    """Return readings, rows of clocks, that compare each process with process 0.
+
+    They are taken at the run's begin and end: the first and the last of `true_ns`.
+    """
     if not scenario.ping_pong:
         return []
     random = durations.make_random(scenario, "ping_pong")
-    reference_clock, ends_ns = find_clock(scenario, 0), true_ns[[0, -1]]
+    reference_clock, ends_ns = find_clock(scenario, process=0), true_ns[[0, -1]]
     rows = []
     for process, clock in _list_clocks(scenario)[1:]:
         local_ns = to_clock_times_ns(clock, ends_ns)

@@ -99,7 +99,10 @@ def draw_exit_skews(scenario: Scenario) -> Ints:
 
 
 def _draw_noise(scenario: Scenario, purpose: str, shape: tuple[int, int]) -> Floats:
-    """Draw standard normal noise of a shape, correlated along the first axis, from step to step."""
+    """Draw standard normal noise of a shape, [step, rank or bucket], correlated from step to step.
+
+    `purpose` selects the stream of random numbers.
+    """
     noise = make_random(scenario, purpose).standard_normal(shape)
     correlation = scenario.correlation
     if correlation:

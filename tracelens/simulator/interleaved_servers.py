@@ -45,7 +45,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     done_shares = 1 - np.cumsum(work_shares) + work_shares
     for step in range(scenario.steps):
         start_ns[step] = now_ns
-        arrive_ns = np.maximum.reduceat(exchange.pull(step, now_ns), first_pieces, axis=1)
+        arrive_ns = np.maximum.reduceat(exchange.pull_pieces(step, now_ns), first_pieces, axis=1)
         begin_ns = now_ns + compute.data_ns[step] + compute.gc_ns[step]
         waits_ns[:, step], forward_end_ns[step] = _run_forward(
             begin_ns, arrive_ns, compute.forward_ns[step], work_shares
@@ -54,17 +54,17 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
         gradients_ns = forward_end_ns[step][:, None] + backward_ns
         backprop_end_ns[step] = forward_end_ns[step] + compute.backprop_ns[step]
         # When all workers know that everything is applied.
-        token_ns = exchange.push(step, gradients_ns[:, variable_of_piece])
+        token_ns = exchange.push_pieces(step, gradients_ns[:, variable_of_piece])
         now_ns = end_ns[step] = np.maximum(backprop_end_ns[step], token_ns)
     _record_phases(scenario, sheet, compute, (start_ns, forward_end_ns, backprop_end_ns, end_ns))
     _record_waits(sheet, scenario, waits_ns)
     record_step(scenario, sheet, start_ns, end_ns)
-    exchange.record(sheet)
+    exchange.add_request_spans(sheet)
 
 
 def _list_variables(scenario: Scenario) -> tuple[Floats, Indices, Indices]:
-    """Return the share of compute and the first piece of each variable; the variable of each piece."""
-    numbers = np.array([piece.variable for piece in scenario.pieces], np.intp)
+    """Return shares of compute and first pieces, [variable], and the variable of each piece, [piece]."""
+    numbers = np.array([piece.variable_index for piece in scenario.pieces], np.intp)
     variables, first_pieces, variable_of_piece = np.unique(
         numbers, return_index=True, return_inverse=True
     )

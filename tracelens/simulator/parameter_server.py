@@ -46,7 +46,7 @@ class Exchange:
         # By name, ns ("queue_depth" is a count), [step, rank, piece].
         self._times = {name: np.zeros(request_shape, np.int64) for name in _TIMES}
         self._applied_ns = np.zeros((scenario.steps, scenario.shards, 2), np.int64)  # begin, end
-        shards = sorted({piece.shard for piece in scenario.pieces})
+        shards = sorted({piece.shard_index for piece in scenario.pieces})
         # Of each shard the indices of its pieces, and their bytes.
         self._pieces_by_shard = {shard: scenario.find_pieces(shard) for shard in shards}
         self._latency_ns = round(scenario.latency_us * 1_000)
@@ -54,7 +54,7 @@ class Exchange:
         self._ns_per_byte = durations.draw_ns_per_byte(scenario)
         self._free_ns = dict.fromkeys(shards, np.int64(ORIGIN_NS))  # a shard serves from then on
 
-    def push(self, step: int, ready_ns: Ints) -> np.int64:
+    def push_pieces(self, step: int, ready_ns: Ints) -> np.int64:
         """Push pieces that are ready at `ready_ns`, [rank, piece], in a step (an index).
 
         Returns when all workers know that everything is applied, ns.
@@ -77,7 +77,7 @@ class Exchange:
         times["push_end"][:] = times["aggregate_end"] + self._latency_ns
         return np.int64(self._applied_ns[step, :, 1].max() + self._latency_ns)
 
-    def pull(self, step: int, now_ns: Ints) -> Ints:
+    def pull_pieces(self, step: int, now_ns: Ints) -> Ints:
         """Ask for all pieces at `now_ns`, [rank]; return when each arrives, ns, [rank, piece]."""
         times, beside_compute = self._select_times(step), self._scenario.beside_compute
         times["pull"][:] = now_ns[:, None]
@@ -120,12 +120,12 @@ class Exchange:
         wire_ns = np.rint(message_ns + nbytes * self._ns_per_byte[step, shard])
         return np.asarray(wire_ns.astype(np.int64))
 
-    def record(self, sheet: Sheet) -> None:
+    def add_request_spans(self, sheet: Sheet) -> None:
         """Add both sides of all requests."""
         scenario, times = self._scenario, self._times
         shards, nbytes, variables = (
             np.array([getattr(piece, name) for piece in scenario.pieces])
-            for name in ("shard", "nbytes", "variable")
+            for name in ("shard_index", "nbytes", "variable_index")
         )
         keys = variables if scenario.variables or scenario.beside_compute else None
         request_ids = {
@@ -177,14 +177,16 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     compute, exchange = draw_compute_times(scenario), Exchange(scenario)
     compute_ns = compute.data_ns + compute.forward_ns + compute.gc_ns + compute.backprop_ns
     start_ns, end_ns = (np.zeros((scenario.steps, scenario.ranks), np.int64) for _ in range(2))
-    now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)  # [rank]
     for step in range(scenario.steps):
         start_ns[step] = now_ns
-        exchange.push(step, (now_ns + compute_ns[step])[:, None])
-        now_ns = end_ns[step] = exchange.pull(step, exchange.compute_push_ends(step)).max(axis=1)
+        exchange.push_pieces(step, (now_ns + compute_ns[step])[:, None])
+        now_ns = end_ns[step] = exchange.pull_pieces(step, exchange.compute_push_ends(step)).max(
+            axis=1
+        )
     record_compute(scenario, sheet, compute, start_ns, update_begin_ns=None)
     record_step(scenario, sheet, start_ns, end_ns)
-    exchange.record(sheet)
+    exchange.add_request_spans(sheet)
 
 
 def _send_on_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints:
@@ -262,7 +264,7 @@ def _make_request_ids(scenario: Scenario, *, is_pull: bool) -> Ints:
     ranks = np.arange(scenario.ranks)[None, :, None]
     piece_count = len(scenario.pieces)
     numbers = (2 * steps + is_pull) * piece_count + np.arange(piece_count) + 1
-    ids_per_rank = request_id(1, 0)  # the upper bits of an id are its rank
+    ids_per_rank = request_id(worker=1, counter=0)  # the upper bits of an id are its rank
     return np.asarray(numbers + ranks * ids_per_rank)
 
 

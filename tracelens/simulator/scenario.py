@@ -226,11 +226,16 @@ class Scenario:
         if self.variables:
             return STRATEGIES[self.placement](self.variables, self.shards)
         sizes_bytes = enumerate(self.bytes_of_shards)
-        return [Piece(variable=i, offset=0, nbytes=nbytes, shard=i) for i, nbytes in sizes_bytes]
+        return [
+            Piece(variable_index=i, offset_bytes=0, nbytes=nbytes, shard_index=i)
+            for i, nbytes in sizes_bytes
+        ]
 
     def find_pieces(self, shard: int) -> tuple[Indices, Ints]:
         """Return the pieces of a shard: their indices in `pieces`, and their bytes, both [piece]."""
-        piece_indices = [index for index, piece in enumerate(self.pieces) if piece.shard == shard]
+        piece_indices = [
+            index for index, piece in enumerate(self.pieces) if piece.shard_index == shard
+        ]
         piece_bytes = [self.pieces[index].nbytes for index in piece_indices]
         return np.array(piece_indices, np.intp), np.array(piece_bytes, np.int64)
 

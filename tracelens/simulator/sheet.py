@@ -32,7 +32,7 @@ class Sheet:
         return max(int(block.arrays["end_ns"].max()) for block in self._blocks)
 
     def add_spans(self, start_ns: Ints, end_ns: Ints, **columns: Any) -> None:
-        """Add spans; words (kind, name, op, role) are plain strings."""
+        """Add spans, mostly [step, rank]; words (kind, name, op, role) are plain strings."""
         times_ns = {"start_ns": start_ns, "end_ns": end_ns}
         self._add_block(times_ns, {"type": "span", "status": "closed"} | columns)
 
@@ -54,7 +54,7 @@ class Sheet:
         return pl.DataFrame(columns).sort("start_ns", "depth", maintain_order=True)
 
     def _add_block(self, times_ns: dict[str, Ints], columns: dict[str, Any]) -> None:
-        """Add a block; columns are arrays, or values that all its rows share (None = left out)."""
+        """Add a block; columns are arrays of one shape, or values that all rows share (None: none)."""
         values = {"thread": 0, "depth": 0, "step": -1} | times_ns | columns
         per_event = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         constants = {

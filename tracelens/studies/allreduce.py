@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 PAPER: Final = "Awan et al. 2018, arXiv:1810.11112 (CCGrid'19)"
 # ranks: the largest run has as many [Awan et al. 2018; one decision in _duration_us,
 # _find_crossover_bytes, _ask_efficiency]
-_RANKS: Final = 64
+_RANK_COUNT: Final = 64
 # bytes: these small to large messages are compared [chosen]
-_SIZES: Final = (8 << 10, 128 << 10, 4 << 20, 64 << 20)
+_SIZES_BYTES: Final = (8 << 10, 128 << 10, 4 << 20, 64 << 20)
 # us: a message is assumed to have this latency [chosen; one decision in _duration_us,
 # _find_crossover_bytes]
 _LATENCY_US: Final = 5.0
@@ -36,7 +36,7 @@ _GBYTES_PER_S: Final = 10.0
 _STEP_MS: Final = 292.2  # ms: 64 images take as long on one P100 [chosen]
 # bytes: ResNet-50's trainable variables have as many [He et al. 2015]
 _GRADIENT_BYTES: Final = 102_228_128
-_BANDWIDTHS: Final = (3.0, 6.0, 10.0)  # GB/s: these are compared [chosen]
+_BANDWIDTHS_GB_PER_S: Final = (3.0, 6.0, 10.0)  # GB/s: these are compared [chosen]
 # What the abstract says, and times of two libraries, us, that stand in such a ratio.
 _RATIOS: Final = {
     "small": ("5 x", 150.0, 30.0),
@@ -59,15 +59,15 @@ def study() -> Study:
 
 
 def _duration_us(algorithm: str, nbytes: float) -> float:
-    """Return the duration of an allreduce on `_RANKS` ranks, us."""
-    message_count, payload_count = count_messages_and_payloads(algorithm, _RANKS)
+    """Return the duration of an allreduce on `_RANK_COUNT` ranks, us."""
+    message_count, payload_count = count_messages_and_payloads(algorithm, _RANK_COUNT)
     return message_count * _LATENCY_US + payload_count * nbytes / _GBYTES_PER_S / 1e3
 
 
 def _compare_algorithms() -> Section:
     """Compute the fastest algorithm for each size, and how much slower the others are."""
     figures = []
-    for message_bytes in _SIZES:
+    for message_bytes in _SIZES_BYTES:
         fastest = min(ALGORITHMS, key=lambda name: _duration_us(name, message_bytes))
         fastest_us = _duration_us(fastest, message_bytes)
         size = fmt.size(message_bytes)
@@ -94,8 +94,8 @@ def _compare_algorithms() -> Section:
 
 def _find_crossover_bytes(algorithm: str, other_algorithm: str) -> float | None:
     """Return the size from which on the other algorithm is faster, bytes; None if it never is."""
-    message_count, payload_count = count_messages_and_payloads(algorithm, _RANKS)
-    other_messages, other_payloads = count_messages_and_payloads(other_algorithm, _RANKS)
+    message_count, payload_count = count_messages_and_payloads(algorithm, _RANK_COUNT)
+    other_messages, other_payloads = count_messages_and_payloads(other_algorithm, _RANK_COUNT)
     if other_payloads >= payload_count:
         return None
     added_us = (other_messages - message_count) * _LATENCY_US
@@ -105,8 +105,8 @@ def _find_crossover_bytes(algorithm: str, other_algorithm: str) -> float | None:
 def _ask_efficiency() -> Section:
     """Compute the efficiency of 64 GPUs by what a ring moves, and what 90 % leave exposed."""
     figures = []
-    for gbytes_per_s in _BANDWIDTHS:
-        ring_ms = 2 * (_RANKS - 1) / _RANKS * _GRADIENT_BYTES / gbytes_per_s / 1e6
+    for gbytes_per_s in _BANDWIDTHS_GB_PER_S:
+        ring_ms = 2 * (_RANK_COUNT - 1) / _RANK_COUNT * _GRADIENT_BYTES / gbytes_per_s / 1e6
         efficiency, suffix = _STEP_MS / (_STEP_MS + ring_ms), f"at {gbytes_per_s:g} GB/s"
         name = f"efficiency without overlap {suffix}"
         figures += [

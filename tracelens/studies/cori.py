@@ -124,7 +124,12 @@ def _ask_placement(resnet: Scenario) -> Section:
         ratio = fullest_bytes * shards / total_bytes
         figures += [
             Figure(f"most / mean bytes, {shards} servers", ratio, "x", "derived"),
-            Figure(f"effective servers of {shards}", total_bytes / fullest_bytes, "", "derived"),
+            Figure(
+                f"effective servers of {shards}",
+                total_bytes / fullest_bytes,
+                unit="",
+                tag="derived",
+            ),
         ]
     greedy_ratio = _find_fullest_bytes(resnet, shards=64, strategy="greedy") * 64 / total_bytes
     figures.append(Figure("most / mean bytes, 64 servers, greedy", greedy_ratio, "x", "derived"))

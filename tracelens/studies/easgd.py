@@ -78,11 +78,13 @@ def _ask_totals() -> Section:
     names = ("Sync 1", "Sync 2", "Sync 3")
     figures = [
         *(
-            Figure(f"{name}, iteration", 1 / speedup, "", "derived")
+            Figure(f"{name}, iteration", 1 / speedup, unit="", tag="derived")
             for name, speedup in zip(names, total_speedups, strict=True)
         ),
-        Figure("Sync 3, communicating", sync3_iteration * _SYNC3_COMMUNICATION, "", "derived"),
-        Figure("Sync 3, computing", sync3_compute, "", "derived"),
+        Figure(
+            "Sync 3, communicating", sync3_iteration * _SYNC3_COMMUNICATION, unit="", tag="derived"
+        ),
+        Figure("Sync 3, computing", sync3_compute, unit="", tag="derived"),
         Figure("computing, Sync 3 / original", compute_ratio, "x", "derived"),
     ]
     for name, value, unit, published in (

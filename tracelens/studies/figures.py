@@ -50,7 +50,7 @@ class Study:
     sections: tuple[Section, ...]
     sources: tuple[str, ...]
 
-    def figure(self, name: str) -> Figure:
+    def find_figure(self, name: str) -> Figure:
         """Return a number by its name; KeyError if it does not exist."""
         return self._by_name[name]
 

@@ -71,7 +71,7 @@ def _cells(figure: Figure) -> tuple[str, str, str, str]:
 
 def _write_value(figure: Figure) -> str:
     if figure.unit == "%":
-        return fmt.percent(figure.value, 1)
+        return fmt.percent(figure.value, digits=1)
     whole_digits = len(str(int(abs(figure.value)))) if abs(figure.value) >= 1 else 0
     decimals = max(DIGITS_SHOWN - whole_digits, 0)
     return f"{figure.value:,.{decimals}f} {figure.unit}".rstrip()

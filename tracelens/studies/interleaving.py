@@ -90,10 +90,10 @@ CASES: Final = (
 def study() -> Study:
     """Simulate."""
     systems = {
-        _FAST: _make_resnet50(2.0),
-        _SLOW: _make_resnet50(0.2),
-        _NT3: _make_nt3(2.0),
-        _NT3_SLOW: _make_nt3(0.6),
+        _FAST: _make_resnet50(gbytes_per_s=2.0),
+        _SLOW: _make_resnet50(gbytes_per_s=0.2),
+        _NT3: _make_nt3(gbytes_per_s=2.0),
+        _NT3_SLOW: _make_nt3(gbytes_per_s=0.6),
     }
     sections = (
         _ask_hidden(systems),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from tracelens.conversion.segments import folder_of
+from tracelens.conversion.segments import find_folder
 from tracelens.errors import TraceLensError
 from tracelens.readers.native.arrow_file import read_end
 from tracelens.readers.native.recordings import DAMAGE
@@ -195,7 +195,7 @@ class LiveJob:
         if path.suffix == ELSEWHERE_SUFFIX:
             parsed = parse_stem(path.stem)
             with suppress(TraceLensError):
-                folder = folder_of(path)
+                folder = find_folder(path)
                 if belongs_to(folder, self.folder):
                     recording = LiveRecording(folder)
                     return JobProcess(recording.process, recording, folder)
@@ -212,11 +212,11 @@ class LiveJob:
         if end is None:
             return None
         return JobProcess(
-            process=end.side.process,
+            process=end.side_tables.process,
             recording=None,
             path=path,
             state="gone",
-            is_complete=end.side.complete,
+            is_complete=end.side_tables.complete,
             is_over=True,
             summary_steps=0 if end.summary is None else end.summary.steps,
         )

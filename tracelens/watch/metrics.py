@@ -56,7 +56,7 @@ class Metrics:
                 start_http_server,
             )
         except ImportError as error:
-            raise MissingExtra.naming("--prometheus", "monitoring") from error
+            raise MissingExtra.from_extra("--prometheus", "monitoring") from error
         host, port = _parse_address(address)
         registry = CollectorRegistry()
         self._gauges = {

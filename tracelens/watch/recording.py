@@ -322,7 +322,7 @@ class LiveRecording:
     def _put_calls(self, records: Records, rows: Int32s, *, is_open: bool) -> None:
         """Put the last collectives of each communicator into its log, and those that were open in it."""
         op_codes = self._side.op_codes(rows)
-        indexes = self._side.meanings.communicator[rows]
+        indexes = self._side.meanings.communicator_indices[rows]
         is_call = (op_codes >= 0) & (indexes != NO_INDEX) & (records["seq"] != NO_SEQ)
         if not is_call.any():
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tracelens.conversion.columns import SLOT, join_rows, pick_rows
-from tracelens.conversion.folder import SLOT_BITS, SegmentFile, segment_files
+from tracelens.conversion.folder import SLOT_BITS, SegmentFile, list_segment_files
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import open_regular
 from tracelens.schema.record import RECORD_BYTES
@@ -140,7 +140,7 @@ class LiveSegments:
         self._folder = folder
         self._readers: dict[int, _SegmentReader] = {}
         self._spare: _SegmentReader | None = None  # the next segment, made ahead of its use
-        numbers = [segment.number for segment in segment_files(folder) if segment.number >= 0]
+        numbers = [segment.number for segment in list_segment_files(folder) if segment.number >= 0]
         self._current = min(numbers[-MAX_SEGMENTS_AT_FIRST:], default=0) - 1
 
     def read_new(self, find_spans: Callable[[UInt32s], Flags]) -> NewRecords:
@@ -221,7 +221,9 @@ class LiveSegments:
         if path.exists():
             yield SegmentFile(self._current + 1, path)
         else:
-            yield from (one for one in segment_files(self._folder) if one.number > self._current)
+            yield from (
+                one for one in list_segment_files(self._folder) if one.number > self._current
+            )
 
 
 def _split_news(news_parts: list[_Part]) -> NewRecords:

@@ -98,7 +98,7 @@ class LiveSide:
         if (rows == UNKNOWN).any():
             self.read_on()
             rows = self.meanings.find_rows(definition_ids)
-        return np.asarray(self.meanings.type[rows] == _SPAN)
+        return np.asarray(self.meanings.type_codes[rows] == _SPAN)
 
     def definition_of(self, definition_id: int) -> Definition | None:
         """Return a definition by its number."""

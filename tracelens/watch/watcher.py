@@ -16,7 +16,7 @@ from tracelens.schema.life import (
     Launched,
     Resumed,
     Stalled,
-    journal_files,
+    list_journal_files,
     read_journals,
 )
 from tracelens.watch import sentences
@@ -175,7 +175,7 @@ class Watcher:
         """Take note of ends in the journals of others, such as of processes that were never seen."""
         if self._exits is None:
             return
-        files = journal_files(self._folder)
+        files = list_journal_files(self._folder)
         with suppress(OSError):
             sizes = tuple(file.stat().st_size for file in files)
             if sizes == self._journal_sizes:

@@ -163,7 +163,7 @@ def _list_findings(store: Store, baselines: tuple[str, ...], comparison: Compari
     build_card = partial(_lay_out_finding, store, baselines)
     columns = []
     for state_name, title in STATES.items():
-        changes = [change for change in comparison.findings if change.state == state_name]
+        changes = [change for change in comparison.finding_changes if change.state == state_name]
         cards = finding_card.titled_cards(title, changes, build_card)
         columns.append(dmc.GridCol(cards, span={"base": 12, "md": 4}))
     return dmc.Grid(columns, gutter="sm", mt="sm")
@@ -191,7 +191,7 @@ def _find_holder(baselines: tuple[str, ...], change: FindingChange) -> Store | N
 def _describe_cost(change: FindingChange, baseline_count: int) -> str:
     """Describe a finding's saving in the new run and the baselines, and how many of these have it."""
     # Savings are shares of the job; `state` says whether it is new, gone, or in both.
-    baseline_share, new_share = change.saving_before, change.saving_after
+    baseline_share, new_share = change.saving_share_before, change.saving_share_after
     frequency_text = f"in {change.baseline_count} of {text.count(baseline_count, 'baseline')}"
     if change.state == "gone":
         return (

@@ -49,7 +49,7 @@ def _draw_timeline(store: Store, theme: Theme) -> Drawing:
     figure = plot.draw(frame, picture, theme)
     figure.update_layout(dragmode=False)
     figure.update_xaxes(fixedrange=True)
-    level = plot.LEVELS[picture.level]
+    level = plot.LEVELS[picture.detail_level]
     return Drawing(figure, f"The whole run, {count(picture.span_count, 'span')}. {level}")
 
 

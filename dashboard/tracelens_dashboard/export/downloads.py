@@ -87,13 +87,13 @@ def selection_of(store: Store, view: ViewState) -> Selection:
     if pinned_ranks:
         owners = owners.filter(pl.col("rank").is_in(pinned_ranks) & (pl.col("role") == "worker"))
     return Selection(
-        run=store.name,
+        run_name=store.name,
         owners=tuple(Owner(*row) for row in owners.iter_rows()),
         start_ns=window.start_ns,
         end_ns=window.end_ns,
         origin_ns=store.run_window.start_ns,
         threads=store.run.threads,
-        events_of=store.spans_of_process,
+        read_process_events=store.spans_of_process,
     )
 
 
@@ -115,13 +115,13 @@ def measure(store: Store, selection: Selection) -> Size | str:
     if len(selection.owners) > MOST_RANKS:
         count = len(selection.owners)
         return f"These are {count} processes: pin the ranks to export, in the timeline."
-    process_ids, lanes = {owner.process for owner in selection.owners}, store.scene.lanes
-    first_items, end_items = lanes.find_items(selection.start_ns, selection.end_ns)
-    counts_by_lane = zip(lanes.lanes, (end_items - first_items).tolist(), strict=True)
+    process_ids, lanes = {owner.process for owner in selection.owners}, store.scene.span_lanes
+    first_items, end_items = lanes.find_item_ranges(selection.start_ns, selection.end_ns)
+    counts_by_lane = zip(lanes.owners, (end_items - first_items).tolist(), strict=True)
     event_count = sum(count for lane, count in counts_by_lane if lane.process in process_ids)
     if event_count <= 4 * perfetto.MOST_EVENTS:
         export_size = perfetto.size(selection)
-        event_count = export_size.events
+        event_count = export_size.event_count
         if event_count <= perfetto.MOST_EVENTS:
             return export_size
     return (

@@ -93,8 +93,8 @@ def _selected(store: Store, view: ViewState) -> list[Component]:
     size_or_refusal = downloads.measure(store, selection)
     if isinstance(size_or_refusal, str):
         return [html.P(size_or_refusal, role="alert")]
-    event_text = text.count(size_or_refusal.events, "event")
-    amount = f"{event_text}, about {text.size(size_or_refusal.nbytes)}"
+    event_text = text.count(size_or_refusal.event_count, "event")
+    amount = f"{event_text}, about {text.size(size_or_refusal.size_bytes)}"
     sentence = f"{downloads.selection_sentence(store, selection)}: {amount}."
     return [
         html.P(sentence, id="export-size", className="fact"),

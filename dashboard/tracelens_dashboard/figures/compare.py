@@ -274,7 +274,7 @@ def _ratio_text(metric: Metric) -> str:
 def _describe_changes(comparison: Comparison) -> str:
     """Return a sentence about the phases of a step that clearly changed, the largest first."""
     clear_phases = [
-        phase for phase in comparison.phases if phase.is_clear and phase.change.value_before
+        phase for phase in comparison.phase_metrics if phase.is_clear and phase.change.value_before
     ]
     if not clear_phases:
         return "No part of a step differs clearly from the baselines."
@@ -300,13 +300,13 @@ def _change_row(metric: Metric) -> dict[str, Any]:
         else None,
         "95 % from": None if low_ratio is None else round(low_ratio, 3),
         "95 % to": None if high_ratio is None else round(high_ratio, 3),
-        "p (adjusted)": None if metric.probability is None else round(metric.probability, 4),
+        "p (adjusted)": None if metric.p_value is None else round(metric.p_value, 4),
     }
 
 
 def levels(comparison: Comparison, theme: Theme) -> Drawing:
     """Draw each run's median step and the middle 80 % of its steps, the new run on top."""
-    runs = [run for run in (comparison.new, *comparison.baselines) if run.step_count]
+    runs = [run for run in (comparison.new_run, *comparison.baseline_runs) if run.step_count]
     if not runs:
         return empty(theme, NO_STEPS)
     # [run, quantile] in ns: p10, median and p90 of its steps
@@ -315,7 +315,7 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
     )
     labels = [text.escape_name(run.name) for run in runs]
     colours = [
-        theme.accent_colour if run is comparison.new else theme.secondary_colour for run in runs
+        theme.accent_colour if run is comparison.new_run else theme.secondary_colour for run in runs
     ]
     spread_lines = [
         drawing.lines([low, high], [label, label], {"color": colour, "width": 2}, showlegend=False)
@@ -342,7 +342,7 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
         yaxis=NAMED_ROWS,
     )
     rows = [
-        _level_row(run, quantiles_ns, is_new=run is comparison.new)
+        _level_row(run, quantiles_ns, is_new=run is comparison.new_run)
         for run, quantiles_ns in zip(runs, spread_ns.tolist(), strict=True)
     ]
     return Drawing(plot, _compare_levels(comparison), rows)
@@ -350,10 +350,12 @@ def levels(comparison: Comparison, theme: Theme) -> Drawing:
 
 def _compare_levels(comparison: Comparison) -> str:
     """Return a sentence with the range of the baselines' median steps, and the new run's."""
-    step_metric = comparison.metric(STEP_TIME)
+    step_metric = comparison.find_metric(STEP_TIME)
     if step_metric is None:
         return NO_STEPS
-    medians_ns = [float(np.median(run.values_by_metric[STEP_TIME])) for run in comparison.baselines]
+    medians_ns = [
+        float(np.median(run.values_by_metric[STEP_TIME])) for run in comparison.baseline_runs
+    ]
     return (
         f"The median step of {text.count(len(medians_ns), 'baseline')} is "
         f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new "

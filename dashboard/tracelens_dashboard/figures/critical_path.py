@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
-from tracelens.lod.colours import mix
+from tracelens.lod.colours import mix_colours
 from tracelens.model.fmt import capital
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
@@ -163,7 +163,9 @@ def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
     """Return a colour scale without transitions: of each category all `COLOUR_STRENGTHS`, in turn."""
     colours = [
-        "rgb({},{},{})".format(*mix(theme.colour_by_category[name], theme.surface_colour, strength))
+        "rgb({},{},{})".format(
+            *mix_colours(theme.colour_by_category[name], theme.surface_colour, strength)
+        )
         for name in categories
         for _, strength in COLOUR_STRENGTHS
     ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.arrays import Floats
-    from tracelens.lod.step_times import Times
+    from tracelens.lod.step_times import CategoryTimes
     from tracelens.lod.viewport import Window
     from tracelens.model.result import Efficiency
 
@@ -93,14 +93,14 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     return Drawing(plot, f"{efficiency_text} parallel efficiency{largest_loss_text}.", table_rows)
 
 
-def step_parts(category_times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing:
+def step_parts(category_times: CategoryTimes, theme: Theme, *, of_hosts: bool = False) -> Drawing:
     """Draw the mean rank's time per step, an area per category; neighbours may share a point.
 
     `of_hosts`: devices did the work, and `category_times` are those of the threads that feed them.
     """
     if not category_times.steps:
         return empty(theme, "No steps recorded.")
-    mean_ns = category_times.mean_ns  # [category, step]
+    mean_ns = category_times.mean_time_ns  # [category, step]
     step_groups = step_times.split_evenly(len(category_times.steps), MOST_STEP_POINTS)
     group_means_ns = np.stack(  # [category, group]
         [mean_ns[:, group].mean(axis=1) for group in step_groups], axis=1
@@ -140,7 +140,7 @@ def parts_summary(categories: tuple[str, ...], mean_ns: Floats) -> str:
     return f"Mean step {text.duration(float(category_ns.sum()))}: {' and '.join(largest_texts)}."
 
 
-def _longest_steps(category_times: Times, mean_ns: Floats) -> Rows:
+def _longest_steps(category_times: CategoryTimes, mean_ns: Floats) -> Rows:
     """List the longest steps with their times by category; `mean_ns` is [category, step]."""
     longest_indexes = np.argsort(-mean_ns.sum(axis=0), kind="stable")[:MOST_STEPS_LISTED]
     headings = ["step time", *map(name_of, category_times.categories)]
@@ -153,7 +153,7 @@ def _longest_steps(category_times: Times, mean_ns: Floats) -> Rows:
 
 
 def strip(
-    category_times: Times,
+    category_times: CategoryTimes,
     step_windows: pl.DataFrame,
     run_window: Window,
     theme: Theme,
@@ -169,7 +169,7 @@ def strip(
     if not step_count:
         return empty(theme, "No steps recorded.")
     step_indexes = np.searchsorted(category_times.steps, step_windows["step"].to_numpy())
-    step_shares = category_times.share_of_categories()[:, step_indexes]  # [category, step]
+    step_shares = category_times.compute_category_shares()[:, step_indexes]  # [category, step]
     share_by_category = dict(zip(category_times.categories, step_shares, strict=True))
     middles_ns = (step_windows["start_ns"] + step_windows["end_ns"]) / 2
     middles_s = (middles_ns - run_window.start_ns) / NS_PER_SECOND

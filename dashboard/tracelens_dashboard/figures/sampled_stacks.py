@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from plotly import graph_objects as go
 
-from tracelens.lod.colours import mix
+from tracelens.lod.colours import mix_colours
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import TIMES, scale_to_unit
@@ -163,7 +163,7 @@ def _fitting_name(row: dict[str, Any], total_ns: float) -> str:
 def _call_colour(row: dict[str, Any], total_ns: float, theme: Theme) -> Colour:
     """Make calls that take longer than the peers' red, the others pale."""
     strength = min(max(_residual_of_call(row) / total_ns, 0.0) * 3, 1.0)
-    return mix(
+    return mix_colours(
         theme.loss_colour, theme.flame_colour, strength if strength > LEAST_RESIDUAL else 0.0
     )
 

@@ -42,8 +42,9 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
     }
     plot = figure(theme, *traces, xaxis=_size_axis(scaling), yaxis=share_axis, showlegend=True)
     sentences = (
-        f"{messages.title(curve)}: {text.percent(curve.rows[-1].efficiency)} of the efficiency "
-        f"with {curve.rows[0].size} {curve.by} is left with {curve.rows[-1].size}"
+        f"{messages.write_title(curve)}: {text.percent(curve.rows[-1].efficiency)} of the efficiency "
+        f"with {curve.rows[0].process_count} {curve.size_role} is left with "
+        f"{curve.rows[-1].process_count}"
         for curve in scaling.curves
     )
     summary = fmt.capital("; ".join(sentences)) + "."
@@ -53,7 +54,7 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
 def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> list[go.Scatter]:
     """Return the line of a curve's efficiency; of a single curve also those of its factors."""
     # A row of a curve is a size, and the run of that size (`point`).
-    efficiency_name = messages.title(curve) if several else EFFICIENCY
+    efficiency_name = messages.write_title(curve) if several else EFFICIENCY
     shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}
     if not several:
         shares_by_name |= {
@@ -63,14 +64,14 @@ def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> li
     colours = (theme.text_colour, *theme.series_colours)
     return [
         drawing.lines(
-            [row.size for row in curve.rows],
+            [row.process_count for row in curve.rows],
             factor_shares,
             {"color": colour, "width": 2.5 if name == efficiency_name else 1.4, "dash": dash},
-            f"%{{x}} {curve.by}, {name}: %{{customdata[0]}}<br>%{{customdata[1]}}",
+            f"%{{x}} {curve.size_role}, {name}: %{{customdata[0]}}<br>%{{customdata[1]}}",
             name=name,
             mode="lines+markers",
             customdata=[
-                [text.percent(factor_share), text.escape_name(row.point.name)]
+                [text.percent(factor_share), text.escape_name(row.median_point.name)]
                 for factor_share, row in zip(factor_shares, curve.rows, strict=True)
             ],
         )
@@ -84,14 +85,14 @@ def steps(scaling: Scaling, theme: Theme) -> Drawing:
     traces: list[go.Scatter] = []
     longest_ns = 0.0
     for curve, colour in zip(scaling.curves, cycle(theme.series_colours), strict=False):
-        steps_ns = [row.point.step_ns for row in curve.rows]
+        steps_ns = [row.median_point.step_ns for row in curve.rows]
         longest_ns = max(longest_ns, *steps_ns, *(one.interval_ns[1] for one in curve.forecasts))
         line = drawing.lines(
-            [row.size for row in curve.rows],
+            [row.process_count for row in curve.rows],
             steps_ns,
             {"color": colour},
-            f"%{{x}} {curve.by}: %{{customdata}}",
-            name=messages.title(curve),
+            f"%{{x}} {curve.size_role}: %{{customdata}}",
+            name=messages.write_title(curve),
             mode="lines+markers",
             customdata=[text.duration(ns) for ns in steps_ns],
         )
@@ -117,7 +118,7 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
         "arrayminus": (steps_ns - low_ns).tolist(),
     }
     return dots(
-        [forecast.ranks for forecast in curve.forecasts],
+        [forecast.rank_count for forecast in curve.forecasts],
         steps_ns,
         {"color": colour, "symbol": "circle-open", "size": 9},
         "%{x} workers, forecast: %{customdata[0]} (%{customdata[1]} to %{customdata[2]})",
@@ -132,8 +133,8 @@ def _draw_forecasts(curve: Curve, colour: str) -> go.Scatter:
 
 def _size_axis(scaling: Scaling) -> dict[str, Any]:
     """Return the logarithmic axis of all sizes (workers or shards) that were run or forecast."""
-    sizes = {row.size for curve in scaling.curves for row in curve.rows}
-    sizes |= {forecast.ranks for curve in scaling.curves for forecast in curve.forecasts}
+    sizes = {row.process_count for curve in scaling.curves for row in curve.rows}
+    sizes |= {forecast.rank_count for curve in scaling.curves for forecast in curve.forecasts}
     ticks = sorted(sizes)
     return {
         "type": "log",
@@ -141,7 +142,7 @@ def _size_axis(scaling: Scaling) -> dict[str, Any]:
         "tickvals": ticks,
         "ticktext": [f"{size:,}" for size in ticks],
         "fixedrange": True,
-        "title": {"text": scaling.curves[0].by},
+        "title": {"text": scaling.curves[0].size_role},
     }
 
 
@@ -149,21 +150,29 @@ def _describe_growth(curve: Curve) -> str:
     """Return the step's length with least and most workers (or shards), and the last forecast."""
     smallest, largest = curve.rows[0], curve.rows[-1]
     growth_sentence = (
-        f"A step takes {text.duration(smallest.point.step_ns)} with {smallest.size} {curve.by}, "
-        f"{text.duration(largest.point.step_ns)} with {largest.size}."
+        f"A step takes {text.duration(smallest.median_point.step_ns)} with "
+        f"{smallest.process_count} {curve.size_role}, "
+        f"{text.duration(largest.median_point.step_ns)} with {largest.process_count}."
     )
     if not curve.forecasts:
         return growth_sentence
     forecast = curve.forecasts[-1]
     step_text, low_text, high_text = map(text.duration, (forecast.step_ns, *forecast.interval_ns))
     forecast_text = f"{step_text} ({low_text} to {high_text})"
-    return f"{growth_sentence} Forecast for {forecast.ranks:,}: {forecast_text}."
+    return f"{growth_sentence} Forecast for {forecast.rank_count:,}: {forecast_text}."
 
 
 def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
     return (
-        {"curve": messages.title(curve), curve.by: row.size, "run": row.point.name}
-        | {"step": quantity.time(row.point.step_ns), EFFICIENCY: quantity.share(row.efficiency)}
+        {
+            "curve": messages.write_title(curve),
+            curve.size_role: row.process_count,
+            "run": row.median_point.name,
+        }
+        | {
+            "step": quantity.time(row.median_point.step_ns),
+            EFFICIENCY: quantity.share(row.efficiency),
+        }
         | {
             name: quantity.share(row.ratio_by_factor[factor])
             for factor, name in messages.WORDS.items()
@@ -174,10 +183,10 @@ def _factor_row(curve: Curve, row: Row) -> dict[str, Any]:
 
 def _step_row(row: Row) -> dict[str, Any]:
     return {
-        "workers": row.point.workers,
-        "servers": row.point.shards,
-        "run": row.point.name,
-        "step": quantity.time(row.point.step_ns),
+        "workers": row.median_point.worker_count,
+        "servers": row.median_point.shard_count,
+        "run": row.median_point.name,
+        "step": quantity.time(row.median_point.step_ns),
     }
 
 
@@ -185,8 +194,8 @@ def _forecast_row(curve: Curve, forecast: Forecast) -> dict[str, Any]:
     """Return a forecast of a curve as a row of the table."""
     low_ns, high_ns = forecast.interval_ns
     return {
-        "curve": messages.title(curve),
-        "workers": forecast.ranks,
+        "curve": messages.write_title(curve),
+        "workers": forecast.rank_count,
         "step, forecast": quantity.time(forecast.step_ns),
         "at least": quantity.time(low_ns),
         "at most": quantity.time(high_ns),

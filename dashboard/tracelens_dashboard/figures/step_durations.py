@@ -61,7 +61,7 @@ def over_run(
         return empty(theme, NO_STEPS)
     step_groups = split_evenly(len(step_times.steps), MOST_POINTS)
     drawn_marks = marks[:MOST_MARKS]
-    median_ns = float(np.nanmedian(step_times.median_ns))
+    median_ns = float(np.nanmedian(step_times.rank_median_ns))
     nearly_all_ns = 1.1 * float(
         np.quantile(step_times.longest_ns, q=0.98)
     )  # nearly all steps are below
@@ -88,12 +88,12 @@ def over_run(
 def over_run_summary(step_times: StepTimes, regimes: Sequence[Regime], measure_name: str) -> str:
     """Return the median step, the longest one, and the regimes if there are several."""
     # A regime is a range of step indexes, with the median of their times, in ns.
-    median_ns = float(np.nanmedian(step_times.median_ns))
+    median_ns = float(np.nanmedian(step_times.rank_median_ns))
     longest_index = int(np.argmax(step_times.longest_ns))
     median_text = (
         f"{capital(measure_name)}: {text.duration(median_ns)} on the median rank; the longest is "
         f"{text.duration(float(step_times.longest_ns[longest_index]))}, on rank "
-        f"{step_times.longest_rank[longest_index]} in step {step_times.steps[longest_index]}."
+        f"{step_times.longest_ranks[longest_index]} in step {step_times.steps[longest_index]}."
     )
     if len(regimes) < 2:
         return f"{median_text} One regime over the whole run."
@@ -139,7 +139,7 @@ def _draw_slowest(step_times: StepTimes, step_groups: list[slice], theme: Theme)
         mode="lines+markers" if len(step_indexes) <= MOST_POINTS / 4 else "lines",
         marker={"size": 4, "color": theme.quiet_colour},
         customdata=[
-            [step_times.steps[step_index], step_times.longest_rank[step_index], text.duration(ns)]
+            [step_times.steps[step_index], step_times.longest_ranks[step_index], text.duration(ns)]
             for step_index, ns in zip(step_indexes, longest_ns, strict=True)
         ],
     )
@@ -149,7 +149,7 @@ def _draw_medians(step_times: StepTimes, step_groups: list[slice], theme: Theme)
     """Draw the median rank's time in each group of steps; None where no rank has one."""
     first_steps, medians_ns = [step_times.steps[group.start] for group in step_groups], []
     for group in step_groups:
-        known_ns = step_times.median_ns[group]
+        known_ns = step_times.rank_median_ns[group]
         known_ns = known_ns[np.isfinite(known_ns)]
         medians_ns.append(float(np.median(known_ns)) if len(known_ns) else None)
     return drawing.lines(
@@ -198,7 +198,11 @@ def _add_mark(
 def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None = None) -> Drawing:
     """Draw the time of each rank in each step; `marked_steps`, first to last, are framed."""
     # A cell is the longest time of a slice of ranks in a slice of steps; slices are of indexes.
-    cells_ns, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
+    cells_ns, steps, ranks = (
+        grid.longest_time_ns,
+        grid.category_times.steps,
+        grid.category_times.ranks,
+    )
     if not cells_ns.size or np.isnan(cells_ns).all():
         return empty(theme, NO_STEPS)
     labels = [rank_label(ranks[group]) for group in grid.rank_slices]
@@ -222,12 +226,12 @@ def by_rank(grid: StepGrid, theme: Theme, marked_steps: tuple[int, int] | None =
 
 def by_rank_summary(grid: StepGrid) -> str:
     """Return the longest step and its rank, and how many ranks and steps share a cell."""
-    cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)  # [row, column]
+    cells_ns = np.nan_to_num(grid.longest_time_ns, nan=-1)  # [row, column]
     row_index, column_index = np.unravel_index(int(cells_ns.argmax()), cells_ns.shape)
     rank, step = grid.find_longest(int(row_index), int(column_index))
     ranks_per_cell = max(group.stop - group.start for group in grid.rank_slices)
     steps_per_cell = max(group.stop - group.start for group in grid.step_slices)
-    column_ns = grid.cells_ns[:, column_index]
+    column_ns = grid.longest_time_ns[:, column_index]
     ranks_differ = float(np.nanmax(column_ns)) > (1 + SAME_SHARE) * float(np.nanmin(column_ns))
     hint = ALIKE if len(cells_ns) > 1 and not ranks_differ else ""
     if ranks_per_cell * steps_per_cell > 1:
@@ -242,7 +246,7 @@ def by_rank_summary(grid: StepGrid) -> str:
 
 def by_rank_table(grid: StepGrid) -> Rows:
     """List the longest cells, each with the rank and the step that it shows."""
-    cells_ns = np.nan_to_num(grid.cells_ns, nan=-1)  # [row, column]; -1: no rank took part
+    cells_ns = np.nan_to_num(grid.longest_time_ns, nan=-1)  # [row, column]; -1: no rank took part
     listed_count = min(cells_ns.size, MOST_CELLS_LISTED)
     longest_cells = np.argpartition(-cells_ns.ravel(), listed_count - 1)[:listed_count]
     longest_first = np.argsort(-cells_ns.ravel()[longest_cells], kind="stable")

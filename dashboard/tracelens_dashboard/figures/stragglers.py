@@ -132,7 +132,7 @@ def table(residuals: Residuals) -> Rows:
     residual_ns = np.nan_to_num(residuals.residual_ns, nan=-np.inf)
     table_columns = {
         "rank": np.array(residuals.ranks),
-        **({"stage": residuals.stage} if len(residuals.peers_ns) > 1 else {}),
+        **({"stage": residuals.stage_numbers} if len(residuals.peers_ns) > 1 else {}),
         "compute time, median (ms)": np.round(_row_medians(residuals.compute_ns) / NS_PER_MS, 3),
         "residual, median (ms)": np.round(_row_medians(residuals.residual_ns) / NS_PER_MS, 3),
         "residual, max (ms)": np.round(residual_ns.max(axis=1) / NS_PER_MS, 3),

@@ -66,7 +66,7 @@ def _draw_with_baseline(draw: Callable[[Store, Store, Theme], Drawing]) -> Calla
 
 def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
     names = current.name_run(store), current.name_run(baseline)
-    return compare.by_category(_compare(store, baseline).phases, names, theme)
+    return compare.by_category(_compare(store, baseline).phase_metrics, names, theme)
 
 
 def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
@@ -241,7 +241,10 @@ def _compare(store: Store, baseline: Store) -> Comparison:
 def _compare_steps(store: Store, baseline: Store) -> str:
     """Describe how the median and the mean step differ from the baseline's, in a sentence."""
     comparison = _compare(store, baseline)
-    step_metric, mean_metric = comparison.metric(STEP_TIME), comparison.metric(MEAN_STEP_TIME)
+    step_metric, mean_metric = (
+        comparison.find_metric(STEP_TIME),
+        comparison.find_metric(MEAN_STEP_TIME),
+    )
     if step_metric is None or mean_metric is None:
         return "One of the runs has no steps."
     change_text = (
@@ -282,7 +285,7 @@ def _compare_efficiency(store: Store, baseline: Store) -> str:
 
 def _describe_largest_change(store: Store, baseline: Store) -> str:
     """Return the category whose time per step differs most from the baseline's."""
-    phases = _compare(store, baseline).phases
+    phases = _compare(store, baseline).phase_metrics
     if not phases:
         return ""
     phase_name, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.difference
@@ -296,7 +299,7 @@ def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
     baseline = _baseline_of(view)
     if baseline is None:
         return None
-    finding_changes = _compare(store, baseline).findings
+    finding_changes = _compare(store, baseline).finding_changes
     columns = []
     for run, state_name in ((store, "new"), (baseline, "gone")):
         findings = [change.finding for change in finding_changes if change.state == state_name]

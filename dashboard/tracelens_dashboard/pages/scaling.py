@@ -116,14 +116,17 @@ def register(app: Dash) -> None:
             comparison = _compare_sizes(run_ids, *values[:-1])  # the last one: a run was read again
         except TraceLensError as error:
             return [html.P(clean(str(error)), className="summary", id="scaling-refused")]
-        describers = (messages.explain_loss, messages.advice, messages.scope)
-        lines = [*(describe(comparison) for describe in describers), *messages.cautions(comparison)]
+        describers = (messages.explain_loss, messages.write_advice, messages.describe_scope)
+        lines = [
+            *(describe(comparison) for describe in describers),
+            *messages.list_cautions(comparison),
+        ]
         unread_count = sum(
             current.runs_of_app().find_glance(entry) is None for entry in _find_entries(run_ids)
         )
         lines += [UNREAD.format(count=text.count(unread_count, "run"))] if unread_count else []
         return [
-            dmc.Title(text.tie_units(messages.headline(comparison)), order=2, id="verdict"),
+            dmc.Title(text.tie_units(messages.write_headline(comparison)), order=2, id="verdict"),
             *(html.P(line, className="summary") for line in lines),
         ]
 

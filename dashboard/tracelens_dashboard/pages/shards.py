@@ -50,12 +50,12 @@ WHAT_IT_SHOWS: Final = (
 
 
 def _heaviest_shard(store: Store) -> int:
-    return int(store.run.loads.sort("bytes", descending=True)["shard"][0])
+    return int(store.run.shard_loads.sort("bytes", descending=True)["shard"][0])
 
 
 def _choose_shard(store: Store, view: ViewState) -> Component:
     """Offer the shards; the one of the link is chosen, else the one that carries most."""
-    shard_numbers = store.run.loads["shard"].to_list()
+    shard_numbers = store.run.shard_loads["shard"].to_list()
     shard = view.shard if view.shard in shard_numbers else _heaviest_shard(store)
     shard_choices = [(str(number), f"shard {number}") for number in shard_numbers]
     options = {"searchable": True, "limit": 50, "w": 120}
@@ -63,7 +63,7 @@ def _choose_shard(store: Store, view: ViewState) -> Component:
 
 
 def _draw_loads(store: Store, theme: Theme, marked: Any = None) -> Drawing:
-    return shards.load(store.run.loads, theme, marked if isinstance(marked, int) else None)
+    return shards.load(store.run.shard_loads, theme, marked if isinstance(marked, int) else None)
 
 
 def _draw_tensors(store: Store, theme: Theme, chosen_shard: Any) -> Drawing:
@@ -75,7 +75,7 @@ def _draw_tensors(store: Store, theme: Theme, chosen_shard: Any) -> Drawing:
 
 def draw_heaviest_shard(store: Store, theme: Theme) -> Drawing:
     """Draw the tensors of the shard that carries most, for the report."""
-    if store.run.loads.is_empty():
+    if store.run.shard_loads.is_empty():
         return shards.tensor_bars(
             store.analysis_table("tensors"), shard=0, mean_bytes=None, theme=theme
         )
@@ -84,12 +84,12 @@ def draw_heaviest_shard(store: Store, theme: Theme) -> Drawing:
 
 def _link_to_shard(store: Store, point: dict[str, Any]) -> str | None:
     """Link to the longest request that a shard was sent."""
-    return _link_to_longest(store, store.run.traffic, shard=point.get("customdata"))
+    return _link_to_longest(store, store.run.shard_traffic, shard=point.get("customdata"))
 
 
 def _link_to_pair(store: Store, point: dict[str, Any]) -> str | None:
     rank, shard = _read_pair(point)
-    return _link_to_longest(store, store.run.traffic, rank=rank, shard=shard)
+    return _link_to_longest(store, store.run.shard_traffic, rank=rank, shard=shard)
 
 
 def _link_to_tensor(store: Store, point: dict[str, Any]) -> str | None:
@@ -147,7 +147,7 @@ TRAFFIC: Final = ChartCard(
     card_id="shard-traffic",
     title="Bytes between workers and shards",
     explanation="Bytes that each worker exchanged with each shard, both ways.",
-    draw=lambda store, theme: shards.traffic(store.run.traffic, theme),
+    draw=lambda store, theme: shards.traffic(store.run.shard_traffic, theme),
     height_px=fit_rows(rank_count, frame_px=110, row_px=ROW_PX, least_px=320, most_px=MOST_PX),
     link_from_mark=_link_to_pair,
     grid_columns=HALF_WIDTH,
@@ -207,7 +207,7 @@ def layout(store: Store, view: ViewState) -> Component:
 def _select_cards(store: Store) -> list[ChartCard]:
     """Choose the cards by the data of the run: requests, named tensors, asynchronous workers."""
     cards: list[ChartCard] = []
-    if not store.run.loads.is_empty():
+    if not store.run.shard_loads.is_empty():
         if store.analysis_table("tensors").is_empty():
             cards = [LOADS, TRAFFIC, replace(PLACEMENTS, grid_columns=HALF_WIDTH)]
         else:

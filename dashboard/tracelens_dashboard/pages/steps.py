@@ -70,14 +70,14 @@ def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
         if finding.steps
     ]
     times = store.measure_step_times(select_categories(store, measure))
-    step_regimes = regimes.find_regimes(times.median_ns)
+    step_regimes = regimes.find_regimes(times.rank_median_ns)
     return step_durations.over_run(times, step_regimes, marks, name_measure(measure), theme)
 
 
 def draw_plain_series(store: Store, theme: Theme) -> Drawing:
     """Draw whole steps over the run, without marks of findings, for the report."""
     times = store.measure_step_times(store.category_times.categories)
-    step_regimes = regimes.find_regimes(times.median_ns)
+    step_regimes = regimes.find_regimes(times.rank_median_ns)
     return step_durations.over_run(times, step_regimes, marks=[], measure_name="step", theme=theme)
 
 

@@ -18,10 +18,10 @@ from threading import Event, Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from tracelens.distil.places import fingerprint
+from tracelens.distil.places import compute_fingerprint
 from tracelens.errors import TraceLensError, TraceNotFound
+from tracelens.load import list_runs
 from tracelens.load import open as open_trace
-from tracelens.load import runs_in
 from tracelens.lod import opening
 from tracelens.lod.run_data import Glance
 from tracelens.model.choice import EVERYTHING, Choice
@@ -104,7 +104,7 @@ class Entry:
     def files_state(self) -> FilesState:
         """A value that changes when its files do."""
         try:
-            return fingerprint(self.path), self.modified_ns
+            return compute_fingerprint(self.path), self.modified_ns
         except OSError:
             return None, 0
 
@@ -190,7 +190,7 @@ class Runs:
 
     def list_entries(self) -> list[Entry]:
         """Return the present runs; an entry stays the same as long as its run exists."""
-        paths = list(dict.fromkeys(path for folder in self._folders for path in runs_in(folder)))
+        paths = list(dict.fromkeys(path for folder in self._folders for path in list_runs(folder)))
         with self._lock:
             entries = {}
             for path, name in zip(paths, short_names(paths), strict=True):

@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from tracelens.conversion.segments import is_live
-from tracelens.distil.places import fingerprint
+from tracelens.distil.places import compute_fingerprint
 from tracelens.errors import TraceLensError
 from tracelens.readers.native.recordings import list_recordings
 from tracelens.schema.vocabulary import TRACE_SUFFIX
@@ -61,7 +61,7 @@ class FolderFollower:
     def __post_init__(self) -> None:
         """Note the present files."""
         self.was_recorded = is_recorded(self.path)
-        self.digest_as_read = self._current_digest = fingerprint(self.path)
+        self.digest_as_read = self._current_digest = compute_fingerprint(self.path)
 
     def check_folder(self, read_again: Callable[[], None], *, paused: bool) -> Freshness:
         """Compare the run as read with its folder; read it again in a thread, unless `paused`."""
@@ -90,14 +90,14 @@ class FolderFollower:
 
     def _find_digest(self, now_s: float) -> str | None:
         if now_s - self._last_look_s >= _LOOK_EVERY_S:
-            self._current_digest, self._last_look_s = fingerprint(self.path), now_s
+            self._current_digest, self._last_look_s = compute_fingerprint(self.path), now_s
         return self._current_digest
 
     def _read(self, read_again: Callable[[], None]) -> None:
         """Read the run again; note the files as read, or as those that cannot be read."""
         begun_s = time.monotonic()
         # Before it is read: what comes later is read once more.
-        was_recorded, digest = is_recorded(self.path), fingerprint(self.path)
+        was_recorded, digest = is_recorded(self.path), compute_fingerprint(self.path)
         try:
             read_again()
         except (TraceLensError, OSError):  # of a recording the next reading may find it whole

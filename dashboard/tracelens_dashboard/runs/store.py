@@ -15,7 +15,7 @@ from tracelens.caching import cached_property
 from tracelens.errors import TraceLensError
 from tracelens.lod import narrowed, opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
-from tracelens.lod.step_times import StepTimes, Times
+from tracelens.lod.step_times import CategoryTimes, StepTimes
 from tracelens.lod.tracks.group import Group, make_tracks
 from tracelens.lod.tracks.names import Names
 from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
@@ -60,7 +60,7 @@ class Store:
         self.span_source = source
         self.refinement_thread: Thread | None = None
         self._recorded_spans = RecordedSpans(run, source)
-        self.span_names = Names.from_run(run, self._recorded_spans.read)
+        self.span_names = Names.from_run(run, self._recorded_spans.read_events)
         self.open_process_tracks = cache_last_results(self._make_tracks, KEPT_GROUPS)
         self.measure_step_times = cache_last_results(self._measure_steps, KEPT_PROCESSES)
 
@@ -87,7 +87,7 @@ class Store:
             return store
         trace = read()
         analyzed_run = opening.explain_trace(trace, progress)
-        has_index = analyzed_run.scene.pyramid and analyzed_run.scene.pyramid.folder
+        has_index = analyzed_run.scene.colour_pyramid and analyzed_run.scene.colour_pyramid.folder
         return cls(analyzed_run, path if has_index and path else trace, run_key)
 
     @classmethod
@@ -131,7 +131,7 @@ class Store:
     def _refine(self) -> None:
         opening.refine_index(self.run)
         with suppress(TraceLensError):  # whoever searches reads it
-            _ = self.span_names.table
+            _ = self.span_names.name_table
 
     @property
     def path(self) -> Path | None:
@@ -154,9 +154,9 @@ class Store:
         return self.run.scene
 
     @property
-    def category_times(self) -> Times:
+    def category_times(self) -> CategoryTimes:
         """Every rank's time in every step by category."""
-        return self.run.times
+        return self.run.category_times
 
     def analysis_table(self, name: str) -> pl.DataFrame:
         """Return an analysis' table (`tracelens.lod.run_data`); empty if it was not run."""
@@ -165,7 +165,7 @@ class Store:
     @property
     def step_windows(self) -> pl.DataFrame:
         """Each step's usual window: step, start_ns, end_ns."""
-        return self.run.windows
+        return self.run.step_windows
 
     @property
     def run_window(self) -> Window:
@@ -185,7 +185,9 @@ class Store:
         """Return every rank's residual in every step, of one category of its compute time."""
         # Where some ranks are shown, their peers are nevertheless all ranks of their stage.
         all_ranks = self.run_of_all_ranks.residuals
-        measured = residuals.measure(self.run_of_all_ranks.times, [category], all_ranks.stage)
+        measured = residuals.measure(
+            self.run_of_all_ranks.category_times, [category], all_ranks.stage_numbers
+        )
         if self.run_of_all_ranks is self.run:
             return measured
         return measured.select_ranks(np.searchsorted(all_ranks.ranks, self.ranks))
@@ -232,7 +234,7 @@ class Store:
 
     def scene_rows_of_streams(self, rank: int) -> list[int]:
         """Return the rows of a rank's streams in the scene."""
-        rows = enumerate(self.scene.lanes.lanes)
+        rows = enumerate(self.scene.span_lanes.owners)
         return [row for row, lane in rows if lane.role == "device" and lane.rank == rank]
 
     @cached_property
@@ -259,10 +261,10 @@ class Store:
 
     def _make_tracks(self, scene_row: int) -> Group:
         """Make the tracks of the process of a row of the scene; a shard trains on no thread."""
-        lane = self.scene.lanes.lanes[scene_row]
+        lane = self.scene.span_lanes.owners[scene_row]
         thread_rows = self.run.threads.filter(process=lane.process)
         name_by_thread = dict(thread_rows.select("thread", "name").iter_rows())
-        events = self._recorded_spans.events_of(lane.process)
+        events = self._recorded_spans.read_cached_events(lane.process)
         training_thread, samples = None, None
         if lane.role != "ps":
             of_process = pl.col("process") == lane.process
@@ -281,7 +283,7 @@ class Store:
     @cached_property
     def scene_row_by_key(self) -> dict[str, int]:
         """The row below which the tracks of each process are shown, by what addresses call it."""
-        rows = enumerate(self.scene.lanes.lanes)
+        rows = enumerate(self.scene.span_lanes.owners)
         return {key_of(lane): row for row, lane in rows if lane.role != "device"}
 
     @cached_property
@@ -295,16 +297,16 @@ class Store:
     def samples_of_rank(self, rank: int) -> pl.DataFrame:
         """Return the samples of a rank's training thread, as in `Trace.samples`, by time."""
         worker = self.run.workers.row(by_predicate=pl.col("rank") == rank, named=True)
-        samples = self._recorded_spans.samples_of(worker["process"])
+        samples = self._recorded_spans.read_samples(worker["process"])
         return samples.filter(pl.col("thread") == worker["training_thread"])
 
     def find_call_at(self, rank: int, moment_ns: int) -> Call | None:
         """Return the collective that a rank was in at a moment: of several, what ends first."""
-        return search.find_call_at(self.run.calls, rank, moment_ns)
+        return search.find_call_at(self.run.call_rows, rank, moment_ns)
 
     def events_of_process(self, process: int) -> pl.DataFrame:
         """Return all recorded events of a process, a row each."""
-        return self._recorded_spans.events_of(process)
+        return self._recorded_spans.read_cached_events(process)
 
     def find_event_at(
         self, scene_row: int, track_index: int, moment_ns: int
@@ -313,55 +315,57 @@ class Store:
         event_row = self.find_event_row(scene_row, track_index, moment_ns)
         if event_row < 0:
             return None
-        events = self._recorded_spans.events_of(self.scene.lanes.lanes[scene_row].process)
+        events = self._recorded_spans.read_cached_events(
+            self.scene.span_lanes.owners[scene_row].process
+        )
         return events.row(event_row, named=True)
 
     def find_event_row(self, scene_row: int, track_index: int, moment_ns: int) -> int:
         """Return the row, among its process's events, of a track's span; -1 without an event."""
         tracks = self.open_process_tracks(scene_row)
-        item = tracks.scene.lanes.find_item_at(track_index, moment_ns)
-        return -1 if item is None else int(tracks.event_rows[item])
+        item = tracks.scene.span_lanes.find_item_at(track_index, moment_ns)
+        return -1 if item is None else int(tracks.event_row_by_item[item])
 
     def find_call_of_span(self, scene_row: int, track_index: int, moment_ns: int) -> Call | None:
         """Return the collective that a span in a track of an opened process is; None for others."""
         event = self.find_event_at(scene_row, track_index, moment_ns)
         if event is None or event["communicator"] is None or event["seq"] is None:
             return None
-        return search.find_call(self.run.calls, event["communicator"], event["seq"])
+        return search.find_call(self.run.call_rows, event["communicator"], event["seq"])
 
     def find_call_around(self, window: Window) -> Call | None:
         """Return the collective whose arrivals and last exit are nearest to a window (absolute)."""
-        return search.find_call_around(self.run.calls, window.start_ns, window.end_ns)
+        return search.find_call_around(self.run.call_rows, window.start_ns, window.end_ns)
 
     def spans_of_process(self, process: int) -> pl.DataFrame:
         """Return all recorded spans of a process, a row each."""
-        return self._recorded_spans.spans_of(process)
+        return self._recorded_spans.read_spans(process)
 
     def spans_of_scene_row(self, scene_row: int, tracks: Collection[int] | None) -> pl.DataFrame:
         """Return the spans (rows) of a row of the scene: of a device's stream, or a process."""
         # `tracks` are those of its process that count, None for all.
-        lane = self.scene.lanes.lanes[scene_row]
+        lane = self.scene.span_lanes.owners[scene_row]
         if lane.role == "device":
-            return self._spans_on_stream(lane.process, lane.part)
+            return self._spans_on_stream(lane.process, lane.track_name)
         if tracks is None:
-            return self._recorded_spans.spans_of(lane.process)
+            return self._recorded_spans.read_spans(lane.process)
         all_tracks = self.open_process_tracks(scene_row)
-        offsets = all_tracks.scene.lanes.item_offsets
+        offsets = all_tracks.scene.span_lanes.item_offsets
         event_rows_by_track = [
-            all_tracks.event_rows[offsets[track] : offsets[track + 1]]
+            all_tracks.event_row_by_item[offsets[track] : offsets[track + 1]]
             for track in sorted(tracks)
-            if track < len(all_tracks.scene.lanes)
+            if track < len(all_tracks.scene.span_lanes)
         ]
         event_rows = np.unique(np.concatenate([np.empty(0, np.int64), *event_rows_by_track]))
         is_event = event_rows >= 0  # samples and queues are drawn, and no events
-        events = self._recorded_spans.events_of(lane.process)[event_rows[is_event]]
+        events = self._recorded_spans.read_cached_events(lane.process)[event_rows[is_event]]
         return events.filter(type="span")
 
     def spans_open_at(self, process: int, moment_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, a row each, the outermost first."""
         ends_later = pl.col("end_ns").is_null() | (pl.col("end_ns") > moment_ns)
         is_open = (pl.col("start_ns") <= moment_ns) & ends_later
-        open_spans = self._recorded_spans.spans_of(process).filter(is_open)
+        open_spans = self._recorded_spans.read_spans(process).filter(is_open)
         return open_spans.sort("thread", "depth", "start_ns")
 
     def stream_spans_at(self, process: int, stream: str, moment_ns: int) -> pl.DataFrame:
@@ -375,7 +379,7 @@ class Store:
         stream_numbers = stream_threads.filter(process=process, name=stream)["thread"]
         device_end_ns = pl.col("device_start_ns") + pl.col("device_duration_ns")
         is_on_stream = pl.col("stream").is_in(stream_numbers.implode())
-        spans = self._recorded_spans.spans_of(process).filter(is_on_stream)
+        spans = self._recorded_spans.read_spans(process).filter(is_on_stream)
         return spans.with_columns(start_ns="device_start_ns", end_ns=device_end_ns)
 
 
@@ -388,7 +392,7 @@ def subject_of(lane: Lane) -> str:
     """Name the process, or the stream, of a row as people do."""
     if lane.role == "ps":
         return f"PS shard {lane.rank}"
-    return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")
+    return f"rank {lane.rank}" + (f", {lane.track_name}" if lane.role == "device" else "")
 
 
 def _estimate_bytes(value: Any) -> int:

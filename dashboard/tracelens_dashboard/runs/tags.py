@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.conversion.lock import locked
+from tracelens.conversion.lock import hold_lock
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.model.fmt import shown_name
 from tracelens.model.inert import clean
@@ -106,7 +106,7 @@ class Tags:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             lock_file = self._file.with_suffix(".lock")
             lock_file.touch()
-            with locked(lock_file, _PATIENCE_S):
+            with hold_lock(lock_file, _PATIENCE_S):
                 tags_by_run = _read(self._file) if self._file.exists() else {}
                 yield tags_by_run
                 _write(self._file, tags_by_run)

@@ -59,11 +59,11 @@ def _find_worst_step_of_ranks(store: Store, finding: Finding) -> int | None:
 
 def _find_busiest_step_of_shard(store: Store, finding: Finding) -> int | None:
     """Return the first step in which the finding's first shard was busiest; None without any."""
-    lanes = store.scene.steps  # an item per shard and step, whose code grows with its load
-    for index, lane in enumerate(lanes.lanes):
+    lanes = store.scene.step_lanes  # an item per shard and step, whose code grows with its load
+    for index, lane in enumerate(lanes.owners):
         if lane.role == "ps" and lane.rank == finding.shards[0]:
             items = slice(int(lanes.item_offsets[index]), int(lanes.item_offsets[index + 1]))
-            loads, steps = lanes.codes[items].tolist(), lanes.steps[items].tolist()
+            loads, steps = lanes.palette_codes[items].tolist(), lanes.step_numbers[items].tolist()
             items_of_steps = zip(loads, steps, strict=True)
             candidates = [
                 (load, -step) for load, step in items_of_steps if _has_step(finding, step)
@@ -142,7 +142,7 @@ def to_call(store: Store, window: Window) -> str:
     if call is None:
         return to_moment(store, window)
     call_window = Window(call.first_arrival_ns, call.last_exit_ns)
-    last_rank, row = call.last_rank, store.scene_row_of_rank(call.last_rank)
+    last_rank, row = call.last_arriving_rank, store.scene_row_of_rank(call.last_arriving_rank)
     # A row can be in several calls at once: this one is selected just before its end.
     selected_ns = max(
         call.left_ns_by_rank.get(last_rank, call.last_arrival_ns) - 1, call.last_arrival_ns

@@ -77,7 +77,7 @@ def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[S
     row = store.scene_row_of_rank(rank)
     if row is None or rank not in store.sampled_ranks:
         return {}
-    pieces = stacks.list_pieces(store.scene.lanes, row, comparison.window, comparison.phase)
+    pieces = stacks.list_pieces(store.scene.span_lanes, row, comparison.window, comparison.phase)
     return stacks.measure_time_by_stack(store.samples_of_rank(rank), pieces)
 
 

@@ -37,9 +37,9 @@ def gather(store: Store, column: Any, opened_row_keys: Collection[str] = ()) -> 
     row_by_rank = {rank: row for row, rank in enumerate(store.ranks)}
     return [
         RowGroup(
-            key=(key := f"g{min(ranks)}"),
+            address_key=(key := f"g{min(ranks)}"),
             name=name if column == "host" else f"{column} {name}",
-            lanes=tuple(row_by_rank[rank] for rank in ranks),
+            lane_indices=tuple(row_by_rank[rank] for rank in ranks),
             # By its own key, or by that of any of its ranks.
             is_opened=not {key, *map(str, ranks)}.isdisjoint(opened_row_keys),
         )

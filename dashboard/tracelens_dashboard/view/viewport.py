@@ -133,7 +133,7 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
             for row in key_by_row
         }
         return viewport.plan_rows(
-            store.scene.lanes,
+            store.scene.span_lanes,
             pinned_rows,
             row_order,
             groups=groups,
@@ -143,7 +143,7 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
         )
 
     plan, track_px = plan_rows(row_px), row_px
-    track_count = sum(len(store.open_process_tracks(row).scene.lanes) for row in key_by_row)
+    track_count = sum(len(store.open_process_tracks(row).scene.span_lanes) for row in key_by_row)
     # What is left of the room, for each track; a height that is asked for is kept.
     spare_px = (room_px - plan.bottom_px) // track_count if track_count and not row_px else 0
     if spare_px > 0:
@@ -155,23 +155,25 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
             store.open_process_tracks(row),
             _plan_tracks(store, row, top_px=top_px, track_px=track_px),
         )
-        for row, top_px in plan.track_top_by_lane.items()  # from top to bottom
+        for row, top_px in plan.track_top_px_by_lane.items()  # from top to bottom
     ]
     return plan, tuple(opened_processes)
 
 
 def _plan_tracks(store: Store, scene_row: int, *, top_px: int, track_px: int | None) -> Plan:
-    return viewport.plan_tracks(store.open_process_tracks(scene_row).scene.lanes, top_px, track_px)
+    return viewport.plan_tracks(
+        store.open_process_tracks(scene_row).scene.span_lanes, top_px, track_px
+    )
 
 
 def choose_opened(store: Store, controls: Controls) -> list[str]:
     """Return the keys of opened processes and groups: those asked for, else what has room."""
     # Unasked, processes open only in a small run without groups; those that faults name first.
-    group_keys = {group.key for group in row_groups.gather(store, controls.sort_key)}
+    group_keys = {group.address_key for group in row_groups.gather(store, controls.sort_key)}
     if controls.opened_row_keys is not None:
         known_keys = store.scene_row_by_key.keys() | group_keys
         return [key for key in read_opened_keys(controls.opened_row_keys) if key in known_keys]
-    lanes = store.scene.lanes
+    lanes = store.scene.span_lanes
     span_count = store.report.summary.spans
     is_large = span_count > MOST_SPANS_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED
     if group_keys or is_large:
@@ -189,7 +191,7 @@ def choose_opened(store: Store, controls: Controls) -> list[str]:
     ordered_keys = sorted(row_by_key, key=lambda k: (not _is_flagged(store, k), row_by_key[k]))
     for key in ordered_keys[:MOST_OPENED]:
         room_px -= viewport.plan_tracks(
-            store.open_process_tracks(row_by_key[key]).scene.lanes
+            store.open_process_tracks(row_by_key[key]).scene.span_lanes
         ).bottom_px
         if room_px < 0:
             break
@@ -205,12 +207,12 @@ def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterato
     """Yield the selected span for each band (strip of pixels) that shows it."""
     if position.track_index is None:
         yield from _outline_span(
-            store.scene.lanes, frame.row_plan, position.scene_row, position.moment_ns
+            store.scene.span_lanes, frame.row_plan, position.scene_row, position.moment_ns
         )
         return
     for process in frame.opened_processes:
         if store.scene_row_by_key[process.process_key] == position.scene_row:
-            lanes = process.track_group.scene.lanes
+            lanes = process.track_group.scene.span_lanes
             yield from _outline_span(
                 lanes, process.row_plan, position.track_index, position.moment_ns
             )
@@ -220,8 +222,10 @@ def _outline_span(lanes: Lanes, plan: Plan, lane: int, moment_ns: int) -> Iterat
     """Yield the span of a lane at a moment, for each band of that lane alone."""
     item = lanes.find_item_at(lane, moment_ns)
     if item is not None:
-        extent_ns = lanes.extent_ns_of(item)
-        yield from (SelectedSpan(band, *extent_ns) for band in plan.bands if band.lanes == (lane,))
+        extent_ns = lanes.find_extent_ns(item)
+        yield from (
+            SelectedSpan(band, *extent_ns) for band in plan.bands if band.lane_indices == (lane,)
+        )
 
 
 def read_window(store: Store, view_data: Any) -> Window:
@@ -241,7 +245,7 @@ def read_position(store: Store, selected_point: Any) -> Position | None:
     """Read a selected row, moment (sent in ns since the start) and track; None without a row."""
     values = selected_point if isinstance(selected_point, dict) else {}
     row, offset_ns = _read_natural(values.get("lane")), _read_natural(values.get("at"))
-    if row is None or offset_ns is None or row >= len(store.scene.lanes.lanes):
+    if row is None or offset_ns is None or row >= len(store.scene.span_lanes.owners):
         return None
     return Position(row, store.run_window.start_ns + offset_ns, _read_natural(values.get("track")))
 
@@ -270,9 +274,11 @@ def find_position(store: Store, frame: Frame, click_data: Any) -> Position | Non
     offset_s, height_px = mouse  # since the run's start, from the top
     at_ns = frame.scene.run_window.start_ns + int(offset_s * NS_PER_SECOND)
     for process in frame.opened_processes:
-        band = process.row_plan.band_at(height_px)
+        band = process.row_plan.find_band(height_px)
         if band:
-            return Position(store.scene_row_by_key[process.process_key], at_ns, band.lanes[0])
+            return Position(
+                store.scene_row_by_key[process.process_key], at_ns, band.lane_indices[0]
+            )
     row = query.find_lane_at(
         frame.scene, frame.visible_window, frame.row_plan, height_px, frame.plot_width_px
     )
@@ -296,7 +302,7 @@ def call_of(store: Store, position: Position | None) -> Call | None:
         return None
     if position.track_index is not None:
         return store.find_call_of_span(position.scene_row, position.track_index, position.moment_ns)
-    lane = store.scene.lanes.lanes[position.scene_row]
+    lane = store.scene.span_lanes.owners[position.scene_row]
     return None if lane.role == "ps" else store.find_call_at(lane.rank, position.moment_ns)
 
 

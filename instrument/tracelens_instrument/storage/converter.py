@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tracelens.conversion.incremental import IncrementalConversion
-from tracelens.conversion.lock import locked
-from tracelens.conversion.segments import finish, folder_of, is_live
+from tracelens.conversion.lock import hold_lock
+from tracelens.conversion.segments import find_folder, finish, is_live
 from tracelens.errors import TraceLensError
 from tracelens.schema.vocabulary import SIDE_FILE
 
@@ -42,8 +42,8 @@ def _detach() -> None:
 
 def _serve(recording_path: Path, training: _Training) -> None:
     """Convert full segments as the training reports them, and the rest when it is over."""
-    folder = folder_of(recording_path)
-    with locked(folder / SIDE_FILE), IncrementalConversion(folder) as conversion:
+    folder = find_folder(recording_path)
+    with hold_lock(folder / SIDE_FILE), IncrementalConversion(folder) as conversion:
         while not (report := training.listen()).is_over:
             while conversion.advance(report.full_segments):  # a batch each time
                 pass

@@ -25,7 +25,7 @@ def box(x: tuple[float, float], y: tuple[float, float]) -> dict[str, Any]:
 
 
 def band_of(frame: Frame, lane: int) -> tuple[float, float]:
-    (band,) = (band for band in frame.row_plan.bands if band.lanes == (lane,))
+    (band,) = (band for band in frame.row_plan.bands if band.lane_indices == (lane,))
     return band.top_px + 1, band.top_px + band.height_px - 1
 
 
@@ -125,7 +125,7 @@ def test_a_stream_has_the_times_of_its_device() -> None:
     marked = area.area_of(store, frame, box((0.0, 5.0), band_of(frame, row)))
     assert marked is not None
     rows = area.tables(store, marked).sums_by_name
-    lanes = store.scene.lanes
+    lanes = store.scene.span_lanes
     items = slice(int(lanes.item_offsets[row]), int(lanes.item_offsets[row + 1]))
     shown = int((lanes.ends_ns[items] - lanes.starts_ns[items]).sum())
     assert sum(float(one["total"]) for one in rows) == pytest.approx(shown)

@@ -68,7 +68,7 @@ def test_shards_are_searched_too() -> None:
     store = sharded()
     hit = finding.find_next_hit(store, "aggregate", None, 1)
     assert hit
-    assert store.scene.lanes.lanes[hit.position.scene_row].role == "ps"
+    assert store.scene.span_lanes.owners[hit.position.scene_row].role == "ps"
     assert finding.find_next_hit(store, "no such span", None, 1) is None
 
 

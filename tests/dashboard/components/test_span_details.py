@@ -53,8 +53,8 @@ def test_what_ran_beside_the_code_is_listed() -> None:
 def test_a_shard_shows_its_request() -> None:
     """On a shard's row: the operation, who asked, and how many bytes."""
     store = sharded()
-    lanes = store.scene.lanes
-    lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part == "serve")
+    lanes = store.scene.span_lanes
+    lane = next(i for i, owner in enumerate(lanes.owners) if owner.track_name == "serve")
     first = int(lanes.starts_ns[lanes.item_offsets[lane]])
     page = details_as_sent(store, lane, first)
     assert "server: aggregate on PS shard 0 in step 0" in page
@@ -65,8 +65,10 @@ def test_a_shard_shows_its_request() -> None:
 def test_a_stream_shows_what_ran_on_it() -> None:
     """On a stream's row: the reduction, with its size, when the device did it."""
     store = devices()
-    lanes = store.scene.lanes
-    lane = next(i for i, owner in enumerate(lanes.lanes) if owner.part.endswith("reductions"))
+    lanes = store.scene.span_lanes
+    lane = next(
+        i for i, owner in enumerate(lanes.owners) if owner.track_name.endswith("reductions")
+    )
     first = int(lanes.starts_ns[lanes.item_offsets[lane]])
     page = details_as_sent(store, lane, first)
     assert "on rank 0, cuda:0 reductions in step 0" in page
@@ -85,10 +87,10 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     store = slow_rank()
     spans = traced(SLOW_RANK).spans.collect()
     bucket = spans.filter(process=0, step=5, kind="reduction", bucket=1)
-    lanes = store.open_process_tracks(0).scene.lanes
+    lanes = store.open_process_tracks(0).scene.span_lanes
     moment_ns = bucket["start_ns"][0] + 1
     tracks = range(len(lanes))
-    track = next(i for i in tracks if "reductions" in lanes.lanes[i].part)
+    track = next(i for i in tracks if "reductions" in lanes.owners[i].track_name)
     page = details_as_sent(store, 0, moment_ns, track)
     assert "on rank 0, reductions in step 5" in page
     assert "allreduce" in page
@@ -101,8 +103,8 @@ def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, A
     """Find the last reduction of a step: its position in a rank's tracks, and its event."""
     spans = store.spans_of_process(rank).filter(step=step, kind="reduction").sort("seq")
     event = spans.row(-1, named=True)
-    lanes = store.open_process_tracks(rank).scene.lanes
-    track = next(i for i, lane in enumerate(lanes.lanes) if lane.part == "reductions")
+    lanes = store.open_process_tracks(rank).scene.span_lanes
+    track = next(i for i, lane in enumerate(lanes.owners) if lane.track_name == "reductions")
     return Position(rank, event["start_ns"], track), event
 
 

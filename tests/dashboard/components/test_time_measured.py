@@ -12,7 +12,7 @@ from tracelens_dashboard.components.timeline import area
 
 def test_spans_count_as_far_as_they_lie_within() -> None:
     """Two ranks, from the middle of data loading to the middle of backprop."""
-    lanes = scene_of(2, 3).lanes
+    lanes = scene_of(2, 3).span_lanes
     spent = search.sum_by_category(lanes, Window(MS // 2, 9 * MS))
     assert spent == {"backprop": 8 * MS, "forward": 8 * MS, "data": MS}
 
@@ -22,7 +22,7 @@ def test_a_step_adds_up() -> None:
     store = slow_rank()
     window = store.window_of_steps(20, 39)
     assert window
-    spent = search.sum_by_category(store.scene.lanes, window)
+    spent = search.sum_by_category(store.scene.span_lanes, window)
     assert sum(spent.values()) == pytest.approx(4 * window.width_ns, rel=0.01)
     late = np.isin(list(spent), ["wait"])
     assert late.any()

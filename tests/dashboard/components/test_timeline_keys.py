@@ -94,8 +94,8 @@ def test_fit_shows_the_clicked_span() -> None:
     view = keys.find_destination(store, "f", {}, selected)
     assert view is not None
     assert view.start_ns < moment_ns < view.end_ns
-    lanes = store.scene.lanes
-    item = lanes.find_items_of_lane(lane, position.moment_ns, position.moment_ns + 1).start
+    lanes = store.scene.span_lanes
+    item = lanes.find_lane_items(lane, position.moment_ns, position.moment_ns + 1).start
     assert view.width_ns == pytest.approx(
         3 * int(lanes.ends_ns[item] - lanes.starts_ns[item]), rel=0.01
     )
@@ -121,7 +121,7 @@ def test_a_rank_is_pinned_and_let_go() -> None:
 def test_shards_are_not_pinned() -> None:
     """A parameter server's row is no worker's rank, though both have a number."""
     store = sharded()
-    roles = {lane.role: index for index, lane in enumerate(store.scene.lanes.lanes)}
+    roles = {lane.role: index for index, lane in enumerate(store.scene.span_lanes.owners)}
     assert keys.rank_of(store, roles["ps"]) is None
     assert keys.rank_of(store, roles["worker"]) in store.ranks
     assert keys.rank_of(store, None) is None

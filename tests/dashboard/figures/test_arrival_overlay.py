@@ -25,7 +25,7 @@ def test_the_last_to_enter_is_pointed_at() -> None:
     frame = viewport.frame(store, Controls(None, ["2"], "rank", selected()))
     assert frame.selected_call
     assert set(frame.selected_call.entered_ns_by_rank) == {0, 1, 2, 3}
-    assert frame.selected_call.last_rank == 2
+    assert frame.selected_call.last_arriving_rank == 2
     changing_parts = plot.draw_changing(frame, viewport.picture(frame), LIGHT)
     pinned, points = overlays.arrival_marks(frame, LIGHT)
     assert changing_parts["data"][-2:] == [pinned, points]

@@ -169,7 +169,11 @@ def test_marks_lead_to_the_call(store: Store) -> None:
         for point in leads:
             first, over, rank = point["customdata"][1]
             call = selected_collective(store, page._link_to_call(store, point))
-            assert (call.first_arrival_ns, call.last_exit_ns, call.last_rank) == (first, over, rank)
+            assert (call.first_arrival_ns, call.last_exit_ns, call.last_arriving_rank) == (
+                first,
+                over,
+                rank,
+            )
 
 
 def test_a_step_leads_to_its_most_skewed_call(store: Store) -> None:
@@ -198,7 +202,7 @@ def selected_collective(store: Store, href: str | None) -> Call:
         store, Controls(None, list(view.pinned_ranks), "rank", inspector.selection_in(view))
     )
     assert frame.selected_call
-    assert view.pinned_ranks == (frame.selected_call.last_rank,)
+    assert view.pinned_ranks == (frame.selected_call.last_arriving_rank,)
     return frame.selected_call
 
 

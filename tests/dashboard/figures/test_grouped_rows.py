@@ -40,14 +40,14 @@ def labels(frame: Frame) -> list[str]:
 def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
     """Each host has a row; that of the slow rank's host is drawn as the slow rank, and pointed at."""
     frame = grouped_frame()
-    first_band, second_band = frame.row_plan.bands_of("workers")
-    assert [band.lanes for band in frame.row_plan.bands] == [(0, 1), (2, 3)]
+    first_band, second_band = frame.row_plan.select_section("workers")
+    assert [band.lane_indices for band in frame.row_plan.bands] == [(0, 1), (2, 3)]
     assert labels(frame) == [
         f"{CLOSED} {band.group.name}" for band in (first_band, second_band) if band.group
     ]
     alone = viewport.frame(two_hosts(), Controls(None, [], "rank"))
-    pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
-    third = alone.row_plan.bands_of("workers")[2]
+    pixels, single = viewport.picture(frame).palette_pixels, viewport.picture(alone).palette_pixels
+    third = alone.row_plan.select_section("workers")[2]
     assert (pixels[int(second_band.middle_px)] == single[int(third.middle_px)]).all()
     marks = [note["y"] for note in plot.mark_labels(frame, LIGHT) if note["text"] == "▶"]
     assert marks == [second_band.middle_px]
@@ -60,7 +60,7 @@ def test_below_an_opened_group_are_its_ranks() -> None:
     assert names[1:] == [names[1], f"{CLOSED} rank 2", f"{CLOSED} rank 3"]
     assert names[1].startswith(OPEN)
     inside = grouped_frame("3")
-    assert [band.lanes for band in inside.row_plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
+    assert [band.lane_indices for band in inside.row_plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
     assert [one.process_key for one in inside.opened_processes] == ["3"]
     rows = Controls(opened_row_keys=["3"], room_height_px=900, sort_key="host")
     assert gutter.toggle_key(two_hosts(), "g2", rows) == []
@@ -96,9 +96,9 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
     )
     picture = viewport.picture(frame)
     assert picture.bars
-    drawn = {frame.row_plan.bands[band].lanes for band in picture.bars.bands.tolist()}
+    drawn = {frame.row_plan.bands[band].lane_indices for band in picture.bars.band_indices.tolist()}
     assert drawn == {(2,), (3,)}
-    assert picture.level in {"dominant", "sampled"}
+    assert picture.detail_level in {"dominant", "sampled"}
 
 
 def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
@@ -115,7 +115,7 @@ def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
 def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
     """The table of the marked area has the ranks of the group."""
     frame = grouped_frame()
-    second = frame.row_plan.bands_of("workers")[1]
+    second = frame.row_plan.select_section("workers")[1]
     whole = two_hosts().run_window.width_ns / 1e9
     marked = {"range": {"x": [0, whole], "y": [second.top_px, second.top_px + 3]}}
     found = area.area_of(two_hosts(), frame, marked)
@@ -128,14 +128,14 @@ def test_orders_are_offered_where_there_are_groups() -> None:
     assert "host" in controls.list_orders(two_hosts())
     assert not {"host", "stage"} & set(controls.list_orders(slow_rank()))
     frame = viewport.frame(slow_rank(), Controls(None, [], "host"))
-    assert [band.lanes for band in frame.row_plan.bands] == [(0,), (1,), (2,), (3,)]
+    assert [band.lane_indices for band in frame.row_plan.bands] == [(0,), (1,), (2,), (3,)]
     assert state.read("?sort=host&open=g2,3").query_string == "open=g2,3&sort=host"
 
 
 @pytest.mark.parametrize("hosts", [1, 3, 512, pytest.param(1500, marks=pytest.mark.slow)])
 def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
     """However many there are, and however many ranks an opened one has."""
-    lanes = scene_of(2 * hosts, 2).lanes
+    lanes = scene_of(2 * hosts, 2).span_lanes
     groups = [
         rows_of.RowGroup(f"g{2 * at}", "a", (2 * at, 2 * at + 1), at == 0) for at in range(hosts)
     ]
@@ -143,4 +143,4 @@ def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
     ends = [(band.top_px, band.top_px + band.height_px) for band in plan.bands]
     assert all(a[1] <= b[0] for a, b in pairwise(ends))
     assert plan.bands[-1].top_px + plan.bands[-1].height_px <= plan.bottom_px
-    assert {lane for band in plan.bands for lane in band.lanes} == set(range(2 * hosts))
+    assert {lane for band in plan.bands for lane in band.lane_indices} == set(range(2 * hosts))

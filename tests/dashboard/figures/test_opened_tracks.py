@@ -60,12 +60,12 @@ def test_a_shard_shows_queue_and_service() -> None:
     """Its requests wait between their arrival and their service, in lanes of their own."""
     frame = frame_of(sharded(), "ps0")
     (opened,) = frame.opened_processes
-    parts = [lane.part for lane in opened.track_group.scene.lanes.lanes]
+    parts = [lane.track_name for lane in opened.track_group.scene.span_lanes.owners]
     assert parts.index("queue") < len(parts) - 1
-    lanes = opened.track_group.scene.lanes
-    queue = [i for i, lane in enumerate(lanes.lanes) if lane.part == "queue"]
+    lanes = opened.track_group.scene.span_lanes
+    queue = [i for i, lane in enumerate(lanes.owners) if lane.track_name == "queue"]
     items = slice(int(lanes.item_offsets[queue[0]]), int(lanes.item_offsets[queue[-1] + 1]))
-    assert {lanes.words[name].rsplit(" ", 1)[0] for name in lanes.word_indices[items]} == {
+    assert {lanes.item_names[name].rsplit(" ", 1)[0] for name in lanes.name_indices[items]} == {
         "request of worker"
     }
 
@@ -74,12 +74,13 @@ def test_streams_are_among_the_tracks_and_not_shown_twice() -> None:
     """The opened rank's streams leave the section below; the other rank's stay."""
     frame = frame_of(devices(), "0")
     below = {
-        frame.scene.lanes.lanes[band.lanes[0]].rank for band in frame.row_plan.bands_of("streams")
+        frame.scene.span_lanes.owners[band.lane_indices[0]].rank
+        for band in frame.row_plan.select_section("streams")
     }
     assert below == {1}
     parts = [
-        lane.part
-        for lane in frame.opened_processes[0].track_group.scene.lanes.lanes
+        lane.track_name
+        for lane in frame.opened_processes[0].track_group.scene.span_lanes.owners
         if lane.role == "device"
     ]
     assert parts == ["cuda:0 reductions", "cuda:0 stream 0"]
@@ -91,8 +92,8 @@ def test_a_click_on_a_track_finds_its_span() -> None:
     bucket = store.spans_of_process(1).filter(step=5, kind="reduction").row(0, named=True)
     frame = frame_of(store, "1")
     (opened,) = frame.opened_processes
-    lanes = opened.track_group.scene.lanes
-    row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
+    lanes = opened.track_group.scene.span_lanes
+    row = next(i for i, lane in enumerate(lanes.owners) if "reductions" in lane.track_name)
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
     seconds = (moment - store.run_window.start_ns) / 1e9
     position = viewport.find_position(

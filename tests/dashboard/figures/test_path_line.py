@@ -61,7 +61,7 @@ def test_it_runs_along_the_late_rank(first: int, last: int) -> None:
     """At every level of detail, it is on rank 2's row in the steps in which that is late."""
     store = slow_rank()
     frame = frame_of(store, first, last)
-    row = frame.row_plan.bands_of("workers")[2]
+    row = frame.row_plan.select_section("workers")[2]
     late = store.window_of_steps(22, 38)
     assert late
     begin, end = frame.seconds_since_start(late.start_ns), frame.seconds_since_start(late.end_ns)
@@ -74,7 +74,7 @@ def test_a_pinned_row_has_it_too() -> None:
     """On top as in its place below, without lines in between."""
     frame = frame_of(slow_rank(), 25, 25, "2")
     heights = {y for _, y, _ in strokes(frame)}
-    pinned, own_row = frame.row_plan.bands[0], frame.row_plan.bands_of("workers")[2]
+    pinned, own_row = frame.row_plan.bands[0], frame.row_plan.select_section("workers")[2]
     assert len(heights) == 2
     assert min(heights) < pinned.top_px + pinned.height_px
     assert max(heights) > own_row.top_px

@@ -5,7 +5,7 @@ import pytest
 from support.web.stores import LATE, SLOW_RANK, open_run, slow_rank
 
 from tracelens.lod import regimes
-from tracelens.lod.step_times import StepGrid, StepTimes, Times
+from tracelens.lod.step_times import CategoryTimes, StepGrid, StepTimes
 from tracelens_dashboard.figures import axes, overview, step_durations
 from tracelens_dashboard.pages import steps
 from tracelens_dashboard.pages import steps as page
@@ -22,11 +22,11 @@ def test_times_are_those_of_the_trace() -> None:
     """Median and longest of each step are those of the recorded steps; all parts sum to them."""
     store, step_times = slow_rank(), all_step_times()
     spent_ns = store.category_times.sum_time_ns(store.category_times.categories)
-    assert np.allclose(step_times.median_ns, np.median(spent_ns, axis=0))
+    assert np.allclose(step_times.rank_median_ns, np.median(spent_ns, axis=0))
     assert np.allclose(step_times.longest_ns, spent_ns.max(axis=0))
     assert step_times.sample_ns.shape == spent_ns.shape
     own = store.measure_step_times(steps.select_categories(store, steps.COMPUTE_TIME))
-    assert set(own.longest_rank[25:38]) == {2}
+    assert set(own.longest_ranks[25:38]) == {2}
 
 
 def test_what_steps_consist_of_adds_up_to_them() -> None:
@@ -43,7 +43,7 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
 
 def test_the_slow_steps_are_a_regime() -> None:
     """The sentence says which steps are longer; the table lists three regimes; the finding is marked."""
-    found = regimes.find_regimes(all_step_times().median_ns)
+    found = regimes.find_regimes(all_step_times().rank_median_ns)
     marks = [step_durations.Mark("Rank 2 late", 20, 39, is_fault=True)]
     drawing = step_durations.over_run(all_step_times(), found, marks, "step time", LIGHT)
     assert "in steps 20\N{EN DASH}39" in drawing.summary
@@ -56,12 +56,12 @@ def test_a_long_run_keeps_its_longest_step() -> None:
     """Of 50,000 steps as few points are drawn as there are pixels, and the longest is among them."""
     ns = np.full((1, 50_000, 3), 1_000_000, np.uint32)
     ns[0, 31_234, 1] = 9_000_000
-    times = Times(
+    times = CategoryTimes(
         (0, 1, 2), tuple(range(50_000)), ("user",), ns, np.ones((50_000, 3), np.bool_), 1e6
     )
     found = StepTimes.from_times(times, ("user",))
     drawing = step_durations.over_run(
-        found, regimes.find_regimes(found.median_ns), [], "step time", LIGHT
+        found, regimes.find_regimes(found.rank_median_ns), [], "step time", LIGHT
     )
     longest = drawing.figure.data[0]
     assert len(longest.x) <= step_durations.MOST_POINTS
@@ -74,7 +74,7 @@ def test_the_map_says_whom_a_cell_stands_for() -> None:
     """4096 ranks are drawn in few rows, and the one late rank is the darkest cell, and named."""
     ns = np.full((1, 500, 4096), 1_000_000, np.uint32)
     ns[0, 77, 3017] = 3_000_000
-    times = Times(
+    times = CategoryTimes(
         tuple(range(4096)), tuple(range(500)), ("user",), ns, np.ones((500, 4096), np.bool_), 1e6
     )
     grid = StepGrid.from_times(times, ("user",), axes.MOST_ROWS, axes.MOST_COLUMNS)
@@ -136,7 +136,9 @@ def test_some_very_long_steps_leave_colours_for_the_others() -> None:
     ns = np.full((1, 40, 8), 100_000_000, np.uint32)
     ns[0, :4] = 1_000_000_000
     ns[0, 20:30, 3] = 150_000_000
-    times = Times(tuple(range(8)), tuple(range(40)), ("user",), ns, np.ones((40, 8), np.bool_), 1e8)
+    times = CategoryTimes(
+        tuple(range(8)), tuple(range(40)), ("user",), ns, np.ones((40, 8), np.bool_), 1e8
+    )
     drawing = step_durations.by_rank(StepGrid.from_times(times, ("user",), 160, 320), LIGHT)
     trace = drawing.figure.data[0]
     share = (150e6 - trace.zmin) / (trace.zmax - trace.zmin)
@@ -148,7 +150,9 @@ def test_noise_of_equal_steps_stays_pale() -> None:
     """The scale is tied to the step time: 3 % of it are no dark red."""
     draw = np.random.default_rng(1)
     ns = (1e8 * draw.normal(1, 0.03, (1, 60, 8))).astype(np.uint32)
-    times = Times(tuple(range(8)), tuple(range(60)), ("user",), ns, np.ones((60, 8), np.bool_), 1e8)
+    times = CategoryTimes(
+        tuple(range(8)), tuple(range(60)), ("user",), ns, np.ones((60, 8), np.bool_), 1e8
+    )
     trace = step_durations.by_rank(
         StepGrid.from_times(times, ("user",), 160, 320), LIGHT
     ).figure.data[0]

@@ -50,7 +50,7 @@ def test_flagged_ranks_are_pointed_at() -> None:
     frame = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank"))
     notes = plot.draw(frame, viewport.picture(frame), LIGHT).layout.annotations
     marks = [note.y for note in notes if note.text == "▶"]
-    assert marks == [frame.row_plan.bands_of("workers")[2].middle_px]
+    assert marks == [frame.row_plan.select_section("workers")[2].middle_px]
 
 
 def test_real_spans_lie_where_they_ran() -> None:
@@ -74,20 +74,21 @@ def test_real_spans_lie_where_they_ran() -> None:
 def test_shards_have_rows_below_the_workers() -> None:
     """Each shard shows what it served and what it received."""
     frame = viewport.frame(sharded(), Controls(WHOLE, [], "rank"))
-    labels = [band_label(frame, band) for band in frame.row_plan.bands_of("shards")]
+    labels = [band_label(frame, band) for band in frame.row_plan.select_section("shards")]
     assert labels[:2] == ["PS 0 serves", "PS 0 receives"]
     assert len(labels) == 6
     assert (
-        frame.row_plan.bands_of("shards")[0].top_px > frame.row_plan.bands_of("workers")[-1].top_px
+        frame.row_plan.select_section("shards")[0].top_px
+        > frame.row_plan.select_section("workers")[-1].top_px
     )
 
 
 def test_streams_of_devices_have_rows_below_the_workers() -> None:
     """Each shows what ran there; those of a pinned rank stand with it on top."""
     frame = viewport.frame(devices(), Controls(WHOLE, ["1"], "lateness"))
-    labels = [band_label(frame, band) for band in frame.row_plan.bands_of("streams")]
+    labels = [band_label(frame, band) for band in frame.row_plan.select_section("streams")]
     assert labels == [f"rank {r} {name}" for r in (0, 1) for name in ("reductions", "stream 0")]
-    pinned = [band_label(frame, band) for band in frame.row_plan.bands_of("pinned")]
+    pinned = [band_label(frame, band) for band in frame.row_plan.select_section("pinned")]
     assert pinned == ["rank 1", "rank 1 reductions", "rank 1 stream 0"]
 
 
@@ -121,7 +122,7 @@ def test_a_click_finds_rank_and_moment() -> None:
     """A click between rows finds nothing; on a row, that row's rank and the time under the mouse."""
     store = slow_rank()
     frame = viewport.frame(store, Controls(WHOLE, ["2"], "rank"))
-    third = frame.row_plan.bands_of("workers")[2].middle_px
+    third = frame.row_plan.select_section("workers")[2].middle_px
     assert viewport.find_position(store, frame, {"xvals": [0.25], "yvals": [third]}) == (
         2,
         store.run_window.start_ns + 250 * MS,
@@ -150,5 +151,5 @@ def test_a_senseless_view_shows_the_whole_run(view: object) -> None:
     store = slow_rank()
     frame = viewport.frame(store, Controls(view, ["9", "x", None, "-1"], 7))
     assert frame.visible_window == store.run_window
-    assert not frame.row_plan.bands_of("pinned")
+    assert not frame.row_plan.select_section("pinned")
     assert replace(frame, marked_window=None) == frame

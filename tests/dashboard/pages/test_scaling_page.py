@@ -68,9 +68,9 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
     expected = curves(points)
     verdict = verdict_of(app, values_sent(runs))
     for line in (
-        messages.headline(expected),
+        messages.write_headline(expected),
         messages.explain_loss(expected),
-        messages.scope(expected),
+        messages.describe_scope(expected),
     ):
         assert line in verdict
     assert "1 run not analyzed yet" in verdict

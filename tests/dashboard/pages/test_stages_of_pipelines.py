@@ -117,7 +117,7 @@ def test_an_index_knows_the_stages(tmp_path: Path) -> None:
     read_run = opening.explain_trace(load.open(tmp_path))
     indexed_run = opening.open_indexed(tmp_path)
     assert indexed_run
-    assert indexed_run.residuals.stage.tolist() == [0] * 4 + [1] * 4
+    assert indexed_run.residuals.stage_numbers.tolist() == [0] * 4 + [1] * 4
     assert np.array_equal(
         indexed_run.residuals.residual_ns, read_run.residuals.residual_ns, equal_nan=True
     )
@@ -125,7 +125,7 @@ def test_an_index_knows_the_stages(tmp_path: Path) -> None:
 
 def test_a_stage_of_one_rank_is_compared_with_its_own_steps() -> None:
     """Nothing else does its work; the sentence says so."""
-    residuals = replace(store().residuals, peers_ns=np.zeros((8, 60)), stage=np.arange(8))
+    residuals = replace(store().residuals, peers_ns=np.zeros((8, 60)), stage_numbers=np.arange(8))
     assert stragglers.summary(residuals).endswith("(of 8); one alone with its own other steps.")
 
 

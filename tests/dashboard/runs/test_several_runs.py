@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_runs_are_found_in_a_folder(folder: Path) -> None:
     """At any depth; a trace folder itself is one run."""
-    assert [run.name for run in load.runs_in(folder)] == ["broken", "second", "first"]
-    assert load.runs_in(folder / "first") == [folder / "first"]
+    assert [run.name for run in load.list_runs(folder)] == ["broken", "second", "first"]
+    assert load.list_runs(folder / "first") == [folder / "first"]
 
 
 def test_an_id_says_nothing_of_the_path_and_stays(folder: Path) -> None:

@@ -38,12 +38,12 @@ def build_group(samples: pl.DataFrame | None = None) -> Group:
 
 def in_track(spans: Group, name: str) -> list[list[tuple[str, int, int]]]:
     """Return the spans of a track, a list a lane."""
-    lanes = spans.scene.lanes
-    lane_rows = [i for i, lane in enumerate(lanes.lanes) if lane.part == name]
+    lanes = spans.scene.span_lanes
+    lane_rows = [i for i, lane in enumerate(lanes.owners) if lane.track_name == name]
     return [
         [
             (
-                lanes.words[lanes.word_indices[item]],
+                lanes.item_names[lanes.name_indices[item]],
                 int(lanes.starts_ns[item]),
                 int(lanes.ends_ns[item]),
             )
@@ -72,9 +72,11 @@ def test_reductions_in_flight_have_a_lane_each() -> None:
 def test_every_span_leads_to_its_event() -> None:
     """What is drawn of a span is that of the event that it says."""
     group, table = build_group(), events()
-    lanes = group.scene.lanes
-    assert table["start_ns"].gather(group.event_rows).to_list() == lanes.starts_ns[:].tolist()
-    assert sorted(group.event_rows.tolist()) == list(range(table.height))
+    lanes = group.scene.span_lanes
+    assert (
+        table["start_ns"].gather(group.event_row_by_item).to_list() == lanes.starts_ns[:].tolist()
+    )
+    assert sorted(group.event_row_by_item.tolist()) == list(range(table.height))
     assert group.hidden_count == 0
 
 
@@ -82,15 +84,18 @@ def test_few_spans_become_shapes() -> None:
     """A window with few of them shows every span, and lanes that are empty there change nothing."""
     group = build_group()
     for window in (WHOLE, Window(0, 25_000)):
-        picture = draw_picture(group.scene, window, viewport.plan_tracks(group.scene.lanes))
-        assert picture.level == "spans"
-    assert draw_picture(group.scene, WHOLE, viewport.plan_tracks(group.scene.lanes)).span_count == 7
+        picture = draw_picture(group.scene, window, viewport.plan_tracks(group.scene.span_lanes))
+        assert picture.detail_level == "spans"
+    assert (
+        draw_picture(group.scene, WHOLE, viewport.plan_tracks(group.scene.span_lanes)).span_count
+        == 7
+    )
 
 
 def test_a_process_without_events_has_no_lanes() -> None:
     found = make_tracks(events().clear(), RANK, NAMES, 0, run_window=WHOLE)
-    assert len(found.scene.lanes) == 0
-    draw_picture(found.scene, WHOLE, viewport.plan_tracks(found.scene.lanes))
+    assert len(found.scene.span_lanes) == 0
+    draw_picture(found.scene, WHOLE, viewport.plan_tracks(found.scene.span_lanes))
 
 
 def test_sampled_code_is_a_lane() -> None:
@@ -101,16 +106,16 @@ def test_sampled_code_is_a_lane() -> None:
         (0, 0, 100, "MainThread", 9_000, 9_500, []),
     ]
     samples = pl.DataFrame(rows_seen, schema=SAMPLE_COLUMNS, orient="row")
-    lanes = build_group(samples).scene.lanes
-    assert lanes.lanes[-1].part == "code of MainThread"
+    lanes = build_group(samples).scene.span_lanes
+    assert lanes.owners[-1].track_name == "code of MainThread"
     lane_items = slice(int(lanes.item_offsets[-2]), int(lanes.item_offsets[-1]))
-    assert [lanes.words[name] for name in lanes.word_indices[lane_items]] == [
+    assert [lanes.item_names[name] for name in lanes.name_indices[lane_items]] == [
         "load (b:2)",
         "work (c.py:3)",
     ]
-    assert lanes.codes[lane_items].tolist() == [CODES["stack"], CODES["next_stack"]]
+    assert lanes.palette_codes[lane_items].tolist() == [CODES["stack"], CODES["next_stack"]]
     assert lanes.ends_ns[lane_items].tolist() == [4_000, 9_000]
-    assert set(lanes.steps[lane_items].tolist()) == {7}
+    assert set(lanes.step_numbers[lane_items].tolist()) == {7}
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), min_size=1, max_size=60)
@@ -127,7 +132,7 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
     group = make_tracks(
         trace_of(rows).events.collect(), RANK, NAMES, None, run_window=Window(0, 1_000)
     )
-    lanes = group.scene.lanes
+    lanes = group.scene.span_lanes
     for lane in range(len(lanes)):
         mine = slice(int(lanes.item_offsets[lane]), int(lanes.item_offsets[lane + 1]))
         assert (lanes.starts_ns[mine][1:] >= lanes.ends_ns[mine][:-1]).all()
@@ -141,7 +146,7 @@ def test_what_has_no_lane_is_counted() -> None:
     """If more calls are in flight than lanes exist, the others are counted."""
     rows = [call(0, seq, 10, 50) for seq in range(MOST_LEVELS + 2)]
     found = make_tracks(trace_of(rows).events.collect(), RANK, NAMES, None, run_window=WHOLE)
-    assert len(found.scene.lanes) == MOST_LEVELS
+    assert len(found.scene.span_lanes) == MOST_LEVELS
     assert found.hidden_count == 2
 
 
@@ -157,6 +162,6 @@ def test_counters_are_read_by_time() -> None:
     )
     group = make_tracks(joined, RANK, NAMES, 0, run_window=WHOLE)
     ((lane, counter),) = group.counter_by_lane.items()
-    assert group.scene.lanes.lanes[lane].part == "samples"
-    assert np.diff(group.scene.lanes.item_offsets)[lane] == 0
-    assert counter.at_ns.tolist() == [100, 500]
+    assert group.scene.span_lanes.owners[lane].track_name == "samples"
+    assert np.diff(group.scene.span_lanes.item_offsets)[lane] == 0
+    assert counter.times_ns.tolist() == [100, 500]

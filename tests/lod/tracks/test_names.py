@@ -25,10 +25,12 @@ def test_every_name_of_every_sample_is_found(sample: str) -> None:
     table_of_names = Names(processes, trace.events_of, None)
     spans = trace.spans.filter(pl.col("process").is_in(processes)).collect()
     spans = spans.with_columns(pl.col("name", "kind").cast(pl.String))
-    assert table_of_names.table["count"].sum() == spans.height
+    assert table_of_names.name_table["count"].sum() == spans.height
     for column in ("name", "kind"):
         for name in spans[column].drop_nulls().unique():
-            found_counts = table_of_names.find(name).group_by("process").agg(pl.col("count").sum())
+            found_counts = (
+                table_of_names.find_names(name).group_by("process").agg(pl.col("count").sum())
+            )
             exact = spans.filter(pl.col(column) == name).group_by("process").len()
             joined = exact.join(found_counts, on="process", how="left")
             assert (joined["count"] >= joined["len"]).all(), name
@@ -50,12 +52,12 @@ def test_buckets_and_kinds_are_found() -> None:
         call(0, 0, 5, 25),
         call(0, 1, 6, 25),
     )
-    layers = table_of_names.find(" layer FORWARD ")
+    layers = table_of_names.find_names(" layer FORWARD ")
     assert layers["count"].to_list() == [2]
     assert layers.select("total_ns", "longest_ns", "longest_at").row(0) == (30, 20, 10)
-    assert table_of_names.find("allreduce")["count"].sum() == 2
-    assert table_of_names.find("backprop").is_empty()
-    assert table_of_names.find("  ").is_empty()
+    assert table_of_names.find_names("allreduce")["count"].sum() == 2
+    assert table_of_names.find_names("backprop").is_empty()
+    assert table_of_names.find_names("  ").is_empty()
 
 
 def test_a_search_is_taken_literally() -> None:
@@ -64,24 +66,24 @@ def test_a_search_is_taken_literally() -> None:
     run_names = run_of(
         span(0, "user", 0, 10, "a" * 200), span(0, "user", 10, 20, f"layer{expression}")
     )
-    assert run_names.find(expression)["label"].to_list() == [f"layer{expression}"]
+    assert run_names.find_names(expression)["label"].to_list() == [f"layer{expression}"]
 
 
 def test_a_table_that_is_kept_is_not_counted_again(tmp_path: Path) -> None:
     """Whoever opens the run next reads it; one that is damaged is made anew."""
     trace = trace_of([span(0, "forward", 0, 10)])
-    counted_table = Names([0], trace.events_of, tmp_path).table
+    counted_table = Names([0], trace.events_of, tmp_path).name_table
 
     def unread(_process: int) -> pl.DataFrame:
         raise AssertionError
 
-    assert Names([0], unread, tmp_path).table.equals(counted_table)
+    assert Names([0], unread, tmp_path).name_table.equals(counted_table)
     (tmp_path / names.FILE).write_bytes(b"ARROW")
-    assert Names([0], trace.events_of, tmp_path).table.equals(counted_table)
+    assert Names([0], trace.events_of, tmp_path).name_table.equals(counted_table)
 
 
 def test_a_run_without_events_has_no_names() -> None:
     trace = trace_of([span(0, "forward", 0, 10)])
     found = Names([0], lambda process: trace.events_of(process).clear(), None)
-    assert found.table.schema == pl.Schema(NAME_COLUMNS)
-    assert found.find("forward").is_empty()
+    assert found.name_table.schema == pl.Schema(NAME_COLUMNS)
+    assert found.find_names("forward").is_empty()

@@ -12,7 +12,7 @@ from support.samples import sample_trace
 import tracelens as tl
 from tracelens.errors import EmptyTrace, NotATrace
 from tracelens.exports import perfetto
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.readers import READERS
 from tracelens.readers.exported_events import ExportedEventsReader, is_exported
 
@@ -22,7 +22,7 @@ HEAD = '{"displayTimeUnit":"ns","otherData":{"written by": "TraceLens"'
 
 def export_sample(folder: Path, name: str = "jax") -> Path:
     file = folder / "run.json"
-    perfetto.save(of_trace(sample_trace(name)), file)
+    perfetto.save(select_content(sample_trace(name)), file)
     return file
 
 
@@ -50,7 +50,7 @@ def test_our_file_is_told_from_those_of_others(tmp_path: Path) -> None:
 def test_a_part_that_the_dashboard_wrote(tmp_path: Path) -> None:
     """Its file does not state the number of ranks; the present ranks and hosts are read."""
     trace = sample_trace("mpi-late-rank")
-    selection = replace(perfetto.selection_of(of_trace(trace)), facts={})
+    selection = replace(perfetto.make_selection(select_content(trace)), facts={})
     file = tmp_path / "part.json"
     file.write_text("".join(perfetto.write(selection)))
     read_trace = tl.open(file)

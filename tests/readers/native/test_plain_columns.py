@@ -47,7 +47,7 @@ def rows_of(columns: Columns) -> dict[str, list[Any]]:
 
 def assert_same(actual: UsableEvents, expected: UsableEvents) -> None:
     """Compare all but words that no row has."""
-    assert actual.side == expected.side
+    assert actual.side_tables == expected.side_tables
     assert (actual.lost_by_reason, actual.is_cut) == (expected.lost_by_reason, expected.is_cut)
     assert actual.columns.row_count == expected.columns.row_count
     assert actual.columns.communicator_uids == expected.columns.communicator_uids
@@ -100,27 +100,27 @@ def test_changed_bytes_with_right_checksums_are_read_as_arrow_reads_them(
     """
     victim = write_run(tmp_path)
     sound_bytes = victim.read_bytes()
-    schema_end = next(iterate_messages(memoryview(sound_bytes))).end
+    schema_end = next(iterate_messages(memoryview(sound_bytes))).end_bytes
     batch = next(
         message for message in iterate_messages(memoryview(sound_bytes)) if message.kind == BATCH
     )
-    header = (batch.offset, batch.offset + batch.header_bytes)
+    header = (batch.offset_bytes, batch.offset_bytes + batch.header_bytes)
     zones = [
-        (schema_end, batch.end),
+        (schema_end, batch.end_bytes),
         header,
-        (schema_end, batch.offset),
-        (batch.end, len(sound_bytes)),
+        (schema_end, batch.offset_bytes),
+        (batch.end_bytes, len(sound_bytes)),
     ]
     compared = 0
     for seed in range(first, first + 100):
         draw, content = Random(seed), bytearray(sound_bytes)
         content[draw.randrange(*draw.choice(zones))] ^= 1 << draw.randrange(8)
-        region = content[len(LEAD) : batch.end]
+        region = content[len(LEAD) : batch.end_bytes]
         try:
             fill_in_checksum(memoryview(region))
         except (struct.error, ValueError):  # there is no place for one any more
             continue
-        victim.write_bytes(content[: len(LEAD)] + region + content[batch.end :])
+        victim.write_bytes(content[: len(LEAD)] + region + content[batch.end_bytes :])
         try:
             expected = select_usable(read_arrow(victim, NAMES))
         except REFUSED:

@@ -45,7 +45,7 @@ def in_schema_2(source: Path, target: Path) -> Path:
     target.mkdir()
     for file in source.glob("*.arrow"):
         recording = read_arrow(file)
-        write_events(target / file.name, recording.table, recording.side)
+        write_events(target / file.name, recording.table, recording.side_tables)
     return target
 
 
@@ -83,7 +83,7 @@ def test_no_event_is_read(tmp_path: Path) -> None:
     victim = write_run(tmp_path)
     summary_before, _ = read_summaries(tmp_path)
     content = bytearray(victim.read_bytes())
-    end = read_footer(memoryview(content)).batches[-1].end
+    end = read_footer(memoryview(content)).batch_messages[-1].end_bytes
     content[len(LEAD) + 8 : end] = bytes(end - len(LEAD) - 8)
     victim.write_bytes(content)
     assert read_summaries(tmp_path)[0] == summary_before

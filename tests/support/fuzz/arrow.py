@@ -227,7 +227,7 @@ def _change_messages(content: bytearray, luck: random.Random, begin_byte: int) -
     view = memoryview(content)
     for _ in range(luck.randint(1, 3)):
         message = luck.choice(messages)
-        part = message.header(view) if luck.random() < 0.6 else message.body(view)
+        part = message.read_header(view) if luck.random() < 0.6 else message.read_body(view)
         put_number(part, luck, luck.choice(("<b", "<h", "<i", "<q")))
     if luck.random() < 0.9:
         _check_again(view, begin_byte, messages)
@@ -247,10 +247,10 @@ def _check_again(view: memoryview, begin_byte: int, messages: list[Message]) -> 
     for message in messages:
         if message.kind == BATCH:
             try:
-                fill_in_checksum(view[begin_byte : message.end])
+                fill_in_checksum(view[begin_byte : message.end_bytes])
             except (struct.error, ValueError, StopIteration):
                 return
-            begin_byte = message.end
+            begin_byte = message.end_bytes
 
 
 def _change_footer(content: bytearray, luck: random.Random) -> None:

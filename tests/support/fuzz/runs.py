@@ -40,7 +40,7 @@ from tracelens.conversion.arrow_file import GrowingFile
 from tracelens.conversion.folder import PROGRESS_FILE, Progress, save_progress
 from tracelens.conversion.segments import decode
 from tracelens.exports import EXPORTS
-from tracelens.exports.content import of_trace
+from tracelens.exports.content import select_content
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.host import host_name
 from tracelens.schema.ownership import mark
@@ -241,7 +241,7 @@ def _growing(place: Path) -> bytes:
     path = place / UNFINISHED_FILE
     with GrowingFile(path, replace(side, complete=False)) as file:
         for batch in table.combine_chunks().to_batches(max_chunksize=10):
-            file.append(batch)
+            file.append_batch(batch)
     return path.read_bytes()
 
 
@@ -322,7 +322,7 @@ def _write_bases() -> dict[str, list[bytes]]:
 def _exported(run: Path, form: str) -> bytes:
     """Return a run as one of our exports has it."""
     place = run.with_name(f"{run.name}.{form}")
-    EXPORTS[form].save(of_trace(load.open(run)), place)
+    EXPORTS[form].save(select_content(load.open(run)), place)
     return place.read_bytes()
 
 

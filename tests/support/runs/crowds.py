@@ -13,7 +13,7 @@ from tracelens.lod import pyramid, residuals
 from tracelens.lod.lanes import Lane, Lanes
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
-from tracelens.lod.step_times import Times
+from tracelens.lod.step_times import CategoryTimes
 from tracelens.lod.viewport import Window
 from tracelens.model.result import Report, Summary
 from tracelens.model.trace import Alignment
@@ -31,7 +31,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
     own_ns = np.full((1, steps, ranks), USUAL_NS, np.uint32)
     own_ns[0, late_step, late_rank] = LATE_NS
     there = np.ones((steps, ranks), np.bool_)
-    times = Times(
+    times = CategoryTimes(
         tuple(range(ranks)), tuple(range(steps)), ("backprop",), own_ns, there, float(STEP_NS)
     )
     late = residuals.measure(times)
@@ -46,17 +46,17 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
         workers=workers,
         shards=workers.clear(),
         threads=none,
-        windows=pl.DataFrame(
+        step_windows=pl.DataFrame(
             {"step": range(steps), "start_ns": starts, "end_ns": starts + STEP_NS}
         ),
-        times=times,
+        category_times=times,
         measure_residuals=lambda: late,
-        loads=none,
-        traffic=none,
+        shard_loads=none,
+        shard_traffic=none,
         tables={},
         scene=_scene(late.palette_indices),
         clock_maps={},
-        calls=none.lazy(),
+        call_rows=none.lazy(),
     )
 
 
@@ -80,5 +80,5 @@ def _scene(levels: Bytes) -> Scene:
 def with_peaks(run: Run) -> Run:
     """Add the levels that an index keeps of steps."""
     scene = run.scene
-    peaks = pyramid.build_peaks(scene.steps, scene.run_window, scene.median_step_ns)
-    return dataclasses.replace(run, scene=dataclasses.replace(scene, peaks=peaks))
+    peaks = pyramid.build_peaks(scene.step_lanes, scene.run_window, scene.median_step_ns)
+    return dataclasses.replace(run, scene=dataclasses.replace(scene, peak_pyramid=peaks))

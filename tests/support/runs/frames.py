@@ -14,7 +14,7 @@ from tracelens.accounting.pieces import SEGMENT_COLUMNS, PackedPieces, PieceStor
 from tracelens.accounting.spans import Pieces
 from tracelens.lod import lanes, residuals
 from tracelens.lod.query import Scene
-from tracelens.lod.step_times import Times
+from tracelens.lod.step_times import CategoryTimes
 from tracelens.lod.viewport import Window
 from tracelens.model.trace import STEP_COLUMNS
 
@@ -101,19 +101,19 @@ def scene_of(
         list(lanes.make_worker_lanes(run.pieces, [(rank, rank) for rank in range(ranks)]))
     )
     late_by = residuals.measure(times_of(run.times, range(ranks)))
-    coarse = residuals.make_step_lanes(late_by, run.steps, detail.lanes)
+    coarse = residuals.make_step_lanes(late_by, run.steps, detail.owners)
     ends = run.steps["end_ns"].max()
     assert isinstance(ends, int)
     return Scene(detail, coarse, Window(0, ends), ends // steps)
 
 
-def times_of(times: pl.DataFrame, ranks: Iterable[int]) -> Times:
+def times_of(times: pl.DataFrame, ranks: Iterable[int]) -> CategoryTimes:
     """Take the times of a run, a row a rank, step and category."""
     windows = times.select("rank", "step").unique().sort("rank", "step").with_row_index("window")
     rows = times.join(windows, on=["rank", "step"])
     spent = np.zeros((windows.height, len(CATEGORIES)), np.int64)
     spent[rows["window"].to_numpy(), rows["category"].to_physical().to_numpy()] = rows["ns"]
-    return Times.from_partition(spent, windows, ranks)
+    return CategoryTimes.from_partition(spent, windows, ranks)
 
 
 def _row(rank: int, step: int, start: int, end: int, category: str) -> dict[str, Any]:

@@ -129,8 +129,10 @@ class _Run:
         self.going = [
             _InTurn(self.clock) if own_link else self.processor[shard] for shard in shards
         ]
-        self.held = [sum(p.nbytes for p in self.pieces if p.shard == shard) for shard in shards]
-        self.on_shard = [sum(p.shard == shard for p in self.pieces) for shard in shards]
+        self.held = [
+            sum(p.nbytes for p in self.pieces if p.shard_index == shard) for shard in shards
+        ]
+        self.on_shard = [sum(p.shard_index == shard for p in self.pieces) for shard in shards]
         self.left = np.tile(self.on_shard, (scenario.ranks, 1))
         self.coming = {
             (rank, shard): _InTurn(self.clock) for rank in range(scenario.ranks) for shard in shards
@@ -152,26 +154,30 @@ class _Run:
     def wire(self, step: int, row: int) -> float:
         piece = self.pieces[row]
         fixed = self.scenario.message_ms * MILLISECOND
-        return float(np.rint(fixed + piece.nbytes * self.wires[step, piece.shard]))
+        return float(np.rint(fixed + piece.nbytes * self.wires[step, piece.shard_index]))
 
     def push(self, rank: int, step: int, row: int, applied: Then) -> None:
         """Send a piece; `applied` once it was the last one of the gradient, and that is applied."""
         piece, work = self.pieces[row], self.wire(step, row)
-        processor = self.processor[piece.shard]
-        adds = self.service[step, piece.shard] * piece.nbytes / max(self.held[piece.shard], 1)
+        processor = self.processor[piece.shard_index]
+        adds = (
+            self.service[step, piece.shard_index]
+            * piece.nbytes
+            / max(self.held[piece.shard_index], 1)
+        )
 
         def received() -> None:
             processor.serve(adds, lambda: None)
-            self.left[rank, piece.shard] -= 1
-            if not self.left[rank, piece.shard]:
-                self.left[rank, piece.shard] = self.on_shard[piece.shard]
+            self.left[rank, piece.shard_index] -= 1
+            if not self.left[rank, piece.shard_index]:
+                self.left[rank, piece.shard_index] = self.on_shard[piece.shard_index]
                 processor.serve(self.scenario.apply_ms * MILLISECOND, applied)
 
         def arrived() -> None:
             if self.scenario.shared_links:
-                self.shared_in[piece.shard].serve(work, received)
+                self.shared_in[piece.shard_index].serve(work, received)
             else:
-                self.coming[rank, piece.shard].serve(work, received)
+                self.coming[rank, piece.shard_index].serve(work, received)
 
         self.clock.call_later(self.latency, arrived)
 
@@ -181,7 +187,7 @@ class _AfterCompute:
 
     def __init__(self, run: _Run, rank: int, step: int) -> None:
         self.run, self.rank, self.step = run, rank, step
-        self.left = {piece.shard for piece in run.pieces}
+        self.left = {piece.shard_index for piece in run.pieces}
         self.missing = len(run.pieces)
         own = run.own
         times = (own.data_ns, own.forward_ns, own.gc_ns, own.backprop_ns)
@@ -190,7 +196,7 @@ class _AfterCompute:
 
     def push(self) -> None:
         for row, piece in enumerate(self.run.pieces):
-            self.run.push(self.rank, self.step, row, partial(self.was_applied, piece.shard))
+            self.run.push(self.rank, self.step, row, partial(self.was_applied, piece.shard_index))
 
     def was_applied(self, shard: int) -> None:
         self.left.remove(shard)
@@ -200,7 +206,7 @@ class _AfterCompute:
     def was_asked(self) -> None:
         for row, piece in enumerate(self.run.pieces):
             work = self.run.wire(self.step, row)
-            self.run.going[piece.shard].serve(work, self.was_replied)
+            self.run.going[piece.shard_index].serve(work, self.was_replied)
 
     def was_replied(self) -> None:
         self.run.clock.call_later(self.run.latency, self.was_pulled)
@@ -216,17 +222,17 @@ class _BesideCompute:
 
     def __init__(self, run: _Run, rank: int, step: int) -> None:
         self.run, self.rank, self.step = run, rank, step
-        variables = sorted({piece.variable for piece in run.pieces})
+        variables = sorted({piece.variable_index for piece in run.pieces})
         work = np.array(run.scenario.work or [1.0] * (max(variables) + 1))[variables]
         self.shares = work / work.sum()
         self.rows = [
-            [row for row, piece in enumerate(run.pieces) if piece.variable == variable]
+            [row for row, piece in enumerate(run.pieces) if piece.variable_index == variable]
             for variable in variables
         ]
         self.place = {variable: at for at, variable in enumerate(variables)}
         self.missing = [len(rows) for rows in self.rows]
         self.next, self.computing, self.computed = 0, True, False
-        self.left = {piece.shard for piece in run.pieces}
+        self.left = {piece.shard_index for piece in run.pieces}
         for row in range(len(run.pieces)):
             run.clock.call_later(run.latency, partial(self.serve_pull, row))
         run.clock.call_later(
@@ -234,7 +240,7 @@ class _BesideCompute:
         )
 
     def serve_pull(self, row: int) -> None:
-        run, shard = self.run, self.run.pieces[row].shard
+        run, shard = self.run, self.run.pieces[row].shard_index
         work = run.wire(self.step, row)
         callback = partial(run.clock.call_later, run.latency, partial(self.arrived, row))
         if run.scenario.shared_links:
@@ -243,7 +249,7 @@ class _BesideCompute:
             run.going[shard].serve(work, callback)
 
     def arrived(self, row: int) -> None:
-        self.missing[self.place[self.run.pieces[row].variable]] -= 1
+        self.missing[self.place[self.run.pieces[row].variable_index]] -= 1
         self.go_on()
 
     def free(self) -> None:
@@ -272,7 +278,7 @@ class _BesideCompute:
         self.run.clock.call_later(backprop, self.was_computed)
 
     def push(self, row: int) -> None:
-        shard = self.run.pieces[row].shard
+        shard = self.run.pieces[row].shard_index
         self.run.push(self.rank, self.step, row, partial(self.was_applied, shard))
 
     def was_applied(self, shard: int) -> None:

@@ -7,14 +7,23 @@ flight, requests to shards), it has as many lanes as calls overlap.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tracelens.lod import pyramid
-from tracelens.lod.lanes import BLANK, CODES, SHARD_OPS, STACKS, STEPS, Lane, Lanes, empty_lanes
+from tracelens.lod.lanes import (
+    BLANK,
+    CODES,
+    SHARD_OPS,
+    STACKS,
+    STEPS,
+    Lane,
+    Lanes,
+    make_empty_lanes,
+)
 from tracelens.lod.query import Scene
 from tracelens.schema.vocabulary import COMMUNICATION_KINDS, OWN_KINDS
 
@@ -42,7 +51,7 @@ class Counter(NamedTuple):
     """Readings of a counter by time."""
 
     name: str
-    at_ns: Ints
+    times_ns: Ints
     values: Floats
 
 
@@ -50,12 +59,12 @@ class Counter(NamedTuple):
 class Group:
     """The tracks of a process.
 
-    `event_rows` says of each item of the lanes which event of the process it is, -1 = none of them;
+    `event_row_by_item`, [item of the lanes], is its row in the events of the process, -1 = none;
     counters are drawn as lines; `hidden_count` counts spans for which there was no lane.
     """
 
     scene: Scene
-    event_rows: Ints
+    event_row_by_item: Ints
     counter_by_lane: Mapping[int, Counter]
     hidden_count: int
 
@@ -125,16 +134,17 @@ def make_tracks(
         Lane(owner.process, owner.role, owner.rank, counter.name) for counter in counters
     ]
     first_counter_lane = len(lanes)
-    lanes = Lanes(
-        (*lanes.lanes, *counter_lanes), np.pad(lanes.item_offsets, (0, len(counter_lanes)), mode="edge"),
-        lanes.starts_ns, lanes.ends_ns, lanes.codes, lanes.steps, lanes.word_indices, lanes.words,
-    )  # fmt: skip
+    lanes = replace(
+        lanes,
+        owners=(*lanes.owners, *counter_lanes),
+        item_offsets=np.pad(lanes.item_offsets, (0, len(counter_lanes)), mode="edge"),
+    )
     scene = Scene(
-        lanes=lanes,
-        steps=_make_run_items(lanes, run_window),
+        span_lanes=lanes,
+        step_lanes=_make_run_items(lanes, run_window),
         run_window=run_window,
         median_step_ns=max(run_window.width_ns, 1),
-        pyramid=pyramid.build_colours(lanes, run_window),
+        colour_pyramid=pyramid.build_colours(lanes, run_window),
     )
     return Group(
         scene,
@@ -244,7 +254,7 @@ def _list_queue_times(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _assign_levels(spans: pl.DataFrame) -> Ints:
-    """Return each span's lane within its track: its depth, or, of calls that overlap, the first free."""
+    """Return the lane of each span in its track, [span]: its depth; the first free if calls overlap."""
     starts_ns, ends_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     depth = spans["depth"].to_numpy().astype(np.int64)
     order = np.lexsort((starts_ns, depth))
@@ -274,7 +284,7 @@ def _find_free_lanes(starts_ns: Ints, ends_ns: Ints) -> Ints:
 def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
     """Put the spans of all tracks into lanes, `MOST_LANES` at most.
 
-    Also return the row of each item among the events (-1: of none), and how many spans have no room.
+    Also return the row of each item in the events, [item], -1 = none, and how many spans have no room.
     """
     owners: list[Lane] = []
     lane_of_span: list[Ints] = []
@@ -286,7 +296,7 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
             for level in range(level_count)
         ]
     if not owners:
-        return empty_lanes(()), np.zeros(0, np.int64), 0
+        return make_empty_lanes(()), np.zeros(0, np.int64), 0
     columns = ["row", "start_ns", "end_ns", "code", "step", "name"]
     spans = pl.concat([track.spans.select(columns) for track in tracks])
     lane = np.concatenate(lane_of_span)
@@ -302,14 +312,14 @@ def _put_into_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints,
         sorted_words, range(len(sorted_words)), return_dtype=pl.Int32
     )
     lanes = Lanes(
-        lanes=tuple(owners),
+        owners=tuple(owners),
         item_offsets=np.searchsorted(lane[drawn], np.arange(len(owners) + 1)),
         starts_ns=cut_start_ns,
         ends_ns=end_ns[drawn],
-        codes=spans["code"].to_numpy()[drawn],
-        steps=spans["step"].to_numpy()[drawn].astype(np.int32),
-        word_indices=name_indices.to_numpy()[drawn],
-        words=tuple(sorted_words),
+        palette_codes=spans["code"].to_numpy()[drawn],
+        step_numbers=spans["step"].to_numpy()[drawn].astype(np.int32),
+        name_indices=name_indices.to_numpy()[drawn],
+        item_names=tuple(sorted_words),
     )
     rows = spans["row"].cast(pl.Int64).fill_null(-1).to_numpy()[drawn]
     return lanes, rows, len(lane) - len(drawn)
@@ -366,12 +376,12 @@ def _make_run_items(lanes: Lanes, run_window: Window) -> Lanes:
     lane_count = len(lanes)
     numbers = np.zeros(lane_count, np.int32)
     return Lanes(
-        lanes=lanes.lanes,
+        owners=lanes.owners,
         item_offsets=np.arange(lane_count + 1),
         starts_ns=np.full(lane_count, run_window.start_ns),
         ends_ns=np.full(lane_count, run_window.end_ns),
-        codes=np.full(lane_count, BLANK, np.uint8),
-        steps=numbers,
-        word_indices=numbers,
-        words=("",),
+        palette_codes=np.full(lane_count, BLANK, np.uint8),
+        step_numbers=numbers,
+        name_indices=numbers,
+        item_names=("",),
     )

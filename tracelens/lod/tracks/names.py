@@ -92,11 +92,11 @@ class Names:
     def from_run(cls, run: Run, read: Callable[[int], pl.DataFrame]) -> Self:
         """Count those of a run, whose events of a process `read` gives, or take what its index has."""
         processes = [*run.workers["process"], *run.shards["process"]]
-        pyramid = run.scene.pyramid
+        pyramid = run.scene.colour_pyramid
         return cls(processes, read, pyramid.folder if pyramid else None)
 
     @property
-    def table(self) -> pl.DataFrame:
+    def name_table(self) -> pl.DataFrame:
         """All names of all processes, in `NAME_COLUMNS`.
 
         Raises:
@@ -107,11 +107,11 @@ class Names:
                 self._table = self._load_or_count()
             return self._table
 
-    def find(self, search: str) -> pl.DataFrame:
+    def find_names(self, search: str) -> pl.DataFrame:
         """Return the names with all words of `search`, in `NAME_COLUMNS`; none for a blank text."""
         if not search.strip():
             return pl.DataFrame(schema=NAME_COLUMNS)
-        return self.table.filter(_contains_words(pl.col("text"), search))
+        return self.name_table.filter(_contains_words(pl.col("text"), search))
 
     def _load_or_count(self) -> pl.DataFrame:
         """Return the kept table of names (`NAME_COLUMNS`), or count it anew and keep it."""

@@ -32,7 +32,7 @@ class RecordedSpans:
         self._run = run
         both = [part.select("process", "file") for part in (run.workers, run.shards)]
         self._file_by_process = dict(pl.concat(both).iter_rows())
-        self._events_of = cache_last_results(self.read, KEPT_PROCESSES)
+        self._events_of = cache_last_results(self.read_events, KEPT_PROCESSES)
         self._last_samples_of = cache_last_results(self._samples_of, MOST_SAMPLED)
 
     @property
@@ -57,15 +57,15 @@ class RecordedSpans:
 
         return load.open(self._source) if isinstance(self._source, Path) else self._source
 
-    def spans_of(self, process: int) -> pl.DataFrame:
+    def read_spans(self, process: int) -> pl.DataFrame:
         """Return the spans of one process as in `Trace.spans`, in order of their begins.
 
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
-        return self.events_of(process).filter(pl.col("type") == "span")
+        return self.read_cached_events(process).filter(pl.col("type") == "span")
 
-    def events_of(self, process: int) -> pl.DataFrame:
+    def read_cached_events(self, process: int) -> pl.DataFrame:
         """Return the events of one process, and keep them for a while.
 
         Raises:
@@ -73,20 +73,20 @@ class RecordedSpans:
         """
         return self._events_of(process)
 
-    def read(self, process: int) -> pl.DataFrame:
+    def read_events(self, process: int) -> pl.DataFrame:
         """Return the events of one process, which are not kept in memory.
 
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
-        from tracelens.load import events_of  # noqa: PLC0415 - an index opens without readers
+        from tracelens.load import read_events_of_process  # noqa: PLC0415 - an index opens without readers
 
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
-            return events_of(file, process, self._run.clock_maps.get(process))
+            return read_events_of_process(file, process, self._run.clock_maps.get(process))
         return self._source.events_of(process)
 
-    def samples_of(self, process: int) -> pl.DataFrame:
+    def read_samples(self, process: int) -> pl.DataFrame:
         """Return the samples of one process's stacks as in `Trace.samples`, in order of their begins.
 
         Raises:
@@ -95,11 +95,13 @@ class RecordedSpans:
         return self._last_samples_of(process)
 
     def _samples_of(self, process: int) -> pl.DataFrame:
-        from tracelens.load import samples_of  # noqa: PLC0415 - an index opens without readers
+        from tracelens.load import read_samples_of_process  # noqa: PLC0415 - an index opens without readers
 
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
-            return samples_of(file, process, self._run.clock_maps.get(process)).sort("start_ns")
+            return read_samples_of_process(file, process, self._run.clock_maps.get(process)).sort(
+                "start_ns"
+            )
         return self._source.samples.filter(pl.col("process") == process).sort("start_ns")
 
     def _file(self, folder: Path, process: int) -> Path:

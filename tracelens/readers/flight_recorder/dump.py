@@ -19,7 +19,7 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.readers.links import check_inside
-from tracelens.readers.words import USER_CODE, meaning
+from tracelens.readers.words import USER_CODE, find_meaning
 from tracelens.schema.gate import open_regular
 from tracelens.schema.rules import LATEST_NS
 from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
@@ -74,7 +74,7 @@ class Dump:
 
     file_name: str
     format_version: str
-    calls: pl.DataFrame  # in `COLUMNS`
+    call_rows: pl.DataFrame  # in `COLUMNS`
     ranks_by_group: dict[str, list[int]]  # where the file says them
     size_by_group: dict[str, int]  # number of ranks, where gathers of a group tell it
     unusable_count: int  # entries without a time
@@ -116,7 +116,7 @@ def translate_dump(value: Any, path: Path) -> Dump:
     return Dump(
         file_name=path.name,
         format_version=str(content["version"])[:20],
-        calls=_number_by_group(_number_first_parts(calls)),
+        call_rows=_number_by_group(_number_first_parts(calls)),
         ranks_by_group=ranks_by_group,
         size_by_group=_find_group_sizes(entries),
         unusable_count=len(entries) - calls.height,
@@ -280,7 +280,7 @@ def _translate_name(name: str) -> tuple[str, str, str | None]:
     torch_op = _VARIANT.sub("", (name.partition(":")[2].partition(" ")[0] or name).strip("_"))
     if torch_op.endswith(_BARRIER):
         return torch_op, "reduction", _BARRIER
-    kind, op = meaning(torch_op.removesuffix("_v")) or USER_CODE
+    kind, op = find_meaning(torch_op.removesuffix("_v")) or USER_CODE
     return torch_op, "reduction", op if kind == "reduction" else None
 
 

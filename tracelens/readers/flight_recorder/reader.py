@@ -16,7 +16,7 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.flight_recorder.dump import EQUAL_BYTES, Dump, rank_in, read_dump
 from tracelens.readers.flight_recorder.hangs import list_hang_facts, unnumber_unstarted_calls
-from tracelens.readers.links import inside
+from tracelens.readers.links import select_files_inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import read_beginning
 from tracelens.schema.rules import missing_reason
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _PICKLE: Final = b"\x80"
 _JSON: Final = b"{"
-_HEAD: Final = 1 << 16
+_HEAD_BYTES: Final = 1 << 16
 _WORDS: Final = (b"pg_config", b"entries", b"pg_status", b"collective_seq_id", b"profiling_name")
-_FEWEST_WORDS: Final = 2
+_MIN_WORDS: Final = 2
 _WORLD: Final = "default_pg"
 _CLOCK: Final = "wall clocks"  # of all hosts, taken for one: calls have no ends to tie them by
 
@@ -44,7 +44,7 @@ class FlightRecorderReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if a file, or the first of a folder, is such a dump."""
-        return any(map(_is_dump, inside(_list_dump_files(path), path)[:1]))
+        return any(map(_is_dump, select_files_inside(_list_dump_files(path), path)[:1]))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files, as `Reader.read` says."""
@@ -52,7 +52,7 @@ class FlightRecorderReader:
         ranks = _find_ranks(dumps, options.rank_of)
         dumps = _separate_groups(dumps)
         calls = pl.concat(
-            dump.calls.with_columns(
+            dump.call_rows.with_columns(
                 rank=pl.lit(rank, pl.Int32), clock=pl.lit(_CLOCK), file=pl.lit(dump.file_name)
             )
             for dump, rank in zip(dumps, ranks, strict=True)
@@ -66,7 +66,9 @@ class FlightRecorderReader:
         unusable_count = sum(dump.unusable_count for dump in dumps)
         if unusable_count:
             count_text = fmt.count(unusable_count, "entry", "entries")
-            notes.append(Note("", f"{count_text} without a time are left out.", "dropped"))
+            notes.append(
+                Note(file="", sentence=f"{count_text} without a time are left out.", kind="dropped")
+            )
         origin = Origin(
             name=f"'{path.name}'",
             file=path.name,
@@ -111,9 +113,9 @@ def _separate_groups(dumps: Sequence[Dump]) -> list[Dump]:
             for name, ranks in dump.ranks_by_group.items()
             if len(long_names_by_name[name]) > 1
         }
-        calls = dump.calls.with_columns(pl.col("communicator").replace(new_names))
+        calls = dump.call_rows.with_columns(pl.col("communicator").replace(new_names))
         ranks_by_group = {new_names.get(name, name): r for name, r in dump.ranks_by_group.items()}
-        separated_dumps.append(replace(dump, calls=calls, ranks_by_group=ranks_by_group))
+        separated_dumps.append(replace(dump, call_rows=calls, ranks_by_group=ranks_by_group))
     return separated_dumps
 
 
@@ -163,10 +165,10 @@ def _list_dump_files(path: Path) -> list[Path]:
 
 
 def _is_dump(file: Path) -> bool:
-    first_bytes = read_beginning(file, _HEAD)
+    first_bytes = read_beginning(file, _HEAD_BYTES)
     words = [b'"%b"' % word for word in _WORDS] if first_bytes.startswith(_JSON) else _WORDS
     is_begun = first_bytes.startswith((_PICKLE, _JSON))
-    return is_begun and sum(word in first_bytes for word in words) >= _FEWEST_WORDS
+    return is_begun and sum(word in first_bytes for word in words) >= _MIN_WORDS
 
 
 def _read_dumps(path: Path, options: Reading) -> tuple[list[Dump], list[Note]]:

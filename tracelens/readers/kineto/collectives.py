@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from tracelens.readers.kineto.words import LIBRARIES, find_collective, find_element_bytes
-from tracelens.readers.words import kernel_meaning
+from tracelens.readers.words import find_kernel_meaning
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _HOST_LIBRARIES: Final = tuple(
 _KERNEL: Final = r"(?i)^[nr]ccl\w*kernel|^(msccl|onecclk?)"
 _LAUNCH: Final = "record_param_comms"  # the event that launches a collective
 _ELIDED: Final = "..."
-_MOST_SHOWN: Final = 4
+_MAX_RUNS_SHOWN: Final = 4
 _SEQUENCES: Final = ("Seq", "seq", "Sequence", "Sequence Number")
 
 
@@ -93,7 +93,7 @@ def _describe_call(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[
     collective_name = call.get("Collective name")
     op = find_collective(collective_name) if isinstance(collective_name, str) else None
     if op is None:
-        kernel = kernel_meaning(name)
+        kernel = find_kernel_meaning(name)
         op = kernel[1] if kernel else find_collective(name)
     communicator, ranks = _find_group(call, groups)
     seq = next((call[key] for key in _SEQUENCES if isinstance(call.get(key), int)), None)
@@ -204,9 +204,9 @@ def _format_ranks(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank, rank])
     runs_text = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    if len(runs_text) <= _MOST_SHOWN:
+    if len(runs_text) <= _MAX_RUNS_SHOWN:
         return ",".join(runs_text)
-    return f"{','.join(runs_text[:_MOST_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
+    return f"{','.join(runs_text[:_MAX_RUNS_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
 
 
 def read_groups(metadata: Mapping[str, Any]) -> dict[str, ProcessGroup]:

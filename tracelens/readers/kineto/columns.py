@@ -48,7 +48,7 @@ _PHASES_READ: Final = frozenset("MBE")  # beside complete events
 _TIMES: Final = ("start_ns", "duration_ns")
 # What of an event's arguments is a column.
 _NUMBERS: Final = ("correlation", "external", "sequence", "stream", "device")
-_ROWS_AT_ONCE: Final = 1 << 14
+_ROWS_PER_FRAME: Final = 1 << 14
 _WORDS: Final = ("category", "name", "pid", "tid")
 ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Categorical(),
@@ -89,13 +89,13 @@ class EventTable:
     is_rank_of_device: bool = False
 
     @property
-    def label(self) -> str:
+    def file_label(self) -> str:
         """What `--rank-of` calls it: a file, or a process of one."""
         name, pid = self.path.name, self.selected_pid
         return name if pid is None else f"{name}:{pid}"
 
     @property
-    def begin_bounds_ns(self) -> tuple[int, int]:
+    def begin_range_ns(self) -> tuple[int, int]:
         """When its first and its last event begin; 0, 0 without any."""
         first_ns, last_ns = self.rows["start_ns"].min(), self.rows["start_ns"].max()
         if not isinstance(first_ns, int) or not isinstance(last_ns, int):
@@ -164,7 +164,7 @@ def read_events(path: Path) -> EventTable:
         table.event_count += len(events)
         complete_events = _complete_events(events, table, open_begins)
         cells.append_events(*_categorize(complete_events, table))
-        if cells.row_count >= _ROWS_AT_ONCE:
+        if cells.row_count >= _ROWS_PER_FRAME:
             frames.append(cells.to_frame(table, has_ns_times=stream.has_ns_times))
             cells = _Cells()
     frames.append(cells.to_frame(table, has_ns_times=stream.has_ns_times))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.readers.kineto.windows import Shifts
 
 _PHASES: Final = ("forward", "backprop", "update")
-_MOST_UNMATCHED: Final = 0.5
+_MAX_SHARE_UNMATCHED: Final = 0.5
 _DEVICE_BACKENDS: Final = ("nccl", "rccl", "xccl", "hccl")
 _ON_HOST: Final = ("operator", "annotation")
 _SHAPES: Final = "Input Dims"
@@ -60,7 +60,7 @@ def list_gaps(
 
 
 def _unknown_ranks(tables: Sequence[EventTable], given: Collection[str]) -> Iterator[Gap]:
-    if any(table.rank is None and table.label not in given for table in tables):
+    if any(table.rank is None and table.file_label not in given for table in tables):
         yield RANK_UNKNOWN
 
 
@@ -133,7 +133,7 @@ def _communication(
             "as their order differs and none has a number",
             f"{_WAITS} in them",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
-            is_decisive=unmatched_count > _MOST_UNMATCHED * calls.height,
+            is_decisive=unmatched_count > _MAX_SHARE_UNMATCHED * calls.height,
         )
     if not calls["bytes"].count():
         has_shapes = any(_SHAPES in call for table in tables for call in table.call_facts)

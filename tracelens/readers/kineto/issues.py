@@ -23,7 +23,7 @@ MAX_DEPTH_OF_TENSOR_LISTS: Final = 4
 class Call(NamedTuple):
     """A row of a file that issues or does communication."""
 
-    row: int
+    row_index: int
     op: str
     element_count: int | None  # of its tensors, None if unknown
     start_ns: int
@@ -56,7 +56,7 @@ def pair_with_issues(works: Sequence[Call], issues: Sequence[Call]) -> dict[int,
         # Work that began before the issue with its number was issued before the file begins.
         surplus_counts = np.searchsorted(begins_ns, issued_ns) - np.arange(len(issued_ns))
         surplus_count = int(surplus_counts.max(initial=0))
-        rows = [work.row for work in matching_works[surplus_count:]]
+        rows = [work.row_index for work in matching_works[surplus_count:]]
         issued_ns_by_row |= dict(zip(rows, issued_ns.tolist(), strict=False))
     return issued_ns_by_row
 

@@ -59,10 +59,10 @@ def _add_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 def _shift_steps(spans: pl.DataFrame, shifts: Shifts) -> pl.DataFrame:
     """Shift the step numbers of ranks so that all count from the same step."""
-    if not any(shifts.shift_by_rank.values()):
+    if not any(shifts.step_shift_by_rank.values()):
         return spans
     step, rank = pl.col("step"), pl.col("rank")
-    shift = rank.replace_strict(dict(shifts.shift_by_rank), default=0, return_dtype=pl.Int32)
+    shift = rank.replace_strict(dict(shifts.step_shift_by_rank), default=0, return_dtype=pl.Int32)
     return spans.with_columns(pl.when(step >= 0).then(step + shift).otherwise(step))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.readers.kineto.words import phase_of_annotation
+from tracelens.readers.kineto.words import find_phase_of_annotation
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
@@ -43,7 +43,8 @@ def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFram
 
     Args:
         host: Its operators and annotations, with `end_ns`.
-        communication_ends_ns: When communication that runs on threads of the host ended, ascending.
+        communication_ends_ns: When communication that runs on threads of the host ended, ascending,
+            [call].
     """
     spans = _select_phase_spans(host)
     if spans.is_empty():
@@ -74,9 +75,9 @@ def find_windows(host: pl.DataFrame, communication_ends_ns: Ints) -> pl.DataFram
 
 
 def _contains_end(gap_begins_ns: Ints, gap_ends_ns: Ints, ends_ns: Ints) -> Flags:
-    """Return True for gaps in which communication ended: the thread waited for it.
+    """Return True for gaps, [gap], in which communication ended, at `ends_ns`, ascending.
 
-    What the library says of an end may come a little after the thread goes on.
+    The thread waited for it. What the library says of an end may come a little after the thread goes on.
     """
     slack_ns = (gap_ends_ns - gap_begins_ns).clip(min=0) // _SLACK_DIVISOR
     ended_count = np.searchsorted(ends_ns, gap_ends_ns + slack_ns, "right")
@@ -87,7 +88,7 @@ def add_phases(host: pl.DataFrame) -> pl.DataFrame:
     """Add the phase that the name of each annotation says; null without one."""
     is_annotation = pl.col("category") == "annotation"
     names = host.filter(is_annotation)["name"].unique().cast(pl.String).to_list()
-    phases = {name: phase for name in names if (phase := phase_of_annotation(name))}
+    phases = {name: phase for name in names if (phase := find_phase_of_annotation(name))}
     name = pl.col("name").cast(pl.String)
     phase_of_name = name.replace_strict(phases, default=None, return_dtype=pl.String)
     return host.with_columns(phase=pl.when(is_annotation).then(phase_of_name).cast(pl.Categorical))

@@ -14,11 +14,11 @@ from tracelens.readers.kineto.words import (
     RANGES,
     SYNCHRONIZES,
     find_collective,
-    phase_of_annotation,
-    step_number,
+    find_phase_of_annotation,
+    parse_step_number,
 )
 from tracelens.readers.spans.rows import fit_columns
-from tracelens.readers.words import meaning
+from tracelens.readers.words import find_meaning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def _mark_ranges(host_events: pl.DataFrame) -> pl.DataFrame:
     operator_names = host_events.filter(is_operator)["name"].unique().cast(pl.String)
     range_names = operator_names.filter(operator_names.str.contains(RANGES)).to_list()
     if not (host_events["category"] == "annotation").any():
-        range_names += [name for name in operator_names if phase_of_annotation(name)]
+        range_names += [name for name in operator_names if find_phase_of_annotation(name)]
     if not range_names:
         return host_events
     is_range = pl.col("name").cast(pl.String).is_in(range_names)
@@ -100,14 +100,16 @@ def _build_host_spans(
     name of a span of another tool, else the phase of the window around it, else the user's code.
     """
     kind_of_annotation = _translate_names(
-        host_events, "annotation", lambda name: "step" if step_number(name) is not None else None
+        host_events,
+        "annotation",
+        lambda name: "step" if parse_step_number(name) is not None else None,
     )
     kind_of_other = _translate_names(host_events, "other", _find_kind_of_name)
     is_annotation = pl.col("category") == "annotation"
     step_by_name = {
         name: step
         for name in host_events.filter(is_annotation)["name"].unique().cast(pl.String)
-        if (step := step_number(name)) is not None
+        if (step := parse_step_number(name)) is not None
     }
     window_phase = find_phase_of_events(host_events, windows)
     user_code = pl.lit("user", _WORD)
@@ -132,7 +134,7 @@ def _translate_names(
 
 def _find_kind_of_name(name: str) -> str | None:
     """Return the kind that the name of a span of another tool says; communication is not believed."""
-    kind, _ = meaning(name) or (None, None)
+    kind, _ = find_meaning(name) or (None, None)
     return kind if kind not in {"reduction", "device", "ps", "elastic"} else None
 
 

@@ -28,7 +28,7 @@ from tracelens.readers.kineto.matching import number_collectives
 from tracelens.readers.kineto.processes import split_processes
 from tracelens.readers.kineto.rank_rows import translate_events
 from tracelens.readers.kineto.soundness import drop_impossible_rows, find_lost_kernels
-from tracelens.readers.links import check_inside, inside
+from tracelens.readers.links import check_inside, select_files_inside
 from tracelens.readers.soundness import keep_common_steps, note_dropped_records
 from tracelens.readers.spans import Origin
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tracelens.readers.kineto.windows import Shifts
 
 _SUFFIXES: Final = (".json", ".json.gz")
-_SHOWN: Final = 3
+_MAX_FILES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class KinetoReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file of events, or a folder that holds one."""
-        return any(map(looks_like_events, inside(list_files(path, _SUFFIXES), path)))
+        return any(map(looks_like_events, select_files_inside(list_files(path, _SUFFIXES), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files, as `Reader.read` says."""
@@ -60,7 +60,7 @@ class KinetoReader:
         tables, repeat_notes = _drop_repeats(tables, _find_ranks(tables, options.rank_of))
         ranks = _find_ranks(tables, options.rank_of)
         check_one_job(
-            RankFile(table.label, rank, table.world_size, *table.begin_bounds_ns)
+            RankFile(table.file_label, rank, table.world_size, *table.begin_range_ns)
             for table, rank in zip(tables, ranks, strict=True)
         )
         notes += [*repeat_notes, *_note_assumed_ranks(tables, options.rank_of)]
@@ -76,7 +76,7 @@ class KinetoReader:
         spans_of_run, shifts = number_collectives(pl.concat(span_tables))
         del span_tables  # their memory is needed
         lossy_steps = [
-            (rank, step + shifts.shift_by_rank.get(rank, 0))
+            (rank, step + shifts.step_shift_by_rank.get(rank, 0))
             for table, rank in zip(tables, ranks, strict=True)
             for step in table.lost_kernels.lossy_steps
         ]
@@ -132,7 +132,7 @@ def _note_damage(table: EventTable) -> list[Note]:
             "before that are read."
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
-    notes += note_dropped_records(table.path.name, table.impossible_phrases, ())
+    notes += note_dropped_records(table.path.name, table.impossible_phrases, lost_kernels=())
     lost_count = table.lost_count + table.unusable_count
     if lost_count:
         reason = f", as {table.damage_reason}" if table.damage_reason and not table.is_cut else ""
@@ -146,14 +146,16 @@ def _note_damage(table: EventTable) -> list[Note]:
 
 def _find_ranks(tables: Sequence[EventTable], given_ranks: Mapping[str, int]) -> list[int]:
     """Return the rank of each file: as the user says, else as the file does; one alone may be rank 0."""
-    ranks = [given_ranks.get(table.label, table.rank) for table in tables]
+    ranks = [given_ranks.get(table.file_label, table.rank) for table in tables]
     rankless_tables = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
-    labels = [table.label for table in rankless_tables]
+    labels = [table.file_label for table in rankless_tables]
     if len(tables) == 1 and labels:
         return [0]
     if labels:
-        listed = fmt.join_words([f"'{name}'" for name in labels[:_SHOWN]])
-        rest_text = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+        listed = fmt.join_words([f"'{name}'" for name in labels[:_MAX_FILES_SHOWN]])
+        rest_text = (
+            f" and {len(labels) - _MAX_FILES_SHOWN} more" if len(labels) > _MAX_FILES_SHOWN else ""
+        )
         verb, subject = ("does", "it is") if len(labels) == 1 else ("do", "each is")
         raise UnusableInput(
             f"{listed}{rest_text} {verb} not say of which rank {subject} "
@@ -185,10 +187,10 @@ def _note_assumed_ranks(
 ) -> Iterator[Note]:
     """Note which ranks the files do not say."""
     for table in tables:
-        if table.rank is None and table.label not in given_ranks:
+        if table.rank is None and table.file_label not in given_ranks:
             yield note_assumed_rank(table.path.name, _why_unknown(table))
     for table in tables:
-        if table.is_rank_of_device and table.label not in given_ranks:
+        if table.is_rank_of_device and table.file_label not in given_ranks:
             yield note_ranks_of_devices(table.path.name, table.selected_pid or "")
             break  # one note is enough
 
@@ -202,21 +204,21 @@ def _drop_repeats(
     last_table_by_rank: dict[int, EventTable] = {}
     tables_and_ranks = zip(tables, ranks, strict=True)
     for table, rank in sorted(
-        tables_and_ranks, key=lambda pair: (pair[1], pair[0].begin_bounds_ns[0])
+        tables_and_ranks, key=lambda pair: (pair[1], pair[0].begin_range_ns[0])
     ):
         earlier_table = last_table_by_rank.get(rank)
         if earlier_table is not None and table.rows.equals(earlier_table.rows):
             sentence = (
-                f"'{table.label}' repeats '{earlier_table.label}', all {table.event_count:,} events: it "
-                "counts once."
+                f"'{table.file_label}' repeats '{earlier_table.file_label}', all "
+                f"{table.event_count:,} events: it counts once."
             )
             notes.append(Note(table.path.name, sentence, "dropped"))
             continue
-        if earlier_table and table.begin_bounds_ns[0] <= earlier_table.begin_bounds_ns[1]:
+        if earlier_table and table.begin_range_ns[0] <= earlier_table.begin_range_ns[1]:
             raise UnusableInput(
-                f"'{earlier_table.label}' and '{table.label}' are both of rank {rank}, at the "
+                f"'{earlier_table.file_label}' and '{table.file_label}' are both of rank {rank}, at the "
                 "same time: leave one out, or say of which rank it is with --rank-of "
-                f"{table.label}=RANK."
+                f"{table.file_label}=RANK."
             )
         last_table_by_rank[rank] = table
         kept_tables.append(table)
@@ -229,7 +231,9 @@ def _note_lost_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> li
     for table, rank in zip(tables, ranks, strict=True):
         tables_of_rank = [other for other, r in zip(tables, ranks, strict=True) if r == rank]
         table.lost_kernels = find_lost_kernels(table, tables_of_rank)
-        notes += note_dropped_records(table.path.name, (), [table.lost_kernels])
+        notes += note_dropped_records(
+            table.path.name, impossible_phrases=(), lost_kernels=[table.lost_kernels]
+        )
     return notes
 
 
@@ -253,13 +257,15 @@ def _add_owner(spans: pl.DataFrame, table: EventTable, rank: int, world_size: in
 
 def _note_renumbered(shifts: Shifts) -> Iterator[Note]:
     """Note which ranks' steps were renumbered, as their profiles begin in other steps."""
-    for shift in sorted(set(shifts.shift_by_rank.values()) - {0}):
-        ranks = [rank for rank, rank_shift in shifts.shift_by_rank.items() if rank_shift == shift]
+    for shift in sorted(set(shifts.step_shift_by_rank.values()) - {0}):
+        ranks = [
+            rank for rank, rank_shift in shifts.step_shift_by_rank.items() if rank_shift == shift
+        ]
         yield Note(
-            "",
-            f"By matched collectives, the profile of {fmt.listing('rank', ranks)} begins "
+            file="",
+            sentence=f"By matched collectives, the profile of {fmt.listing('rank', ranks)} begins "
             f"{fmt.count(shift, 'step')} later than others: its steps are renumbered.",
-            "renumbered",
+            kind="renumbered",
         )
 
 

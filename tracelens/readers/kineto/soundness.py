@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelens.readers import soundness
-from tracelens.readers.kineto.words import RANGES, step_number
+from tracelens.readers.kineto.words import RANGES, parse_step_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ def find_lost_kernels(table: EventTable, tables_of_rank: Iterable[EventTable]) -
     steps = [
         (begin_ns, step)
         for begin_ns, range_name in ranges.select("start_ns", name).rows()
-        if (step := step_number(range_name)) is not None
+        if (step := parse_step_number(range_name)) is not None
     ]
     launches = table.rows.filter(is_launch).drop_nulls("correlation")
     return soundness.find_lost_kernels(launches, kernel_correlations.drop_nulls(), steps)

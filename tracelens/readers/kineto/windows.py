@@ -37,7 +37,7 @@ MIN_STEPS_IN_COMMON: Final = 3  # steps: exits of fewer do not scatter enough to
 class Shifts:
     """How the step numbers of ranks are made the same."""
 
-    shift_by_rank: Mapping[int, int]  # steps to add to the numbers of a rank
+    step_shift_by_rank: Mapping[int, int]  # steps to add to the numbers of a rank
     unknown_ranks: tuple[int, ...] = ()  # those whose shift is not known
 
 
@@ -125,7 +125,7 @@ def _find_shift_by_exits(
 
 
 def _list_possible_shifts(peer_steps: Ints, rank_steps: Ints) -> Sequence[int]:
-    """Return the shifts at which enough steps of two ranks may be equal, ascending."""
+    """Return the shifts at which enough steps of two ranks may be equal; numbers of steps ascend."""
     lowest_shift = int(peer_steps[0] - rank_steps[-1])
     highest_shift = int(peer_steps[-1] - rank_steps[0])
     if highest_shift - lowest_shift <= 2 * (len(peer_steps) + len(rank_steps)):

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from tracelens.readers.words import USER_CODE, meaning
+from tracelens.readers.words import USER_CODE, find_meaning
 
 _CATEGORIES: Final[dict[str, str]] = {
     **dict.fromkeys(("cpu_op", "operator"), "operator"),
@@ -85,25 +85,25 @@ def describe_event_phase(phase: Any) -> str:
     return known or f"events of the unknown type {str(phase)[:20]!r}"
 
 
-def step_number(name: str) -> int | None:
+def parse_step_number(name: str) -> int | None:
     """Return the number of a step that the profiler marked."""
     found = _STEP.match(name)
     return int(found[1]) if found else None
 
 
-def phase_of_annotation(name: str) -> str | None:
+def find_phase_of_annotation(name: str) -> str | None:
     """Return the phase of training that an annotation names; null if it names none."""
     for pattern, phase in _ANNOTATIONS:
         if pattern.search(name):
             return phase
-    kind, _ = meaning(_DECORATION.sub("", name)) or USER_CODE
+    kind, _ = find_meaning(_DECORATION.sub("", name)) or USER_CODE
     return kind if kind in _PHASES else None
 
 
 def find_collective(name: str) -> str | None:
     """Return the operation of a collective, or message, by any of its names; null for other names."""
     bare_name = name.partition(":")[2] if name.startswith(LIBRARIES) else name
-    kind, op = meaning(bare_name) or USER_CODE
+    kind, op = find_meaning(bare_name) or USER_CODE
     return op if kind == "reduction" else None
 
 

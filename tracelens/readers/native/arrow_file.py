@@ -23,7 +23,7 @@ from tracelens.conversion.messages import (
     END,
     LEAD,
     MAGIC,
-    checksum_holds,
+    has_sound_checksum,
     iterate_messages,
     read_footer,
 )
@@ -52,7 +52,7 @@ class Recording:
     """The events and side tables of one process."""
 
     table: pa.Table
-    side: SideTables
+    side_tables: SideTables
     is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
 
@@ -60,7 +60,7 @@ class FileEnd(NamedTuple):
     """The schema and side tables at the end of a whole file."""
 
     schema: pa.Schema
-    side: SideTables
+    side_tables: SideTables
 
     @property
     def summary(self) -> Summary | None:
@@ -90,9 +90,9 @@ def read_arrow(
     footer = None if file_end is None else read_checked_footer(content)
     if file_end is not None and footer is not None:
         table = _read_by_footer(content, file_end.schema, footer, names, window_ns)
-        return Recording(table, file_end.side)
+        return Recording(table, file_end.side_tables)
     schema = _first_schema(content)
-    side = SideTables.from_metadata(schema.metadata) if file_end is None else file_end.side
+    side = SideTables.from_metadata(schema.metadata) if file_end is None else file_end.side_tables
     indices = _find_columns(schema)
     batches, is_broken = _read_by_stream(content, [indices[name] for name in names])
     table = _to_table(batches, {*names}, names)
@@ -171,14 +171,16 @@ def read_checked_footer(content: pa.Buffer) -> Footer | None:
     try:
         footer = read_footer(view)
         previous_end = len(LEAD)
-        for batch in footer.batches:
-            if batch.offset < previous_end or not checksum_holds(view, previous_end, batch):
+        for batch in footer.batch_messages:
+            if batch.offset_bytes < previous_end or not has_sound_checksum(
+                view, previous_end, batch
+            ):
                 return None
-            previous_end = batch.end
-        if not footer.batches or bytes(view[previous_end : previous_end + len(END)]) != END:
+            previous_end = batch.end_bytes
+        if not footer.batch_messages or bytes(view[previous_end : previous_end + len(END)]) != END:
             return None
         growth = GrowthLimit(len(view))  # of the file, when its messages are decompressed
-        for message in (*footer.dictionaries, *footer.batches):
+        for message in (*footer.dictionary_messages, *footer.batch_messages):
             growth.count_message(message, view)
     except struct.error:
         return None
@@ -198,13 +200,13 @@ def _read_by_footer(
     """
     view = memoryview(content)
     null_indices = set(range(len(schema)))
-    for batch in footer.batches:
-        null_indices &= find_absent_columns(batch.header(view), len(schema))
+    for batch in footer.batch_messages:
+        null_indices &= find_absent_columns(batch.read_header(view), len(schema))
     index_by_name = _find_columns(schema)
     present_names = {name for name in column_names if index_by_name[name] not in null_indices}
     # Where all columns are null there is still a number of rows, which any column tells.
     decoded_indices = [index_by_name[name] for name in present_names or column_names[:1]]
-    batch_indices: Sequence[int] = range(len(footer.batches))
+    batch_indices: Sequence[int] = range(len(footer.batch_messages))
     if window_ns is not None and len(batch_indices) > 1:
         batch_indices = _find_batches(content, [index_by_name[name] for name in _TIMES], *window_ns)
     with pa.ipc.open_file(content, **_make_options(decoded_indices)) as reader:
@@ -270,11 +272,11 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
             growth.count_message(message, view)
             if message.kind != BATCH:
                 continue
-            checksum_state = checksum_holds(view, batch_start, message)
+            checksum_state = has_sound_checksum(view, batch_start, message)
             if checksum_state is False or (checksum_state is None and has_checksums):
                 return count, True
             has_checksums = checksum_state is True
-            count, batch_start = count + 1, message.end
+            count, batch_start = count + 1, message.end_bytes
     except struct.error:
         return count, True
     return count, False

@@ -31,7 +31,7 @@ from tracelens.model.trace import (
     Trace,
 )
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import usable_events
+from tracelens.readers.native.checks import select_usable_events
 from tracelens.readers.native.plain_columns import read_usable, select_usable
 from tracelens.readers.native.process_notes import (
     choose_main,
@@ -60,7 +60,7 @@ class Part:
     """What one file holds: its events in outline, how many are not usable, and side tables."""
 
     file_name: str
-    side: SideTables
+    side_tables: SideTables
     outline: Outline
     path: Path
     table: pa.Table | None = None  # the events, where there is no file to read them from again
@@ -95,11 +95,13 @@ class Part:
 
 def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
     """Build a trace of recordings, one per process, ordered by role (workers first), rank and age."""
-    recordings = sorted(recordings, key=lambda recording: process_sort_key(recording.side.process))
+    recordings = sorted(
+        recordings, key=lambda recording: process_sort_key(recording.side_tables.process)
+    )
     process_rows, all_notes = [], list(notes)
     dropped_by_reason: Counter[str] = Counter()
     for index, recording in enumerate(recordings):
-        lost_by_reason = add_counts(recording.side.dropped, recording.lost_by_reason)
+        lost_by_reason = add_counts(recording.side_tables.dropped, recording.lost_by_reason)
         dropped_by_reason.update(lost_by_reason)
         unintended_losses = {
             reason: count for reason, count in lost_by_reason.items() if reason not in CHOSEN_LOSSES
@@ -107,7 +109,7 @@ def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
         process_rows.append(_process_row(index, recording, sum(unintended_losses.values())))
         all_notes += note_process_losses(
             recording.file_name,
-            recording.side,
+            recording.side_tables,
             recording.outline.event_count,
             unintended_losses,
             is_cut=recording.is_cut,
@@ -141,7 +143,7 @@ def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
         endings=_join_side_tables(recordings, "endings", ENDING_COLUMNS),
         notes=(
             *all_notes,
-            *note_retention([recording.side for recording in recordings]),
+            *note_retention([recording.side_tables for recording in recordings]),
             *restart_notes,
         ),
         dropped=dict(dropped_by_reason),
@@ -149,8 +151,8 @@ def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
 
 
 def _make_recorded_part(index: int, part: Part) -> RecordedPart:
-    process = part.side.process
-    return RecordedPart(part.path, index, process.rank, process.role, part.side, part.table)
+    process = part.side_tables.process
+    return RecordedPart(part.path, index, process.rank, process.role, part.side_tables, part.table)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class RecordedPart:
     process: int
     rank: int
     role: str
-    side: SideTables
+    side_tables: SideTables
     table: pa.Table | None = None
     window_ns: tuple[int, int] | None = None
 
@@ -175,10 +177,12 @@ class RecordedPart:
             UnusableInput: the file cannot be read (any more).
         """
         if self.table is not None:
-            return select_usable(Recording(self.table, self.side)).columns
+            return select_usable(Recording(self.table, self.side_tables)).columns
         with _name_damage(self.path):
             column_names = {*names, *ALWAYS_READ}
-            return read_usable(self.path, column_names, cache, self.window_ns, self.side).columns
+            return read_usable(
+                self.path, column_names, cache, self.window_ns, self.side_tables
+            ).columns
 
     def read_frame(self) -> pl.DataFrame:
         """Read all columns.
@@ -190,7 +194,7 @@ class RecordedPart:
         if table is None:
             with _name_damage(self.path):
                 table = read_arrow(self.path, window_ns=self.window_ns).table
-        events, _ = usable_events(Recording(table, self.side))
+        events, _ = select_usable_events(Recording(table, self.side_tables))
         process_cells = {"process": self.process, "rank": self.rank, "role": self.role}
         return events.with_columns(
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in process_cells.items()
@@ -219,7 +223,7 @@ def _name_damage(path: Path) -> Iterator[None]:
 
 def _process_row(index: int, recording: Part, lost_count: int) -> dict[str, Any]:
     """Return the row of `Trace.processes` of a process, which lost some events unintentionally."""
-    side, outline = recording.side, recording.outline
+    side, outline = recording.side_tables, recording.outline
     return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
@@ -247,7 +251,7 @@ def _build_communicators(recordings: list[Part]) -> pl.DataFrame:
     row_by_uid = {
         group.uid: {"communicator": group.uid, "name": group.name, "ranks": group.ranks}
         for recording in reversed(recordings)
-        for group in recording.side.communicators
+        for group in recording.side_tables.communicators
     }
     return pl.DataFrame(list(row_by_uid.values()), schema=COMMUNICATOR_COLUMNS)
 
@@ -259,7 +263,7 @@ def _join_side_tables(
     **field_by_column: str,
 ) -> pl.DataFrame:
     """Join one side table of all processes; `field_by_column` are columns named unlike their field."""
-    tables = [getattr(recording.side, table_name) for recording in recordings]
+    tables = [getattr(recording.side_tables, table_name) for recording in recordings]
     rows = [*chain.from_iterable(tables)]
     fields = {name: field_by_column.get(name, name) for name in columns if name != "process"}
     cells = {name: [*map(attrgetter(field_name), rows)] for name, field_name in fields.items()}

@@ -28,14 +28,14 @@ _DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 _NO_RULE: Final = Rule()
 
 
-def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
+def select_usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     """Return the usable events of one process by start as arrays, and how many were left out, by reason.
 
     `recording` may hold some columns only, but all of `ALWAYS_READ`.
     """
     table = recording.table
     if not is_sound(table):
-        events, count_by_reason = usable_events(recording)
+        events, count_by_reason = select_usable_events(recording)
         return Columns.from_frame(events), count_by_reason
     columns = Columns.from_table(table)
     numbers = {name: hold_to_range(name, values) for name, values in columns.number_columns.items()}
@@ -43,12 +43,12 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
         name: hold_to_range(name, values) for name, values in columns.value_columns.items()
     }
     in_range = Columns(columns.row_count, numbers, columns.word_columns, fractions)
-    uid_by_index = {group.index: group.uid for group in recording.side.communicators}
+    uid_by_index = {group.index: group.uid for group in recording.side_tables.communicators}
     return repair_columns(in_range, uid_by_index, BoundedCache()).sort_by_begin(), {}
 
 
 def hold_to_range(name: str, values: Array) -> Array:
-    """Return a column in which values that break a rule for cells are as those that are missing."""
+    """Return a column, [row], in which values that break its rule are the number of a missing value."""
     rule = RULES.get(name, _NO_RULE)
     if rule.must_be_finite:
         is_infinite = np.isinf(values)
@@ -87,7 +87,7 @@ def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: Bounde
 
 
 def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
-    """Return the index of each number in `known_numbers`; -1 for others."""
+    """Return the index of each number, [row], in `known_numbers`; -1 for others."""
     indices = np.full(len(numbers), -1, np.int32)
     for index, number in enumerate(known_numbers):
         indices[numbers == number] = index
@@ -97,7 +97,7 @@ def _renumber(numbers: Array, known_numbers: tuple[int, ...]) -> Array:
     return numbers if is_same else indices
 
 
-def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
+def select_usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the usable events of one process by start, and how many were left out, by reason.
 
     Columns that hold nothing are left out, and so are those that are the same for a whole process.
@@ -110,7 +110,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
         events, count_by_reason = _drop_unusable(events)
     replacements = rules.hold_to_range(events.schema)
     if "communicator" in events.columns:  # all members share the uid, unlike this process's index
-        uid_by_index = {group.index: group.uid for group in recording.side.communicators}
+        uid_by_index = {group.index: group.uid for group in recording.side_tables.communicators}
         replacements["communicator"] = pl.col("communicator").replace_strict(
             uid_by_index, default=None, return_dtype=EVENT_COLUMNS["communicator"]
         )
@@ -121,7 +121,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     return _sort_events(events), count_by_reason
 
 
-def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
+def find_sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
     """Return the indices of the usable rows of a recording, and how many are not usable, by reason.
 
     `table` has at least the columns `ALWAYS_READ`.

@@ -23,7 +23,7 @@ from tracelens.conversion.layout import (
     read_dictionary_ids,
     read_layout,
 )
-from tracelens.conversion.messages import header_in
+from tracelens.conversion.messages import slice_header
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, fill_invalid
 from tracelens.readers.native.arrow_file import (
     read_arrow,
@@ -31,7 +31,7 @@ from tracelens.readers.native.arrow_file import (
     read_content,
     read_last_schema,
 )
-from tracelens.readers.native.checks import hold_to_range, repair_columns, usable_columns
+from tracelens.readers.native.checks import hold_to_range, repair_columns, select_usable_columns
 from tracelens.readers.native.side_checks import check_side
 from tracelens.readers.native.soundness import ALWAYS_SET, KNOWN_WORDS, are_sane
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
@@ -73,7 +73,7 @@ class UsableEvents(NamedTuple):
     """The usable events of one process, and its side tables."""
 
     columns: Columns
-    side: SideTables
+    side_tables: SideTables
     lost_by_reason: dict[str, int]  # numbers of events that were left out
     is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
 
@@ -117,9 +117,9 @@ def select_usable(recording: Recording) -> UsableEvents:
     Raises:
         NotATrace: its side tables have impossible values.
     """
-    check_side(recording.side)
-    columns, lost = usable_columns(recording)
-    return UsableEvents(columns, recording.side, lost, recording.is_cut)
+    check_side(recording.side_tables)
+    columns, lost = select_usable_columns(recording)
+    return UsableEvents(columns, recording.side_tables, lost, recording.is_cut)
 
 
 def _read_plain(
@@ -156,10 +156,14 @@ def _read_columns(
         struct.error: it is not laid out as recorders do it.
         ValueError: as before, or its content is damaged; `OSError` if that cannot be decompressed.
     """
-    layouts = [read_layout(batch.header(view)) for batch in footer.batches]
+    layouts = [read_layout(batch.read_header(view)) for batch in footer.batch_messages]
     _check_layouts(layouts)
     null_columns_of_batches = [
-        {index for index, (_, null_count) in enumerate(layout.nodes) if null_count == layout.rows}
+        {
+            index
+            for index, (_, null_count) in enumerate(layout.row_and_null_counts)
+            if null_count == layout.row_count
+        }
         for layout in layouts
     ]
     null_indices = set.intersection(*null_columns_of_batches)
@@ -167,7 +171,7 @@ def _read_columns(
     index_by_name = {name: i for name, i in wanted_indices.items() if i not in null_indices}
     if not index_by_name.keys() >= {*ALWAYS_SET}:
         return None
-    bodies = [(layouts[i], batch.body(view)) for i, batch in enumerate(footer.batches)]
+    bodies = [(layouts[i], batch.read_body(view)) for i, batch in enumerate(footer.batch_messages)]
     columns = _decode_columns(bodies, index_by_name, cache)
     if any(columns[name].is_valid is not None for name in ALWAYS_SET):
         return None
@@ -234,9 +238,9 @@ def _cache_key(bodies: _Bodies, index: int) -> Hashable:
     """Return all that a column follows from: of each batch its rows, its nulls, its compressed bytes."""
     key: list[Hashable] = [index]
     for layout, body in bodies:
-        buffers = layout.buffers[2 * index : 2 * index + 2]
+        buffers = layout.buffer_ranges_bytes[2 * index : 2 * index + 2]
         stored_buffers = (bytes(body[offset : offset + size]) for offset, size in buffers)
-        key += (layout.nodes[index], *stored_buffers)
+        key += (layout.row_and_null_counts[index], *stored_buffers)
     return tuple(key)
 
 
@@ -247,15 +251,17 @@ def _decode_batch(
 
     A column has two buffers: the bits that mark nulls (2 * index), and its numbers (2 * index + 1).
     """
-    row_count = layout.rows
-    null_counts = {name: layout.nodes[index][1] for name, index in index_by_name.items()}
+    row_count = layout.row_count
+    null_counts = {
+        name: layout.row_and_null_counts[index][1] for name, index in index_by_name.items()
+    }
     # The largest numbers first, then the bits that mark nulls: so all are aligned.
     present_names = [name for name in index_by_name if null_counts[name] < row_count]
     names = sorted(present_names, key=lambda name: -_DTYPES[name].itemsize)
     nullable_names = [name for name in names if null_counts[name]]
     needed = [(2 * index_by_name[name] + 1, row_count * _DTYPES[name].itemsize) for name in names]
     needed += [(2 * index_by_name[name], -(-row_count // 8)) for name in nullable_names]
-    buffers = [(*layout.buffers[index], needed_bytes) for index, needed_bytes in needed]
+    buffers = [(*layout.buffer_ranges_bytes[index], needed_bytes) for index, needed_bytes in needed]
     contents = iter(_decompress(body, buffers))
     values = {name: np.frombuffer(next(contents), _DTYPES[name]) for name in names}
     is_valid = {n: _unpack_valid(next(contents), row_count, null_counts[n]) for n in nullable_names}
@@ -302,12 +308,14 @@ def _unpack_valid(packed_bits: memoryview, row_count: int, null_count: int) -> F
 
 
 def _fill_nulls(name: str, values: Array, is_valid: Flags | None) -> _Column:
-    """Fill nulls of a column: codes of words with -1, others with the numbers of missing values."""
+    """Fill nulls of a column, [row]: codes of words with -1, others with what means missing."""
     if name in WORDS:
-        codes = fill_invalid(values, is_valid, 0)
+        codes = fill_invalid(values, is_valid, missing=0)
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
-        return _Column(fill_invalid(values, is_valid, -1), is_valid, max_code=int(codes.max()))
+        return _Column(
+            fill_invalid(values, is_valid, missing=-1), is_valid, max_code=int(codes.max())
+        )
     if is_valid is None and name in _TIMES:
         return _Column(values, is_valid=None)
     null_number = _NULL_OF.get(name, NULL)
@@ -340,13 +348,13 @@ def _build_word_columns(
     """
     ids_of_columns = read_dictionary_ids(view, [_INDEX_OF[name] for name in columns])
     words_by_id: dict[int, tuple[str, ...]] = {}
-    for message in footer.dictionaries:
-        dictionary_id = _read_dictionary_id(bytes(message.header(view)))
+    for message in footer.dictionary_messages:
+        dictionary_id = _read_dictionary_id(bytes(message.read_header(view)))
         if dictionary_id is None or dictionary_id in words_by_id:
             raise ValueError("words are added to others")
         words_by_id[dictionary_id] = ()  # words of columns that are not read
         if dictionary_id in ids_of_columns:
-            content = bytes(view[message.offset : message.end])
+            content = bytes(view[message.offset_bytes : message.end_bytes])
             is_small = len(content) <= MAX_BYTES_OF_CACHED
             read_words = _read_words if is_small else _read_words.__wrapped__
             words_by_id[dictionary_id] = read_words(content, message.header_bytes)
@@ -374,10 +382,14 @@ def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
         OSError: compressed content is damaged.
     """
     view = memoryview(message)
-    layout, body = read_layout(header_in(view, header_bytes)), view[header_bytes:]
-    if layout.nodes != [(layout.rows, 0)] or len(layout.buffers) != 3 or layout.codec != ZSTD:
+    layout, body = read_layout(slice_header(view, header_bytes)), view[header_bytes:]
+    if (
+        layout.row_and_null_counts != [(layout.row_count, 0)]
+        or len(layout.buffer_ranges_bytes) != 3
+        or layout.codec != ZSTD
+    ):
         raise ValueError("it does not hold words alone")
-    bounds_buffer, (offset, stored_bytes) = layout.buffers[1:]
+    bounds_buffer, (offset, stored_bytes) = layout.buffer_ranges_bytes[1:]
     if offset < 0:
         raise ValueError("a buffer begins before its message")
     if not stored_bytes:
@@ -385,7 +397,7 @@ def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
     (content_bytes,) = _SIZE.unpack_from(body, offset)
     content_bytes = stored_bytes - _SIZE.size if content_bytes == STORED else content_bytes
     packed_bounds, text = _decompress(
-        body, [(*bounds_buffer, 4 * (layout.rows + 1)), (offset, stored_bytes, content_bytes)]
+        body, [(*bounds_buffer, 4 * (layout.row_count + 1)), (offset, stored_bytes, content_bytes)]
     )
     word_bounds = np.frombuffer(packed_bounds, np.int32).tolist()
     if word_bounds[0] != 0 or word_bounds != sorted(word_bounds) or word_bounds[-1] > len(text):

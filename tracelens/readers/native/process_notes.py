@@ -167,7 +167,7 @@ def note_retention(sides: Sequence[SideTables]) -> list[Note]:
         *_detail_sentences(sides),
         *dict.fromkeys(sentence for side in sides for sentence in side.notes),
     ]
-    return [Note("", sentence, "chosen") for sentence in sentences]
+    return [Note(file="", sentence=sentence, kind="chosen") for sentence in sentences]
 
 
 def describe_detail(level: str | None, sampling_hz: int | None) -> str:

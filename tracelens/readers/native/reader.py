@@ -98,7 +98,7 @@ class NativeReader:
         folder = path.parent if path.is_file() else path
         trace = _add_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
-            raise build_no_events_error(path, [part.side for part in recorded_parts])
+            raise build_no_events_error(path, [part.side_tables for part in recorded_parts])
         is_running = any(part.is_running for part in recorded_parts)
         return trace.with_(
             path=path,
@@ -206,10 +206,10 @@ def _try_one(
 
 
 def _outlined_part(path: Path, events: UsableEvents, cache: BoundedCache) -> Part:
-    in_flight_threads = [row.index for row in events.side.threads if row.in_flight]
+    in_flight_threads = [row.index for row in events.side_tables.threads if row.in_flight]
     return Part(
         file_name=shown_name(path.name),
-        side=events.side,
+        side_tables=events.side_tables,
         outline=make_outline(events.columns, in_flight_threads, cache),
         path=path,
         lost_by_reason=events.lost_by_reason,
@@ -226,7 +226,7 @@ def _read_segments(path: Path, cache: BoundedCache) -> Part:
     from tracelens.conversion import segments
 
     admit(path)
-    folder = segments.folder_of(path)
+    folder = segments.find_folder(path)
     is_of_trace = belongs_to(folder, path.parent)
     if folder != path and not is_of_trace:
         raise NotATrace(
@@ -253,7 +253,7 @@ def _add_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
         file.removesuffix(TRACE_SUFFIX): process
         for process, file in trace.processes.select("process", "file").iter_rows()
     }
-    side_by_name = {part.file_name.removesuffix(TRACE_SUFFIX): part.side for part in parts}
+    side_by_name = {part.file_name.removesuffix(TRACE_SUFFIX): part.side_tables for part in parts}
     tables: list[pl.DataFrame] = []
     notes: list[Note] = []
     for file in sorted((folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")):

@@ -56,10 +56,10 @@ def list_recordings(path: Path) -> list[Path]:
 
 def select_recordings(files: Iterable[Path], choice: Choice) -> list[Path]:
     """Leave out the recordings of workers whose rank, by their names, is not wanted."""
-    return [file for file in files if all(map(choice.has_rank, named_ranks([file])))]
+    return [file for file in files if all(map(choice.has_rank, parse_ranks_of_names([file])))]
 
 
-def named_ranks(files: Iterable[Path]) -> set[int]:
+def parse_ranks_of_names(files: Iterable[Path]) -> set[int]:
     """Return the ranks of the workers that some recordings are named after."""
     stems = (parse_stem(file.name.removesuffix(ELSEWHERE_SUFFIX)) for file in files)
     return {rank for role, rank, _ in filter(None, stems) if role == "worker"}
@@ -67,10 +67,10 @@ def named_ranks(files: Iterable[Path]) -> set[int]:
 
 def describe_left_out(path: Path, error: Exception) -> str:
     """Return one sentence on a file that was left out, with the reason."""
-    return f"'{shown_name(path.name)}' was left out: {first_line_of(error)}."
+    return f"'{shown_name(path.name)}' was left out: {read_first_line(error)}."
 
 
-def first_line_of(error: Exception) -> str:
+def read_first_line(error: Exception) -> str:
     """Return the first line of an error's message, or its kind."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

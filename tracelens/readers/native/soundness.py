@@ -42,7 +42,7 @@ def is_sound(table: pa.Table) -> bool:
 
 
 def are_sane(start_ns: Ints, duration_ns: Ints) -> bool:
-    """Return True if all begins and durations of spans are in range."""
+    """Return True if all begins, [event], and durations, [span], are in range."""
     first_ns, last_ns = int(start_ns.min()), int(start_ns.max())
     return bool(
         first_ns >= 0

@@ -49,7 +49,7 @@ class FileFacts(NamedTuple):
     """What one file holds."""
 
     file_name: str
-    side: SideTables
+    side_tables: SideTables
     summary: Summary
     lost_by_reason: dict[str, int]  # numbers of events, but for those that were to be left out
     is_cut: bool = False  # the end of the file is missing, or a part of it is damaged
@@ -99,22 +99,25 @@ def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], 
     if not file_facts:
         raise build_refusal(path, problems) if problems else build_vanished_error(path)
     if not any(facts.summary.rows for facts in file_facts):
-        raise build_no_events_error(path, [facts.side for facts in file_facts])
+        raise build_no_events_error(path, [facts.side_tables for facts in file_facts])
     notes = tuple(
         Note(shown_name(file.name), describe_left_out(file, error)) for file, error in problems
     )
-    return sorted(file_facts, key=lambda facts: process_sort_key(facts.side.process)), notes
+    return sorted(file_facts, key=lambda facts: process_sort_key(facts.side_tables.process)), notes
 
 
 def find_main_processes(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
     """Return True for the main process of each rank, and notes on ranks that had several."""
     rows: list[dict[str, Any]] = [
         {
-            **{n: getattr(facts.side.process, n) for n in ("role", "rank", "pid", "incarnation")},
+            **{
+                n: getattr(facts.side_tables.process, n)
+                for n in ("role", "rank", "pid", "incarnation")
+            },
             "events": facts.summary.rows,
             "stepped": "step" in facts.summary.kinds,
-            "child": facts.side.process.parent_rank_pid is not None,
-            "ended_wall_ns": find_last_wall_ns(facts.side, facts.summary.last_ns),
+            "child": facts.side_tables.process.parent_rank_pid is not None,
+            "ended_wall_ns": find_last_wall_ns(facts.side_tables, facts.summary.last_ns),
         }
         for facts in files
     ]
@@ -131,7 +134,7 @@ def note_lacking_parts(files: list[FileFacts]) -> list[Note]:
             file_name, side, summary.rows, lost_by_reason, is_cut=is_cut
         )
     ]
-    return [*notes, *note_retention([facts.side for facts in files])]
+    return [*notes, *note_retention([facts.side_tables for facts in files])]
 
 
 def count_sampled_processes(path: Path, files: list[FileFacts]) -> int:
@@ -159,31 +162,34 @@ def _read_facts(file: Path, trace: Path | None) -> FileFacts:
     end = read_end(file)
     if end is None or end.summary is None:
         return _count_events(file)
-    check_side(end.side)
+    check_side(end.side_tables)
     return FileFacts(
-        shown_name(file.name), end.side, end.summary, _drop_chosen_losses(end.side.dropped)
+        shown_name(file.name),
+        end.side_tables,
+        end.summary,
+        _drop_chosen_losses(end.side_tables.dropped),
     )
 
 
 def _count_events(file: Path) -> FileFacts:
     """Make the summary of a file that has none, from the few columns that it needs."""
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
-    side, table = recording.side, recording.table
+    side, table = recording.side_tables, recording.table
     unusable_by_reason: dict[str, int] = {}
     check_side(side)
     if not is_sound(table):
         from tracelens.readers.native.checks import (  # noqa: PLC0415 - frames, seldom needed
-            sound_rows,
+            find_sound_rows,
         )
 
-        usable_rows, unusable_by_reason = sound_rows(table)
+        usable_rows, unusable_by_reason = find_sound_rows(table)
         table = table.take(usable_rows)
     tally = Tally()
     for batch in table.to_batches():
-        tally.add(batch)
+        tally.add_batch(batch)
     lost_by_reason = _drop_chosen_losses(add_counts(side.dropped, unusable_by_reason))
     return FileFacts(
-        shown_name(file.name), side, tally.summary(side), lost_by_reason, recording.is_cut
+        shown_name(file.name), side, tally.make_summary(side), lost_by_reason, recording.is_cut
     )
 
 

@@ -12,7 +12,7 @@ from tracelens.distil.outline import list_outlines
 from tracelens.model.calls import NEVER, list_arrivals
 from tracelens.model.fmt import shown_name
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.recordings import DAMAGE, first_line_of
+from tracelens.readers.native.recordings import DAMAGE, read_first_line
 from tracelens.schema.vocabulary import KINDS, OPS, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _BROKEN: Final = ("unreadable", "truncated", "incomplete", "dropped", "desync")
 MAX_CALLS_LISTED: Final = 5  # calls in a sentence: more are counted [policy]
 
 
-def problems(trace: Trace) -> list[str]:
+def list_problems(trace: Trace) -> list[str]:
     """Check a trace as `tracelens.open` returns it, and the files that it was read from."""
     return [
         *(_sentence(note) for note in trace.notes if note.kind in _BROKEN and _of_format(note)),
@@ -58,7 +58,9 @@ def _find_unsorted(trace: Trace) -> list[str]:
             if not (start_ns[1:] >= start_ns[:-1]).all():
                 sentences.append(f"'{name}': rows are not sorted by start_ns.")
         except DAMAGE as error:
-            sentences.append(f"'{name}': not all columns can be decoded ({first_line_of(error)}).")
+            sentences.append(
+                f"'{name}': not all columns can be decoded ({read_first_line(error)})."
+            )
     return sentences
 
 

@@ -20,7 +20,7 @@ from tracelens.readers.files import (
     note_assumed_rank,
     note_ranks_of_devices,
 )
-from tracelens.readers.links import inside
+from tracelens.readers.links import select_files_inside
 from tracelens.readers.nsight.database import MAGIC, open_database
 from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, read_profile
 from tracelens.readers.processes import UNOWNED, rank_question, select_given_ranks
@@ -55,7 +55,7 @@ class NsightReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if a file, or the first of a folder, is a database of Nsight Systems."""
-        return any(map(_is_profile, inside(list_files(path, SUFFIXES), path)[:1]))
+        return any(map(_is_profile, select_files_inside(list_files(path, SUFFIXES), path)[:1]))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read all files, as `Reader.read` says."""
@@ -83,7 +83,7 @@ class NsightReader:
         unusable_count = sum(profile.unusable_count for profile in profiles.values())
         if unusable_count:
             sentence = f"{fmt.count(unusable_count, 'row')} without a begin or an end are left out."
-            notes.append(Note("", sentence, "dropped"))
+            notes.append(Note(file="", sentence=sentence, kind="dropped"))
         origin = Origin(
             name=f"'{path.name}'",
             file=path.name,

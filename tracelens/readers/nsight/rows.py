@@ -18,7 +18,12 @@ from tracelens.readers.soundness import (
     drop_impossible_events,
     find_lost_kernels,
 )
-from tracelens.readers.words import kernel_meaning, meaning, rank_in_name, step_number
+from tracelens.readers.words import (
+    find_kernel_meaning,
+    find_meaning,
+    parse_step_number,
+    rank_in_name,
+)
 
 if TYPE_CHECKING:
     from tracelens.readers.nsight.database import Database
@@ -237,9 +242,9 @@ def _add_meanings(events: pl.DataFrame, *, are_kernels: bool = False) -> pl.Data
     rows = []  # name, kind, operation
     for name in events["name"].drop_nulls().unique():
         if are_kernels:
-            kind_and_op = kernel_meaning(name)
+            kind_and_op = find_kernel_meaning(name)
         else:
-            kind_and_op = meaning(name) if step_number(name) is None else ("step", None)
+            kind_and_op = find_meaning(name) if parse_step_number(name) is None else ("step", None)
         rows.append((name, *(kind_and_op or (default_kind, None))))
     meanings = pl.DataFrame(rows, schema={"name": _TEXT, "kind": _TEXT, "op": _TEXT}, orient="row")
     joined = events.join(meanings, on="name", how="left")
@@ -265,7 +270,9 @@ def _read_ranges(
             rank_by_process[process] = rank
     is_range = pl.col("eventType").is_in(_TYPES_OF_RANGES).fill_null(value=False)
     range_events = _add_meanings(events.filter(is_range))
-    step_by_name = {name: step_number(name) for name in range_events["name"].drop_nulls().unique()}
+    step_by_name = {
+        name: parse_step_number(name) for name in range_events["name"].drop_nulls().unique()
+    }
     step = pl.col("name").replace_strict(step_by_name, default=None, return_dtype=pl.Int32)
     ranges = range_events.select(
         "process", "kind", "op", "name",

@@ -50,7 +50,7 @@ def read_archive(anchor: Path) -> Archive:
         MissingExtra: that is not installed.
         NotATrace: the archive is damaged, or a file of it may not be opened.
     """
-    no_library = MissingExtra.naming(f"Reading '{anchor.name}', a trace in OTF2,", "otf2")
+    no_library = MissingExtra.from_extra(f"Reading '{anchor.name}', a trace in OTF2,", "otf2")
     if find_spec("otf2") is None:
         raise no_library
     archive_bytes = sum(file.stat().st_size for file in _admit_files(anchor))

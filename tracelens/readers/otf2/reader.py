@@ -11,7 +11,7 @@ from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import RANK_UNKNOWN, list_files, note_assumed_rank
-from tracelens.readers.links import inside
+from tracelens.readers.links import select_files_inside
 from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, read_archive
 from tracelens.readers.otf2.rows import DATES_NS, build_spans, describe_communicators, find_ranks
 from tracelens.readers.otf2.unpack import CODES
@@ -39,7 +39,7 @@ class Otf2Reader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if a file is an anchor, or one file of a folder."""
-        return any(map(_is_anchor, inside(list_files(path, (ANCHOR,)), path)))
+        return any(map(_is_anchor, select_files_inside(list_files(path, (ANCHOR,)), path)))
 
     def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read the archive, as `Reader.read` says."""
@@ -88,7 +88,9 @@ def _is_anchor(file: Path) -> bool:
 
 def _find_anchor(path: Path) -> Path:
     """Return the one anchor file of an archive, given by itself or by its folder."""
-    anchors = [file for file in inside(list_files(path, (ANCHOR,)), path) if _is_anchor(file)]
+    anchors = [
+        file for file in select_files_inside(list_files(path, (ANCHOR,)), path) if _is_anchor(file)
+    ]
     if not anchors:
         raise NotATrace(f"'{path}' holds no anchor file of OTF2: expected one such as traces.otf2.")
     if len(anchors) > 1:
@@ -118,12 +120,12 @@ def _list_notes(archive: Archive) -> Iterator[Note]:
         unlisted_count = len(archive.missing_locations) - MAX_FILES_LISTED
         more_files = f" and {unlisted_count} more" if unlisted_count > 0 else ""
         sentence = f"Of the trace, {names}{more_files} are missing: these locations are left out."
-        yield Note("", sentence, "unreadable")
+        yield Note(file="", sentence=sentence, kind="unreadable")
     unpaired_count = archive.definitions["unpaired_count"]
     if unpaired_count:
         count_text = fmt.count(unpaired_count, "event")
         sentence = f"{count_text} that leave a region do not belong to its beginning."
-        yield Note("", sentence, "dropped")
+        yield Note(file="", sentence=sentence, kind="dropped")
 
 
 def _recognize(

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.readers.words import USER_CODE, kernel_meaning, meaning, normal, step_number
+from tracelens.readers.words import (
+    USER_CODE,
+    find_kernel_meaning,
+    find_meaning,
+    normalize_word,
+    parse_step_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +56,7 @@ def build_region_table(regions: Iterable[tuple[int, str, str, str]]) -> pl.DataF
 def build_kernel_table(regions: pl.DataFrame) -> pl.DataFrame:
     """Return the meaning of the same regions where a device ran them: kernels."""
     names = regions["name"].unique()
-    rows = [(name, *(kernel_meaning(name) or ("device", None))) for name in names]
+    rows = [(name, *(find_kernel_meaning(name) or ("device", None))) for name in names]
     schema = {"name": pl.String, "kind": pl.String, "op": pl.String}
     kernels = pl.DataFrame(rows, schema=schema, orient="row")
     return regions.select("region", "name").join(kernels, on="name", how="left")
@@ -60,21 +66,21 @@ def _translate_region(name: str, paradigm: str, role: str) -> Meaning:
     """Return kind, operation and step of a region; `paradigm` and `role` are words of OTF2."""
     if paradigm == "MPI":
         return _translate_mpi_call(name, role)
-    synchronizes = normal(name).endswith(_NAMES_OF_SYNCHRONIZATION)
+    synchronizes = normalize_word(name).endswith(_NAMES_OF_SYNCHRONIZATION)
     if role in _ROLES_OF_WAITING or (paradigm in _PARADIGMS_OF_DEVICES and synchronizes):
         return "wait", None, None
-    step = step_number(name) if paradigm == "USER" else None
+    step = parse_step_number(name) if paradigm == "USER" else None
     if step is not None:
         return "step", None, step
-    kind, op = (meaning(name) if paradigm == "USER" else None) or USER_CODE
+    kind, op = (find_meaning(name) if paradigm == "USER" else None) or USER_CODE
     return kind if kind in _PHASES and op is None else "user", None, None
 
 
 def _translate_mpi_call(name: str, role: str) -> Meaning:
     """Return the meaning of a call of MPI: waiting, if it is unknown, as that is no rank's own work."""
-    call_name, step = normal(name), None
+    call_name, step = normalize_word(name), None
     if call_name in _CALLS_OF_MPI:
         return (*_CALLS_OF_MPI[call_name], step)
-    kind, op = meaning(name) or USER_CODE
+    kind, op = find_meaning(name) or USER_CODE
     is_blocking = role in _ROLES_OF_COLLECTIVES and not call_name.startswith("mpii")
     return (kind, op, step) if is_blocking and kind == "reduction" else ("wait", None, step)

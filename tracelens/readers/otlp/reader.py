@@ -43,14 +43,14 @@ class OtlpReader(FilesReader[SpanFile]):
         for scope_spans in read_requests(file, rows.span_file):
             rows.add_scope(scope_spans)
             refuse_beyond("rows", len(rows))
-        return rows.complete()
+        return rows.complete_file()
 
-    def complete(self, trace: Trace, run: FileSet[SpanFile]) -> Trace:
+    def complete_trace(self, trace: Trace, run: FileSet[SpanFile]) -> Trace:
         """Add what our own export says of the run, if all spans are from one."""
         is_foreign = any(file.foreign_row_count for file in run.file_by_name.values())
         return trace if is_foreign else add_run_facts(trace, run.file_by_name.values())
 
-    def gaps(self, run: FileSet[SpanFile]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[SpanFile]) -> Iterator[Gap]:
         """Yield what spans are not called, or do not say."""
         count_by_kind = sum(
             (file.event_counts for file in run.file_by_name.values()), Counter[str]()

@@ -21,7 +21,7 @@ from tracelens.conversion.layout import GrowthLimit
 from tracelens.errors import MissingExtra, NotATrace
 from tracelens.readers.event_stream import is_compressed, read_decompressed, read_first_bytes
 from tracelens.readers.json_lines import JsonLines
-from tracelens.readers.json_values import as_count, as_object, as_objects, as_text, unquoted
+from tracelens.readers.json_values import as_count, as_object, as_objects, as_text, unquote_number
 from tracelens.readers.protobuf import LENGTH, read_varint, split_fields
 from tracelens.schema.gate import open_regular, refuse_beyond
 
@@ -144,7 +144,7 @@ def _json_event(event: dict[str, Any]) -> SpanEvent:
 
 def as_whole(value: object) -> int | None:
     """Return a whole number from 0 on, of 63 bits, also of a text; None for anything else."""
-    return as_count(unquoted(value))
+    return as_count(unquote_number(value))
 
 
 def _json_attributes(owner: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +189,9 @@ def _import_decoder() -> tuple[Any, type[Exception]]:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
         from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingExtra.naming("Reading spans of OpenTelemetry in protobuf", "otlp") from error
+        raise MissingExtra.from_extra(
+            "Reading spans of OpenTelemetry in protobuf", "otlp"
+        ) from error
     return ResourceSpans, DecodeError
 
 

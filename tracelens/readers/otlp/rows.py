@@ -19,7 +19,7 @@ from tracelens.readers.exported import ExportedFile, as_ranks
 from tracelens.readers.gathered import RowBuffer
 from tracelens.readers.json_values import MOST_NS, as_text
 from tracelens.readers.otlp.requests import as_whole
-from tracelens.readers.words import USER_CODE, meaning_of_name, step_number
+from tracelens.readers.words import USER_CODE, find_meaning_of_names, parse_step_number
 from tracelens.schema.vocabulary import EVENT_TYPES, KINDS, MOST_RANKS, OPS, ROLES
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class SpanRows(RowBuffer):
             return
         self.add(
             {
-                **self._common_cells(event.attributes, process, event.name, ""),
+                **self._common_cells(event.attributes, process, event.name, kind=""),
                 "start_ns": event.time_ns,
                 "end_ns": event.time_ns,
                 "value": float(value),
@@ -187,14 +187,14 @@ class SpanRows(RowBuffer):
         step = _read_number(attributes, _STEP_KEYS if is_step else _STEP_KEYS[:1])
         return {
             "process": self.number_by_process[process],
-            "step": step_number(name) if step is None and is_step else step,
+            "step": parse_step_number(name) if step is None and is_step else step,
             "micro_step": _read_number(attributes, _MICRO_STEP_KEYS),
             **{column: _read_number(attributes, (_PREFIX + column,)) for column in _NUMBERS},
             "communicator": _to_label(attributes.get("tracelens.communicator")),
             "algorithm": _to_label(attributes.get("tracelens.algorithm")),
         }
 
-    def complete(self) -> SpanFile:
+    def complete_file(self) -> SpanFile:
         """Return the file with its rows in words of `spans.build`, without columns that are empty."""
         span_file, spans = self.span_file, self._add_processes(self.to_frame())
         rows_around_steps = self._find_rows_around_steps()
@@ -296,13 +296,13 @@ def _find_meaning(name: str, attributes: Mapping[str, Any]) -> Meaning:
     kind = _select_word(attributes.get("tracelens.kind"), KINDS)
     if kind is not None:
         return kind, _select_word(_to_label(attributes.get("tracelens.op")), OPS.get(kind, ()))
-    if step_number(name) is not None:
+    if parse_step_number(name) is not None:
         return "step", None
     if _CHECKPOINT.match(name) and not name.endswith("gc_collect"):
         return "checkpoint", None
     if name.startswith(_MEGATRON_PREFIX):
         return _MEGATRON.get(name.removeprefix(_MEGATRON_PREFIX), USER_CODE)
-    return meaning_of_name(name, _LAST_WORD.split(name)[-1])
+    return find_meaning_of_names(name, _LAST_WORD.split(name)[-1])
 
 
 def _first_value(attributes: Mapping[str, Any], keys: Sequence[str]) -> Any:

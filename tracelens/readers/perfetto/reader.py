@@ -20,7 +20,7 @@ from tracelens.readers.gathered import SpanBuffer, SpanMeaning
 from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.perfetto.packets import Packets, is_perfetto
 from tracelens.readers.processes import FileOfProcesses, build_process_column, rank_processes
-from tracelens.readers.words import meaning_of_name, step_number
+from tracelens.readers.words import find_meaning_of_names, parse_step_number
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ _BOOT_CLOCK: Final = 6  # the clock of packets that name none
 _CLOCKS_OF_SEQUENCES: Final = range(64, 128)
 _REAL_CLOCK: Final = 1
 _US: Final = 1_000
-_LONGEST_NAME: Final = 256
-_DEEPEST: Final = 2_000
-_HIGHEST_PARENT: Final = 64
+_MAX_CHARACTERS_OF_NAME: Final = 256
+_MAX_OPEN_SLICES: Final = 2_000
+_MAX_ANCESTORS: Final = 64
 
 
 class _Track(NamedTuple):
@@ -98,7 +98,7 @@ def read_slices(path: Path) -> Slices:
     if not has_packets:
         raise NotATrace(packets.damage_reason or "there is no packet in it")
     slices.copy_damage(packets)
-    return reading.complete(slices)
+    return reading.complete_slices(slices)
 
 
 class _Reading:
@@ -185,7 +185,7 @@ class _Reading:
         track = event.track_uuid or sequence.default_track
         if not 0 <= time_ns < MOST_NS:
             slices.unusable_count += 1
-        elif phase == _BEGIN and len(self.open_slices_by_track[track]) < _DEEPEST:
+        elif phase == _BEGIN and len(self.open_slices_by_track[track]) < _MAX_OPEN_SLICES:
             self.open_slices_by_track[track].append(
                 _Slice(time_ns, *_find_name_and_categories(event, sequence))
             )
@@ -208,7 +208,7 @@ class _Reading:
         slices.event_counts[open_slice.category] += 1
         self.spans.add(open_slice.start_ns, end_ns, (open_slice.category, open_slice.name), track)
 
-    def complete(self, slices: Slices) -> Slices:
+    def complete_slices(self, slices: Slices) -> Slices:
         """Set the rows: each track is a thread of its process, whose name may say a rank."""
         open_count = sum(map(len, self.open_slices_by_track.values()))
         if open_count:
@@ -221,7 +221,7 @@ class _Reading:
         tracks = {uuid: self._find_track(uuid, name_by_pid) for uuid in self.spans.number_by_thread}
         slices.name_by_process = {track.pid or 0: track.process_name for track in tracks.values()}
         rows = self.spans.to_frame(_translate_key, lambda uuid: tracks[uuid].name)
-        steps_of_keys = [step_number(name) for _, name in self.spans.number_by_key]
+        steps_of_keys = [parse_step_number(name) for _, name in self.spans.number_by_key]
         key_numbers = pl.Series(self.spans.key_numbers, dtype=pl.UInt32)
         step = pl.Series(steps_of_keys, dtype=pl.Int32).gather(key_numbers)
         rows = rows.with_columns(
@@ -235,7 +235,7 @@ class _Reading:
     def _find_track(self, uuid: int, name_by_pid: Mapping[int, str]) -> _Track:
         """Return a track's name and process: its own, or of the first above it that has one."""
         name, ancestor_uuid = "", uuid
-        for _ in range(_HIGHEST_PARENT):
+        for _ in range(_MAX_ANCESTORS):
             ancestor = self.descriptor_by_track.get(ancestor_uuid)
             if ancestor is None:
                 break
@@ -257,20 +257,20 @@ def _find_name_and_categories(event: Any, sequence: _Sequence) -> tuple[str, str
     name = _decode_text(event.name) or sequence.name_by_iid.get(name_iid, "")
     categories = [_decode_text(category) for category in event.categories]
     categories += [sequence.category_by_iid.get(category, "") for category in event.category_iids]
-    return name, ",".join(filter(None, categories))[:_LONGEST_NAME]
+    return name, ",".join(filter(None, categories))[:_MAX_CHARACTERS_OF_NAME]
 
 
 def _translate_key(category_and_name: tuple[str, str]) -> SpanMeaning:
     """Return the meaning of a slice by its name, else by its category."""
     category, name = category_and_name
-    if step_number(name) is not None:
+    if parse_step_number(name) is not None:
         return SpanMeaning(kind="step", op=None, name=name)
-    kind, op = meaning_of_name(name, category)
+    kind, op = find_meaning_of_names(name, category)
     return SpanMeaning(kind, op, name)
 
 
 def _decode_text(content: bytes) -> str:
-    return content[:_LONGEST_NAME].decode("utf-8", "replace")
+    return content[:_MAX_CHARACTERS_OF_NAME].decode("utf-8", "replace")
 
 
 class PerfettoReader(FilesReader[Slices]):
@@ -284,7 +284,7 @@ class PerfettoReader(FilesReader[Slices]):
     read_file = staticmethod(read_slices)
     rank_processes = staticmethod(rank_processes)
 
-    def gaps(self, run: FileSet[Slices]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Slices]) -> Iterator[Gap]:
         """Yield what no slice is called as."""
         if "step" not in run.kinds:
             yield Gap(

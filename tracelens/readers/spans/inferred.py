@@ -20,7 +20,7 @@ from tracelens.conversion.columns import count_depths
 from tracelens.model.trace import COMMUNICATOR_COLUMNS, THREAD_COLUMNS, Note
 from tracelens.readers.base import quoted
 from tracelens.readers.spans.rows import fit_columns
-from tracelens.readers.spans.streams import find_streams, level_of_thread
+from tracelens.readers.spans.streams import find_level_of_thread, find_streams
 from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def _describe_threads(spans: pl.DataFrame, thread_names: pl.DataFrame) -> pl.Dat
     """
     communicates = pl.col("kind").cast(pl.String).is_in(_COMMUNICATION)
     communicates &= pl.col("role") == "worker"
-    thread_levels = spans.group_by(_THREAD).agg(level=level_of_thread(communicates)).sort(_THREAD)
+    thread_levels = (
+        spans.group_by(_THREAD).agg(level=find_level_of_thread(communicates)).sort(_THREAD)
+    )
     threads = thread_levels.join(thread_names, on=_THREAD, how="left", maintain_order="left")
     threads = threads.with_columns(
         in_flight=pl.col("level") > pl.col("level").min().over("process"),

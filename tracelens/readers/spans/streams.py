@@ -86,7 +86,7 @@ def _is_on_stream(kind: pl.Expr) -> pl.Expr:
     return is_called_stream | (is_mostly_device & ~has_phases)
 
 
-def level_of_thread(communicates: pl.Expr) -> pl.Expr:
+def find_level_of_thread(communicates: pl.Expr) -> pl.Expr:
     """Return for each thread 0, but 1 for a device's stream, and 2 where it only communicates.
 
     Threads above the lowest level of their process are in flight relative to those at that level.

@@ -40,7 +40,7 @@ class StacksReader(FilesReader[Stacks]):
             return chrometrace.read_stacks(file)
         return speedscope.read_stacks(file)
 
-    def complete(self, trace: Trace, run: FileSet[Stacks]) -> Trace:
+    def complete_trace(self, trace: Trace, run: FileSet[Stacks]) -> Trace:
         """Add the stacks themselves, each with its process and its thread of the trace."""
         samples = pl.concat(
             file.build_samples(run.rank_by_file.get(name, 0)).with_columns(file=pl.lit(name))
@@ -54,7 +54,7 @@ class StacksReader(FilesReader[Stacks]):
         )
         return trace.with_(samples=fit_columns(samples_of_threads, SAMPLE_COLUMNS))
 
-    def gaps(self, run: FileSet[Stacks]) -> Iterator[Gap]:
+    def list_gaps(self, run: FileSet[Stacks]) -> Iterator[Gap]:
         """Yield what samples do not say."""
         if any(file.leaves_out_idle for file in run.file_by_name.values()):
             yield Gap(

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.readers.files import ReadFile
-from tracelens.readers.functions import function_meaning
+from tracelens.readers.functions import find_function_meaning
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning
 from tracelens.readers.words import USER_CODE
 from tracelens.schema.gate import refuse_beyond
@@ -36,13 +36,13 @@ class Frame(NamedTuple):
     line: int
 
     @property
-    def text(self) -> str:
+    def sample_text(self) -> str:
         """The frame as samples have it; what is very long is cut, as each stack repeats it."""
         name, file = self.name[:MAX_CHARACTERS_OF_FRAME], self.file[:MAX_CHARACTERS_OF_FRAME]
         return f"{name} ({file}:{self.line})" if self.file else name
 
     @property
-    def function(self) -> str:
+    def function_name(self) -> str:
         """Name and file of the function."""
         text = f"{self.name} ({self.file})" if self.file else self.name
         return text[:MAX_CHARACTERS_OF_SPAN]
@@ -81,7 +81,7 @@ class Stacks(ReadFile):
         stack_count = len(self._number_by_stack)
         stack_number = self._number_by_stack.setdefault(frames, stack_count)
         if stack_number == stack_count:
-            self._text_bytes += sum(len(frame.text) for frame in frames)
+            self._text_bytes += sum(len(frame.sample_text) for frame in frames)
             refuse_beyond("samples", self._text_bytes, "the text of its stacks")
         return stack_number
 
@@ -141,7 +141,9 @@ class Stacks(ReadFile):
         thread_cells = pl.DataFrame(threads, _THREAD_COLUMNS, orient="row")[thread_of_run]
         runs = np.array([*chain.from_iterable(self.runs_by_thread.values())], np.int64)
         start_ns, end_ns, stack_numbers = runs.reshape(-1, 3).T
-        texts_of_stacks = [[frame.text for frame in frames] for frames in self._number_by_stack]
+        texts_of_stacks = [
+            [frame.sample_text for frame in frames] for frames in self._number_by_stack
+        ]
         frames = pl.Series(texts_of_stacks, dtype=pl.List(pl.String)).gather(stack_numbers)
         return thread_cells.with_columns(start_ns=start_ns, end_ns=end_ns, frames=frames)
 
@@ -164,7 +166,7 @@ def _merge_runs(runs: list[Run], keys: list[Key]) -> Iterator[tuple[int, int, Ke
 def _find_meaning(frames: tuple[Frame, ...]) -> Key:
     """Return the meaning of a stack: no step, as samples do not separate one from the next."""
     for frame in frames:
-        kind, op = function_meaning(frame.name, frame.file)
+        kind, op = find_function_meaning(frame.name, frame.file)
         if (kind, op) != USER_CODE and kind != "step":
-            return kind, op, frame.function
-    return (*USER_CODE, frames[-1].function)
+            return kind, op, frame.function_name
+    return (*USER_CODE, frames[-1].function_name)

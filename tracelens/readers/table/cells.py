@@ -18,11 +18,11 @@ from tracelens.readers.rules import count_reasons
 from tracelens.readers.table.columns import (
     NEEDED,
     describe_column,
-    distinct_words,
     is_absent,
     is_moment,
     is_opaque,
     is_text,
+    list_distinct_words,
     replace_words,
 )
 from tracelens.readers.table.naming import TIMES, map_option
@@ -57,14 +57,14 @@ def read_cells(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
     """
     schema = table.collect_schema()
     iso_columns = [
-        source.column
+        source.column_name
         for our_name, source in plan.source_by_our_name.items()
         if our_name in TIMES and _holds_iso_dates(table, schema, source)
     ]
     sources, notes = _decide_units(table, schema, plan.source_by_our_name, iso_columns, table_name)
     columns = []
     for our_name, source in sources.items():
-        dtype, is_iso_text = schema[source.column], source.column in iso_columns
+        dtype, is_iso_text = schema[source.column_name], source.column_name in iso_columns
         columns.append(describe_column(our_name, source, dtype, is_iso_text=is_iso_text))
     rows = table.select(
         *(column.value.alias(column.our_name) for column in columns),
@@ -86,9 +86,9 @@ def read_cells(table: pl.LazyFrame, plan: Plan, table_name: str) -> Cells:
 
 def _holds_iso_dates(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
     """Return True if a text column's first cell that holds anything is a date."""
-    if schema[source.column] != pl.String:
+    if schema[source.column_name] != pl.String:
         return False
-    cell = pl.col(source.column)
+    cell = pl.col(source.column_name)
     first_cell = table.filter(cell.is_not_null() & ~is_absent(cell)).select(cell).head(1).collect()
     return first_cell.height == 1 and is_moment(first_cell.item())
 
@@ -110,23 +110,23 @@ def _decide_units(
         our_name: source
         for our_name, source in time_sources.items()
         if source.unit_ns is None
-        and (schema[source.column].is_numeric() or is_text(schema[source.column]))
-        and source.column not in iso_columns
+        and (schema[source.column_name].is_numeric() or is_text(schema[source.column_name]))
+        and source.column_name not in iso_columns
     }
     if not unitless:
         return dict(sources), []
-    columns_with_unit = [s.column for s in time_sources.values() if (s.unit_ns or 1) != 1]
+    columns_with_unit = [s.column_name for s in time_sources.values() if (s.unit_ns or 1) != 1]
     for our_name, source in unitless.items():
-        if columns_with_unit or _has_fractions(table, schema, source.column):
+        if columns_with_unit or _has_fractions(table, schema, source.column_name):
             doubt = "and holds fractions"
             if columns_with_unit:
                 doubt = f"while {quoted(columns_with_unit[0])} does"
             raise UnusableInput(
-                f"In {table_name} the column {quoted(source.column)} names no unit of time, "
-                f"{doubt}: say it with {map_option(source.column, f'{our_name}_s')} "
+                f"In {table_name} the column {quoted(source.column_name)} names no unit of time, "
+                f"{doubt}: say it with {map_option(source.column_name, f'{our_name}_s')} "
                 "(or _ms, _us, _ns)."
             )
-    listed = ", ".join(quoted(source.column) for source in unitless.values())
+    listed = ", ".join(quoted(source.column_name) for source in unitless.values())
     sentence = f"No unit is named for the times in {listed}: they are taken as nanoseconds."
     sources_in_ns = {our_name: replace(source, unit_ns=1) for our_name, source in unitless.items()}
     return dict(sources) | sources_in_ns, [Note(file="", sentence=sentence, kind="table")]
@@ -190,7 +190,7 @@ def _read_texts(rows: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[
 
 def _trim_words(column: pl.Series) -> pl.Series:
     """Drop words that mean "not applicable", and blanks around others."""
-    words = distinct_words(column)
+    words = list_distinct_words(column)
     word = pl.col("word")
     word_table = pl.DataFrame({"word": words}, schema={"word": pl.String})
     are_absent = word_table.select(is_absent(word) | (word == "-1")).to_series()

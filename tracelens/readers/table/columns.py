@@ -45,7 +45,7 @@ _COUNT: Final = pl.Int32()
 _LIMITS: Final = {"rank": MOST_RANKS, "world": MOST_RANKS + 1}  # exclusive
 
 
-def distinct_words(column: pl.Series) -> list[str]:
+def list_distinct_words(column: pl.Series) -> list[str]:
     """Return the different words of a column."""
     words: list[str] = column.drop_nulls().unique().cast(pl.String).to_list()
     return words
@@ -79,7 +79,7 @@ def is_absent(text: pl.Expr) -> pl.Expr:
     return text.str.strip_chars().str.to_lowercase().is_in(_WORDS_FOR_NOTHING)
 
 
-def whole_number(cell: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+def to_whole_number(cell: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     """Return a cell as a whole number."""
     if dtype.is_integer() or is_text(dtype):
         return cell.cast(pl.Int64, strict=False)
@@ -89,7 +89,7 @@ def whole_number(cell: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return pl.lit(None, pl.Int64)
 
 
-def nanoseconds(cell: pl.Expr, dtype: pl.DataType, unit_ns: int) -> pl.Expr:
+def to_nanoseconds(cell: pl.Expr, dtype: pl.DataType, unit_ns: int) -> pl.Expr:
     """Return a cell as nanoseconds: numbers are in `unit_ns`, moments since 1970."""
     if isinstance(dtype, (pl.Datetime, pl.Duration)):
         return _scale(cell.to_physical(), _UNITS_NS[dtype.time_unit])
@@ -102,7 +102,7 @@ def nanoseconds(cell: pl.Expr, dtype: pl.DataType, unit_ns: int) -> pl.Expr:
     return pl.lit(None, pl.Int64)
 
 
-def moment(text: pl.Expr) -> pl.Expr:
+def parse_moment_ns(text: pl.Expr) -> pl.Expr:
     """Read ISO 8601 as nanoseconds since 1970; without an offset it is taken as UTC."""
     date_and_time = pl.concat_str(
         text.str.extract(_MOMENT, 1), pl.lit("T"), text.str.extract(_MOMENT, 2)
@@ -116,7 +116,7 @@ def moment(text: pl.Expr) -> pl.Expr:
 
 def is_moment(text: str) -> bool:
     """Return True if a text is a date and time rather than a number."""
-    return pl.select(moment(pl.lit(text.strip()))).item() is not None
+    return pl.select(parse_moment_ns(pl.lit(text.strip()))).item() is not None
 
 
 def _scale(number: pl.Expr, factor: int) -> pl.Expr:
@@ -159,20 +159,22 @@ def describe_column(
 
 def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_text: bool) -> Column:
     """Describe a column of times in ns; a begin may be -1, an end or a duration of -1 does not apply."""
-    cell, unit_ns = pl.col(source.column), source.unit_ns or 1
-    value = moment(cell) if is_iso_text else nanoseconds(cell, dtype, unit_ns)
+    cell, unit_ns = pl.col(source.column_name), source.unit_ns or 1
+    value = parse_moment_ns(cell) if is_iso_text else to_nanoseconds(cell, dtype, unit_ns)
     has_moments = is_iso_text or isinstance(dtype, pl.Datetime)
 
     def parse_text(text: pl.Expr) -> pl.Expr:
-        return moment(text) if is_iso_text else nanoseconds(text, _TEXT, unit_ns)
+        return parse_moment_ns(text) if is_iso_text else to_nanoseconds(text, _TEXT, unit_ns)
 
     if our_name == "start":
-        return Column(our_name, source.column, "a time", value, parse_text, has_moments=has_moments)
+        return Column(
+            our_name, source.column_name, "a time", value, parse_text, has_moments=has_moments
+        )
     if dtype.is_numeric() or is_text(dtype):
         value = pl.when(value.ne_missing(-unit_ns)).then(value)
     return Column(
         our_name,
-        source.column,
+        source.column_name,
         "a time",
         value,
         parse_text,
@@ -183,24 +185,24 @@ def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_te
 
 def _word_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
     """Describe a column of words; no text is left to be read a second time."""
-    cell = pl.col(source.column)
+    cell = pl.col(source.column_name)
     if dtype.is_float():  # whole numbers, as they are where a gap made them floats
         cell = cell.cast(pl.Int64, strict=False)
     if is_opaque(dtype):
         cell = pl.lit(None, _TEXT)
     value = cell.cast(pl.String).cast(_WORD)
-    return Column(our_name, source.column, "a word", value, lambda _: pl.lit(None, _WORD))
+    return Column(our_name, source.column_name, "a word", value, lambda _: pl.lit(None, _WORD))
 
 
 def _value_column(source: Source, dtype: pl.DataType) -> Column:
     """Describe a column of numbers of any kind; NaN does not apply."""
-    number = pl.col(source.column).cast(_FLOAT, strict=False)
+    number = pl.col(source.column_name).cast(_FLOAT, strict=False)
     value = number if dtype.is_numeric() or is_text(dtype) else pl.lit(None, _FLOAT)
 
     def parse_text(text: pl.Expr) -> pl.Expr:
         return text.cast(_FLOAT, strict=False).fill_nan(None)
 
-    return Column("value", source.column, "a number", value.fill_nan(None), parse_text)
+    return Column("value", source.column_name, "a number", value.fill_nan(None), parse_text)
 
 
 def _count_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
@@ -212,14 +214,14 @@ def _count_column(our_name: str, source: Source, dtype: pl.DataType) -> Column:
         return pl.when(fits).then(number.cast(our_dtype, strict=False))
 
     def parse_text(text: pl.Expr) -> pl.Expr:
-        number = whole_number(text.cast(_FLOAT, strict=False), _FLOAT)
-        return in_range(pl.coalesce(whole_number(text, _TEXT), number))
+        number = to_whole_number(text.cast(_FLOAT, strict=False), _FLOAT)
+        return in_range(pl.coalesce(to_whole_number(text, _TEXT), number))
 
     return Column(
         our_name,
-        source.column,
+        source.column_name,
         "a whole number",
-        in_range(whole_number(pl.col(source.column), dtype)),
+        in_range(to_whole_number(pl.col(source.column_name), dtype)),
         parse_text,
         is_nothing=lambda text: text.cast(_FLOAT, strict=False) < 0,
     )

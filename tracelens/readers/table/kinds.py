@@ -13,9 +13,9 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import Note
 from tracelens.readers.base import quoted
-from tracelens.readers.table.columns import distinct_words, replace_words
+from tracelens.readers.table.columns import list_distinct_words, replace_words
 from tracelens.readers.table.naming import map_option
-from tracelens.readers.words import kernel_meaning, meaning, normal, role
+from tracelens.readers.words import find_kernel_meaning, find_meaning, find_role, normalize_word
 from tracelens.schema.vocabulary import OPS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _translate_words(combinations: pl.DataFrame, renaming: Renaming) -> pl.DataF
         for name in _SOURCES
     }
     kind_by_name = pl.when(pl.col("kind").is_null()).then(kind_by_column["name"])
-    communication_names = filter(kernel_meaning, distinct_words(combinations["name"]))
+    communication_names = filter(find_kernel_meaning, list_distinct_words(combinations["name"]))
     is_kernel = kind_by_column["kind"] == "device"
     is_communication = is_kernel & pl.col("name").cast(pl.String).is_in([*communication_names])
     kernel_kind = pl.when(is_communication).then(pl.lit("reduction", _WORD))
@@ -79,8 +79,10 @@ def translate_roles(rows: pl.DataFrame, renaming: Renaming, table: str) -> pl.Da
     guessed_role = pl.when(only_serves).then(pl.lit("ps")).otherwise(pl.lit("worker")).cast(_WORD)
     if "role" not in rows.columns:
         return rows.with_columns(role=guessed_role)
-    words = distinct_words(rows["role"])
-    role_by_word = {word: renaming.role_by_word.get(normal(word)) or role(word) for word in words}
+    words = list_distinct_words(rows["role"])
+    role_by_word = {
+        word: renaming.role_by_word.get(normalize_word(word)) or find_role(word) for word in words
+    }
     unknown_words = [word for word, known_role in role_by_word.items() if known_role is None]
     if unknown_words:
         unknown_word = min(unknown_words)
@@ -94,8 +96,11 @@ def translate_roles(rows: pl.DataFrame, renaming: Renaming, table: str) -> pl.Da
 
 def _find_meanings(rows: pl.DataFrame, column: str, renaming: Renaming) -> dict[str, Meaning]:
     """Return kind and operation of each known word of a column."""
-    words = distinct_words(rows[column])
-    meanings = {word: renaming.meaning_by_word.get(normal(word)) or meaning(word) for word in words}
+    words = list_distinct_words(rows[column])
+    meanings = {
+        word: renaming.meaning_by_word.get(normalize_word(word)) or find_meaning(word)
+        for word in words
+    }
     return {word: kind_and_op for word, kind_and_op in meanings.items() if kind_and_op}
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.readers.base import quoted
-from tracelens.readers.words import meaning, normal, role
+from tracelens.readers.words import find_meaning, find_role, normalize_word
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _KINDS: Final = (*KINDS, *(op for ops in OPS.values() for op in ops))
 _WORD: Final = re.compile(r"[^\W_]+")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OUR_NAMES: Final[dict[str, str]] = {
-    normal(word): our_name
+    normalize_word(word): our_name
     for our_name, synonyms in (TIMES | OTHERS).items()
     for word in (our_name, *synonyms.split())
 }
@@ -78,7 +78,7 @@ def map_option(their_name: str, our_name: str) -> str:
 class Source:
     """The source of a column's values; `unit_ns` is the unit in its name, None if none."""
 
-    column: str
+    column_name: str
     unit_ns: int | None = None
 
 
@@ -115,17 +115,17 @@ class Renaming:
         for their_name, our_name in theirs_to_ours.items():
             column, colon, table_word = their_name.partition(":")
             if colon and column in {"kind", "op"}:
-                kind_meaning = meaning(our_name)
-                meaning_by_word[normal(table_word)] = _require(
+                kind_meaning = find_meaning(our_name)
+                meaning_by_word[normalize_word(table_word)] = _require(
                     kind_meaning, their_name, our_name, "kind or operation", _KINDS
                 )
             elif colon and column == "role":
-                role_by_word[normal(table_word)] = _require(
-                    role(our_name), their_name, our_name, "role", ROLES
+                role_by_word[normalize_word(table_word)] = _require(
+                    find_role(our_name), their_name, our_name, "role", ROLES
                 )
             else:
                 our_column_by_theirs[their_name] = _require(
-                    column_meaning(our_name), their_name, our_name, "column", COLUMNS
+                    find_column_meaning(our_name), their_name, our_name, "column", COLUMNS
                 )
         return cls(our_column_by_theirs, meaning_by_word, role_by_word)
 
@@ -166,7 +166,7 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
     if "end" in source_by_our_name:
         source_by_our_name.pop("duration", None)
     if EVENT_TYPE in names and EVENT_TYPE not in {
-        source.column for source in source_by_our_name.values()
+        source.column_name for source in source_by_our_name.values()
     }:
         source_by_our_name[EVENT_TYPE] = Source(EVENT_TYPE)
     missing_names = [our_name for our_name in REQUIRED if our_name not in source_by_our_name]
@@ -179,7 +179,7 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
             f"rank, start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
             f"so with --map COLUMN={missing_names[0]}."
         )
-    used_columns = {source.column for source in source_by_our_name.values()}
+    used_columns = {source.column_name for source in source_by_our_name.values()}
     return Plan(source_by_our_name, tuple(name for name in names if name not in used_columns))
 
 
@@ -187,7 +187,9 @@ def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]
     """Return for each of our columns the table's columns that may be it, the closest first."""
     candidates: dict[str, list[Source]] = {}
     for name in names:
-        name_and_unit = column_meaning(name) if name not in renaming.our_column_by_theirs else None
+        name_and_unit = (
+            find_column_meaning(name) if name not in renaming.our_column_by_theirs else None
+        )
         if name_and_unit:
             our_name, unit_ns = name_and_unit
             candidates.setdefault(our_name, []).append(Source(name, unit_ns))
@@ -199,11 +201,11 @@ def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]
 def _choose_source(our_name: str, candidates: list[Source], table: str) -> Source:
     """Return the first; of a required column, only if it has the plain name or is the only one."""
     closest, *others = candidates
-    if others and our_name in REQUIRED and _distance(our_name, closest.column) > 1:
-        both = " and ".join(quoted(source.column) for source in candidates[:2])
+    if others and our_name in REQUIRED and _distance(our_name, closest.column_name) > 1:
+        both = " and ".join(quoted(source.column_name) for source in candidates[:2])
         raise UnusableInput(
             f"In {table} the columns {both} could both be '{our_name}': "
-            f"say which with {map_option(closest.column, our_name)}."
+            f"say which with {map_option(closest.column_name, our_name)}."
         )
     return closest
 
@@ -212,7 +214,7 @@ def _split_words(name: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(_HUMP.sub(" ", name))]
 
 
-def column_meaning(name: str) -> tuple[str, int | None] | None:
+def find_column_meaning(name: str) -> tuple[str, int | None] | None:
     """Return our column and the unit, in ns, that a column's name means; None if it means nothing."""
     words = _split_words(name)
     joined_words, without_unit = "".join(words), "".join(words[:-1])
@@ -229,12 +231,12 @@ def _distance(our_name: str, name: str) -> int:
         return 0
     words = _split_words(name)
     joined_words = "".join(words[:-1] if words[-1] in UNITS else words)
-    synonyms = [normal(word) for word in (our_name, *(TIMES | OTHERS)[our_name].split())]
+    synonyms = [normalize_word(word) for word in (our_name, *(TIMES | OTHERS)[our_name].split())]
     return 1 + (synonyms.index(joined_words) if joined_words in synonyms else len(synonyms))
 
 
 def _source_distance(our_name: str, source: Source) -> int:
-    return _distance(our_name, source.column)
+    return _distance(our_name, source.column_name)
 
 
 def _list_columns(names: list[str]) -> str:

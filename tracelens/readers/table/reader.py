@@ -126,7 +126,7 @@ def _refuse_huge(path: Path, first_bytes: bytes) -> None:
         view = memoryview(content)
         GrowthLimit(file_bytes).count_stream(view)
         batches = [message for message in iterate_messages(view) if message.kind == BATCH]
-        row_count = sum(read_layout(batch.header(view)).rows for batch in batches)
+        row_count = sum(read_layout(batch.read_header(view)).row_count for batch in batches)
         column_count = len(pa.ipc.read_schema(content.slice(len(LEAD))))
     else:
         row_count = _count_lines(path)
@@ -295,7 +295,7 @@ class TableReader:
 
     def take(self, table: Any) -> Trace:
         """Read a frame, an Arrow table or a mapping of columns."""
-        return build(from_object(table), self.renaming, "", one_clock=self.one_clock)
+        return build(from_object(table), self.renaming, file="", one_clock=self.one_clock)
 
 
 def _add_conversion_facts(trace: Trace, path: Path) -> Trace:
@@ -308,7 +308,7 @@ def _add_conversion_facts(trace: Trace, path: Path) -> Trace:
         return trace
     entries = facts.get("notes")
     texts = [text for text in entries if isinstance(text, str)] if isinstance(entries, list) else []
-    notes = [Note("", " ".join(text.split()), "chosen") for text in texts]
+    notes = [Note(file="", sentence=" ".join(text.split()), kind="chosen") for text in texts]
     window_ns = as_count(facts.get("window_ns"), limit=LONGEST_NS) or 0
     summed_up_count = as_count(facts.get("summed_up"), limit=LONGEST_NS) or 0
     return trace.with_(

@@ -14,7 +14,7 @@ import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked
+from tracelens.placement import CHUNK_BYTES, STRATEGIES, place_chunks
 from tracelens.replay.edges import EdgeReason
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.resources import Tasks
@@ -61,7 +61,7 @@ def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
     total_bytes, sizes_bytes = sum(bytes_by_shard.values()), list(bytes_by_variable.values())
     if strategy == "chunked":
         chunk_bytes = CHUNK_BYTES if chunk is None else parse_size(chunk)
-        pieces = chunked(sizes_bytes or [int(total_bytes)], shard_count, chunk_bytes)
+        pieces = place_chunks(sizes_bytes or [int(total_bytes)], shard_count, chunk_bytes)
     elif not sizes_bytes:
         raise InvalidArgument(
             "this needs the bytes of each variable, by the key of its requests; only the bytes of "
@@ -87,7 +87,7 @@ def spread_bytes(variant: Variant, count: str) -> None:
     ones = np.ones((1, shard_count))  # without known variables a single row is for all bytes
     layout = _Layout(np.zeros(0, np.int64), byte_shares=ones / shard_count, piece_counts=ones)
     if bytes_by_variable:
-        pieces = chunked([*bytes_by_variable.values()], shard_count)
+        pieces = place_chunks([*bytes_by_variable.values()], shard_count)
         layout = _Layout.from_pieces(pieces, [*bytes_by_variable], shard_count)
     _apply_layout(variant, layout, bytes_by_shard)
     variant.notes.append(
@@ -150,7 +150,7 @@ class _Layout:
     @classmethod
     def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shard_count: int) -> Self:
         """Sum up pieces of variables, which are numbered as in `keys`, on a number of shards."""
-        pairs = np.array([(piece.variable, piece.shard) for piece in pieces], np.intp)
+        pairs = np.array([(piece.variable_index, piece.shard_index) for piece in pieces], np.intp)
         cells = tuple(pairs.reshape(-1, 2).T)
         nbytes, piece_counts = np.zeros((2, max(len(keys), 1), shard_count))  # [variable, shard]
         np.add.at(nbytes, cells, [piece.nbytes for piece in pieces])

@@ -92,7 +92,7 @@ def describe_time(store: Store, selected_point: Any) -> str:
     window = marked_window(store, selected_point)
     if window is None:
         return ""
-    time_by_category = search.sum_by_category(store.scene.lanes, window)  # ns, the most first
+    time_by_category = search.sum_by_category(store.scene.span_lanes, window)  # ns, the most first
     total_ns = max(sum(time_by_category.values()), 1)
     share_texts = ", ".join(
         f"{name_of(label)} {text.percent(ns / total_ns)}"
@@ -144,12 +144,12 @@ def _rows_between(store: Store, frame: Frame, top_px: float, bottom_px: float) -
     # All are marked if the process's own row is; bands are the strips of pixels of rows or tracks.
     tracks_by_row: TracksByRow = {}
     for band in _bands_between(frame.row_plan, top_px, bottom_px):
-        tracks_by_row |= dict.fromkeys(band.lanes)
+        tracks_by_row |= dict.fromkeys(band.lane_indices)
     for process in frame.opened_processes:
         row = store.scene_row_by_key[process.process_key]
         bands = _bands_between(process.row_plan, top_px, bottom_px)
         if bands and row not in tracks_by_row:
-            tracks_by_row[row] = frozenset(lane for band in bands for lane in band.lanes)
+            tracks_by_row[row] = frozenset(lane for band in bands for lane in band.lane_indices)
     return tracks_by_row
 
 
@@ -213,7 +213,7 @@ def tables(store: Store, marked_area: Area) -> Tables:
     sum_rows: Rows = []
     span_rows: Rows = []
     for row, tracks in marked_area.marked_tracks_by_row.items():
-        owner = subject_of(store.scene.lanes.lanes[row])
+        owner = subject_of(store.scene.span_lanes.owners[row])
         spans = store.spans_of_scene_row(row, tracks)
         sums_by_name = span_sums.sum_by_name(spans, marked_area.marked_window)
         sum_rows += [_sum_row(owner, sum_row) for sum_row in sums_by_name.iter_rows(named=True)]

@@ -158,7 +158,7 @@ def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = N
     if position.scene_row not in store.scene_row_by_key.values():
         return None
     tracks = store.open_process_tracks(position.scene_row)
-    lanes = tracks.scene.lanes
+    lanes = tracks.scene.span_lanes
     begins_then = lanes.starts_ns == position.moment_ns
     items_of_time = np.flatnonzero(begins_then & (lanes.ends_ns == end_ns))
     if not len(items_of_time):
@@ -166,7 +166,7 @@ def _find_track(store: Store, position: Position, end_ns: int, call_seq: Any = N
     if not len(items_of_time):
         return None
     event_seqs = store.events_of_process(_process(store, position.scene_row))["seq"]
-    event_rows = tracks.event_rows[items_of_time].tolist()  # -1: the item is no event
+    event_rows = tracks.event_row_by_item[items_of_time].tolist()  # -1: the item is no event
     matching_indexes = [
         index
         for index, event_row in enumerate(event_rows)
@@ -191,7 +191,7 @@ def _no_match(searched_name: str) -> str:
 def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
     """Return the values of `SPAN_OUTPUTS` that select a span, open its process and scroll to it."""
     hit = current.prevent_update_unless(hit)
-    position, key = hit.position, key_of(store.scene.lanes.lanes[hit.position.scene_row])
+    position, key = hit.position, key_of(store.scene.span_lanes.owners[hit.position.scene_row])
     opened_keys = viewport.choose_opened(store, controls)
     if position.track_index is not None and key not in opened_keys:
         opened_keys = [*opened_keys, key][-MOST_OPENED:]
@@ -215,7 +215,9 @@ def find_next_hit(
 ) -> Hit | None:
     """Return the match after (`direction` 1) or before (-1) a position, cyclically, if any."""
     # Matches are ordered by the rows of their processes in the scene, and within a process by time.
-    count_rows = store.span_names.find(searched_name).group_by("process").agg(pl.col("count").sum())
+    count_rows = (
+        store.span_names.find_names(searched_name).group_by("process").agg(pl.col("count").sum())
+    )
     count_by_process = dict(count_rows.iter_rows())
     rows = [
         row for row in store.scene_row_by_key.values() if count_by_process.get(_process(store, row))
@@ -239,7 +241,7 @@ def find_next_hit(
 
 
 def _process(store: Store, scene_row: int) -> int:
-    return store.scene.lanes.lanes[scene_row].process
+    return store.scene.span_lanes.owners[scene_row].process
 
 
 def _index_after(
@@ -272,10 +274,10 @@ def _locate(
     events = store.events_of_process(_process(store, scene_row))
     event_row, start_ns = span_names.find_hits(events, searched_name).row(match_index)
     tracks = store.open_process_tracks(scene_row)
-    drawn_items = np.flatnonzero(tracks.event_rows == event_row)
+    drawn_items = np.flatnonzero(tracks.event_row_by_item == event_row)
     if not len(drawn_items):
         return Position(scene_row, start_ns), start_ns + 1
-    lanes, item = tracks.scene.lanes, int(drawn_items[0])
+    lanes, item = tracks.scene.span_lanes, int(drawn_items[0])
     track = _track_of_item(lanes.item_offsets, item)
     return Position(scene_row, int(lanes.starts_ns[item]), track), int(lanes.ends_ns[item])
 
@@ -295,7 +297,7 @@ def _window_around(store: Store, visible: Window, hit: Hit) -> Window | None:
 
 def list_matches(store: Store, searched_name: str) -> Component:
     """Return a table of the span names that match, by their time in the whole run."""
-    matching_names = store.span_names.find(
+    matching_names = store.span_names.find_names(
         searched_name
     )  # a row per process and name, with its label
     if matching_names.is_empty():
@@ -332,7 +334,7 @@ def _match_cells(store: Store, searched_name: str, match: dict[str, Any]) -> lis
     longest = match["longest"]
     rows = store.scene_row_by_key.values()
     process_row = next(row for row in rows if _process(store, row) == longest["process"])
-    lane = store.scene.lanes.lanes[process_row]
+    lane = store.scene.span_lanes.owners[process_row]
     owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
     start_ns = longest["longest_at"]
     longest_window = Window(start_ns, start_ns + max(longest["longest_ns"], 1))

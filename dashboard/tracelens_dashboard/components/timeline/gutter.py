@@ -53,7 +53,11 @@ def _lay_out_row(frame: Frame, band: Band, top_px: int) -> Iterator[Component]:
     sign = plot.opening_sign(frame, band)
     if not sign:
         return
-    key = band.group.key if band.group else key_of(frame.scene.lanes.lanes[band.lanes[0]])
+    key = (
+        band.group.address_key
+        if band.group
+        else key_of(frame.scene.span_lanes.owners[band.lane_indices[0]])
+    )
     is_open, name = sign == OPEN, band_label(frame, band)
     button_px = max(band.height_px, LEAST_PX)
     attributes: dict[str, Any] = {"aria-expanded": str(is_open).lower(), "data-track": key}
@@ -91,10 +95,10 @@ def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | Non
     """Return the opened rows' keys after one is opened or closed; None for an unknown key."""
     opened_keys = viewport.choose_opened(store, controls)
     groups = row_groups.gather(store, controls.sort_key, opened_keys)
-    group_by_key = {group.key: group for group in groups}
+    group_by_key = {group.address_key: group for group in groups}
     if not isinstance(key, str) or not (key in store.scene_row_by_key or key in group_by_key):
         return None
-    member_rows = group_by_key[key].lanes if key in group_by_key else ()
-    closed_keys = {key, *(key_of(store.scene.lanes.lanes[row]) for row in member_rows)}
+    member_rows = group_by_key[key].lane_indices if key in group_by_key else ()
+    closed_keys = {key, *(key_of(store.scene.span_lanes.owners[row]) for row in member_rows)}
     remaining_keys = [opened_key for opened_key in opened_keys if opened_key not in closed_keys]
     return remaining_keys if remaining_keys != opened_keys else [*opened_keys, key][-MOST_OPENED:]

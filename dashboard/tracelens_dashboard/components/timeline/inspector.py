@@ -11,7 +11,7 @@ import dash_mantine_components as dmc
 import numpy as np
 from dash import Dash, Input, Output, dcc, html
 
-from tracelens.lod.lanes import Lane, Lanes, label_of
+from tracelens.lod.lanes import Lane, Lanes, get_label
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import text
@@ -79,16 +79,16 @@ def layout(store: Store, selection: Selection | None) -> Component:
 def span_details(store: Store, position: Position) -> Component:
     """Return the panel that says what a row, or a track of an opened process, did at a moment."""
     # A track holds recorded spans, which are events; a row a summary of the process's time.
-    lane = store.scene.lanes.lanes[position.scene_row]
+    lane = store.scene.span_lanes.owners[position.scene_row]
     if position.track_index is not None:
         event = store.find_event_at(position.scene_row, position.track_index, position.moment_ns)
-        tracks = store.open_process_tracks(position.scene_row).scene.lanes
+        tracks = store.open_process_tracks(position.scene_row).scene.span_lanes
         if event is None:
             return _describe_nothing(
                 f"{subject_of(lane)}, {_track_name(tracks, position.track_index)}"
             )
         return _describe_event(store, position, tracks, event)
-    item = store.scene.lanes.find_item_at(position.scene_row, position.moment_ns)
+    item = store.scene.span_lanes.find_item_at(position.scene_row, position.moment_ns)
     if item is None:
         return _describe_nothing(subject_of(lane))
     return _describe_piece(store, position, item)
@@ -100,17 +100,21 @@ def _describe_nothing(subject: str) -> Component:
 
 
 def _track_name(tracks: Lanes, track_index: int) -> str:
-    return clean(tracks.lanes[track_index].part) if track_index < len(tracks) else "no such track"
+    return (
+        clean(tracks.owners[track_index].track_name)
+        if track_index < len(tracks)
+        else "no such track"
+    )
 
 
 def _describe_piece(store: Store, position: Position, item: int) -> Component:
     """Return the panel of an item of a summary row: a stretch of one category of time."""
-    lanes = store.scene.lanes
-    lane = lanes.lanes[position.scene_row]
-    category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
-    begin_ns, end_ns = lanes.extent_ns_of(item)
+    lanes = store.scene.span_lanes
+    lane = lanes.owners[position.scene_row]
+    category, step = get_label(int(lanes.palette_codes[item])), int(lanes.step_numbers[item])
+    begin_ns, end_ns = lanes.find_extent_ns(item)
     facts = [
-        ("span", clean(lanes.words[lanes.word_indices[item]]) or "unnamed"),
+        ("span", clean(lanes.item_names[lanes.name_indices[item]]) or "unnamed"),
         ("kind", name_of(category)),
         *_times(store, begin_ns, end_ns),
         ("step", str(step) if step >= 0 else ""),
@@ -129,11 +133,11 @@ def _describe_event(
     # Its step is -1 outside of steps, its end is None while it is open.
     assert position.track_index is not None
     lane, track_name = (
-        store.scene.lanes.lanes[position.scene_row],
-        tracks.lanes[position.track_index].part,
+        store.scene.span_lanes.owners[position.scene_row],
+        tracks.owners[position.track_index].track_name,
     )
     item = tracks.find_item_at(position.track_index, position.moment_ns)
-    category = "" if item is None else label_of(int(tracks.codes[item]))
+    category = "" if item is None else get_label(int(tracks.palette_codes[item]))
     begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
         ("span", clean(event["name"]) or "unnamed"),
@@ -161,7 +165,7 @@ def _panel(
 ) -> Component:
     """Return the panel: `parts`, then the step, the collective, the path and the open spans."""
     # `extent_ns` are the begin and the end of the selected span; `step` is -1 outside of steps.
-    lane = store.scene.lanes.lanes[position.scene_row]
+    lane = store.scene.span_lanes.owners[position.scene_row]
     sections = (
         _step_section(store, lane, step),
         neighbours.members_section(store, position),
@@ -251,7 +255,7 @@ def _bar(name: str, length_ns: float, longest_ns: float) -> list[Component]:
 
 def _spans_at(store: Store, lane: Lane, moment_ns: int) -> pl.DataFrame:
     if lane.role == "device":
-        return store.stream_spans_at(lane.process, lane.part, moment_ns)
+        return store.stream_spans_at(lane.process, lane.track_name, moment_ns)
     return store.spans_open_at(lane.process, moment_ns)
 
 

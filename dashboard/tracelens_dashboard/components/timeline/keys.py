@@ -97,11 +97,11 @@ def _meant_position(
 def _meant_key(store: Store, hover_data: Any, controls: Controls) -> str | None:
     """Name the group or process under the mouse, else the selected one, as addresses do."""
     frame, mouse = viewport.frame(store, controls), viewport.read_mouse(hover_data)
-    band = frame.row_plan.band_at(mouse[1]) if mouse else None  # by pixels from the top
+    band = frame.row_plan.find_band(mouse[1]) if mouse else None  # by pixels from the top
     if band and band.group:
-        return band.group.key
+        return band.group.address_key
     position = _meant_position(store, frame, hover_data, controls)
-    return key_of(store.scene.lanes.lanes[position.scene_row]) if position else None
+    return key_of(store.scene.span_lanes.owners[position.scene_row]) if position else None
 
 
 def _pressed_key(pressed: Any) -> object:
@@ -135,24 +135,24 @@ def toggle_pin(store: Store, value: Any, rank: int | None) -> list[str] | None:
 
 def rank_of(store: Store, row: int | None) -> int | None:
     """Return the rank of a worker's, or its device's, row."""
-    if row is None or store.scene.lanes.lanes[row].role == "ps":
+    if row is None or store.scene.span_lanes.owners[row].role == "ps":
         return None
-    return store.scene.lanes.lanes[row].rank
+    return store.scene.span_lanes.owners[row].rank
 
 
 def _fit_to_selected(store: Store, view_data: Any, selected_point: Any) -> Window | None:
     """Return the window (ns since the start) of the selected span, else of marked steps, if any."""
     position = viewport.read_position(store, selected_point)
     if position:
-        lanes, lane_index = store.scene.lanes, position.scene_row
+        lanes, lane_index = store.scene.span_lanes, position.scene_row
         if position.track_index is not None:
             lanes, lane_index = (
-                store.open_process_tracks(position.scene_row).scene.lanes,
+                store.open_process_tracks(position.scene_row).scene.span_lanes,
                 position.track_index,
             )
         item = lanes.find_item_at(lane_index, position.moment_ns)
         if item is not None:
-            return _widen(store, Window(*lanes.extent_ns_of(item)), MARGIN_SPAN_LENGTHS)
+            return _widen(store, Window(*lanes.find_extent_ns(item)), MARGIN_SPAN_LENGTHS)
     marked_window = viewport.read_marked_window(store, view_data)
     return _widen(store, marked_window, MARGIN_SHARE) if marked_window else None
 

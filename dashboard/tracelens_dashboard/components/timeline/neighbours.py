@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from dash import html
 
-from tracelens.lod.lanes import label_of
+from tracelens.lod.lanes import get_label
 from tracelens.model.inert import clean
 from tracelens_dashboard import text
 from tracelens_dashboard.ids import aria
@@ -34,17 +34,19 @@ def members_section(store: Store, position: Position) -> Component | None:
     call = viewport.call_of(store, position)
     if call is None:
         return None
-    selected_rank = store.scene.lanes.lanes[position.scene_row].rank
+    selected_rank = store.scene.span_lanes.owners[position.scene_row].rank
     title = html.H3(f"{clean(call.op)} {call.seq}", className="panel-title")
     skew_text = text.duration(call.last_arrival_ns - call.first_arrival_ns)
     ranks_text = text.count(len(call.entered_ns_by_rank), "rank")
-    summary = f"{ranks_text}, arrival skew {skew_text}: rank {call.last_rank} arrives last."
+    summary = (
+        f"{ranks_text}, arrival skew {skew_text}: rank {call.last_arriving_rank} arrives last."
+    )
     columns = ("rank", "after the first", "before the last")
     head = html.Thead(html.Tr([html.Th(name) for name in columns]))
     rows: list[Component] = []
     ranks_by_arrival = sorted(
         call.entered_ns_by_rank,
-        key=lambda rank: (-call.entered_ns_by_rank[rank], rank != call.last_rank, rank),
+        key=lambda rank: (-call.entered_ns_by_rank[rank], rank != call.last_arriving_rank, rank),
     )
     next_index = 0  # of the first rank that is not accounted for yet
     for index, rank in enumerate(ranks_by_arrival):
@@ -68,7 +70,7 @@ def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> C
     if row is not None:
         extent_ns = entered_ns, call.left_ns_by_rank.get(rank)
         name_cell = [_span_button(store, f"rank {rank}", row, extent_ns, inside=True, seq=call.seq)]
-    is_last = rank == call.last_rank
+    is_last = rank == call.last_arriving_rank
     if is_last:
         name_cell.append(html.Span("last", className="badge"))
     skew_ns = max(call.last_arrival_ns - call.first_arrival_ns, 1)
@@ -91,7 +93,7 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
     starts_ns, ends_ns = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
     stretch_processes = stretches["process"].to_numpy()
     overlap_ns = np.minimum(ends_ns, end_ns) - np.maximum(starts_ns, begin_ns)
-    process = store.scene.lanes.lanes[position.scene_row].process
+    process = store.scene.span_lanes.owners[position.scene_row].process
     is_on_span = (overlap_ns > 0) & (stretch_processes == process)
     share = float(overlap_ns[is_on_span].sum()) / max(end_ns - begin_ns, 1)
     lines: list[Component] = []
@@ -110,13 +112,13 @@ def path_section(store: Store, position: Position, extent_ns: tuple[int, int]) -
 
 def _describe_path_at(store: Store, term: str, process: int, moment_ns: int) -> list[Component]:
     """Return a term, and a button for the span that a process was in at a moment."""
-    lanes = store.scene.lanes
-    for row, lane in enumerate(lanes.lanes):
+    lanes = store.scene.span_lanes
+    for row, lane in enumerate(lanes.owners):
         is_of_process = lane.process == process and lane.role != "device"
         item = lanes.find_item_at(row, moment_ns) if is_of_process else None
         if item is not None:
-            begin_ns, end_ns = lanes.extent_ns_of(item)
-            phase = name_of(label_of(int(lanes.codes[item])))
+            begin_ns, end_ns = lanes.find_extent_ns(item)
+            phase = name_of(get_label(int(lanes.palette_codes[item])))
             button = _span_button(store, f"{phase} on {subject_of(lane)}", row, (begin_ns, end_ns))
             duration = html.Span(text.duration(end_ns - begin_ns), className="beside")
             description = html.Dd([button, duration], className="fact")

@@ -208,7 +208,7 @@ def _draw_timeline(
     picture = viewport.picture(frame)
     figure = plot.draw(frame, picture, theme)
     palette = themes.palette(theme.scheme, store.residuals.ceiling_ns / ceiling_ns)
-    png = base64.b64encode(raster.encode_png(picture.pixels, palette)).decode()
+    png = base64.b64encode(raster.encode_png(picture.palette_pixels, palette)).decode()
     figure.layout.images[0].source = f"data:image/png;base64,{png}"
     unlimited = {"minallowed": None, "maxallowed": None, "title": None}
     ends_s = [window.start_ns / NS_PER_SECOND, window.end_ns / NS_PER_SECOND]

@@ -92,21 +92,21 @@ def band_label(frame: Frame, band: Band) -> str:
     # One that several ranks share is named after the first.
     if band.group:
         return text.escape_name(band.group.name)
-    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    lane = frame.scene.span_lanes.owners[band.lane_indices[0]]
     if band.section == "tracks":
         owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
-        return f"{owner}, {text.escape_name(lane.part)}"
+        return f"{owner}, {text.escape_name(lane.track_name)}"
     if lane.role == "ps":
-        return f"PS {lane.rank} {lane.part}s"
-    stream = lane.part.partition(" ")[2]  # without the device: there is little room
+        return f"PS {lane.rank} {lane.track_name}s"
+    stream = lane.track_name.partition(" ")[2]  # without the device: there is little room
     return f"rank {lane.rank} {stream}".rstrip()
 
 
 def track_label(lane: Lane) -> str:
     """Name a track at its first row; empty for the rows of deeper spans below it."""
-    if lane.level:
+    if lane.depth_in_track:
         return ""
-    return text.escape_name(cut_name(lane.part))
+    return text.escape_name(cut_name(lane.track_name))
 
 
 def cut_name(name: str) -> str:

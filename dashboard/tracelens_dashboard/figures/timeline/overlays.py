@@ -66,7 +66,7 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
 
 def path_sentence(frame: Frame, picture: Picture) -> str:
     """Return the ranks that hold most of the path in view; empty if it is not drawn."""
-    lanes, ns_by_rank = frame.scene.lanes.lanes, Counter[int]()
+    lanes, ns_by_rank = frame.scene.span_lanes.owners, Counter[int]()
     for row, begin_ns, end_ns in _path_stretches(frame, picture):
         visible_begin_ns = max(begin_ns, frame.visible_window.start_ns)
         visible_ns = min(end_ns, frame.visible_window.end_ns) - visible_begin_ns
@@ -87,13 +87,13 @@ def path_sentence(frame: Frame, picture: Picture) -> str:
 def _path_stretches(frame: Frame, picture: Picture) -> list[PathStretch]:
     if frame.path_stretches is None or frame.path_stretches.is_empty():
         return []
-    return query.find_path_stretches(frame.path_stretches, frame.scene.lanes, picture.grid)
+    return query.find_path_stretches(frame.path_stretches, frame.scene.span_lanes, picture.grid)
 
 
 def _line_heights(frame: Frame, section: Any) -> dict[int, float]:
     """Return by row of the scene at which height (pixels) the path runs on it, in one section."""
-    bands = frame.row_plan.bands_of(section)
-    return {row: _line_height(band) for band in bands for row in band.lanes}
+    bands = frame.row_plan.select_section(section)
+    return {row: _line_height(band) for band in bands for row in band.lane_indices}
 
 
 def _line_height(band: Band) -> float:
@@ -114,9 +114,10 @@ def _row_strokes(frame: Frame, stretches: Iterable[PathStretch], heights: dict[i
 def _joint_strokes(frame: Frame, stretches: list[PathStretch], heights: dict[int, float]) -> str:
     """Write the strokes from each row to the next one as an SVG path; `heights` are by row."""
     return "".join(
-        f"M{_write_time(frame, second.start_ns)},{heights[first.lane]}V{heights[second.lane]}"
+        f"M{_write_time(frame, second.start_ns)},"
+        f"{heights[first.lane_index]}V{heights[second.lane_index]}"
         for first, second in itertools.pairwise(stretches)
-        if first.lane in heights and second.lane in heights
+        if first.lane_index in heights and second.lane_index in heights
     )
 
 
@@ -169,12 +170,14 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the label, with an arrow, of the selected call's last arrival, if any."""
     if frame.selected_call is None:
         return []
-    lanes = frame.scene.lanes.lanes
+    lanes = frame.scene.span_lanes.owners
     bands_of_last_rank = [
         band
         for band in frame.row_plan.bands
-        if any(lanes[row].rank == frame.selected_call.last_rank for row in band.lanes)
-        and lanes[band.lanes[0]].role == "worker"
+        if any(
+            lanes[row].rank == frame.selected_call.last_arriving_rank for row in band.lane_indices
+        )
+        and lanes[band.lane_indices[0]].role == "worker"
     ]
     if not bands_of_last_rank:
         return []
@@ -203,14 +206,14 @@ def arrival_summary(call: Call) -> str:
     """Return the last rank, and the arrival skew."""
     operation = text.escape_name(call.op)
     skew = text.duration(call.last_arrival_ns - call.first_arrival_ns)
-    return f"{operation} {call.seq}: rank {call.last_rank} arrives last, skew {skew}"
+    return f"{operation} {call.seq}: rank {call.last_arriving_rank} arrives last, skew {skew}"
 
 
 def _find_arrivals(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
     """Return the last arrival of each row of workers: (time in ns, height in pixels, label)."""
-    lanes, arrivals = frame.scene.lanes.lanes, []
-    for band in frame.row_plan.bands_of(section):
-        ranks = [lanes[row].rank for row in band.lanes if lanes[row].role == "worker"]
+    lanes, arrivals = frame.scene.span_lanes.owners, []
+    for band in frame.row_plan.select_section(section):
+        ranks = [lanes[row].rank for row in band.lane_indices if lanes[row].role == "worker"]
         arrivals_in_row = [
             (call.entered_ns_by_rank[rank], rank)
             for rank in ranks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens.lod import raster
-from tracelens.lod.lanes import LABELS, label_of
+from tracelens.lod.lanes import LABELS, get_label
 from tracelens.lod.query import Bars, Picture
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
@@ -178,7 +178,7 @@ def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any
 
 def _image(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return the picture's pixels as an image on axes of seconds and of rows in pixels."""
-    png = raster.encode_png(picture.pixels, themes.palette(theme.scheme))
+    png = raster.encode_png(picture.palette_pixels, themes.palette(theme.scheme))
     grid = picture.grid
     return {
         "source": "data:image/png;base64," + base64.b64encode(png).decode(),
@@ -247,11 +247,11 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
         for band in labelled_bands(frame)
     ]
     for process in frame.opened_processes:
-        track_lanes = process.track_group.scene.lanes.lanes
+        track_lanes = process.track_group.scene.span_lanes.owners
         labels += [
             (band.middle_px, name)
             for band in process.row_plan.bands
-            if (name := track_label(track_lanes[band.lanes[0]]))
+            if (name := track_label(track_lanes[band.lane_indices[0]]))
         ]
     return labels
 
@@ -275,10 +275,10 @@ def labelled_bands(frame: Frame) -> list[Band]:
 
 def opening_sign(frame: Frame, band: Band) -> str:
     """Return the sign of a row that can be opened, for open or closed; empty for other rows."""
-    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    lane = frame.scene.span_lanes.owners[band.lane_indices[0]]
     if band.group:
         return OPEN if band.group.is_opened else CLOSED
-    if lane.role == "device" or lane.part not in PARTS_WITH_TRACKS:
+    if lane.role == "device" or lane.track_name not in PARTS_WITH_TRACKS:
         return ""
     return OPEN if _is_open(frame, band) else CLOSED
 
@@ -286,7 +286,9 @@ def opening_sign(frame: Frame, band: Band) -> str:
 def _is_open(frame: Frame, band: Band) -> bool:
     if band.group:
         return band.group.is_opened
-    return len(band.lanes) == 1 and band.lanes[0] in frame.row_plan.track_top_by_lane
+    return (
+        len(band.lane_indices) == 1 and band.lane_indices[0] in frame.row_plan.track_top_px_by_lane
+    )
 
 
 def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, Any]]:
@@ -294,13 +296,13 @@ def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, An
     # `picture.bars` are indexes of spans in the scene and of their bands; None: too many to draw.
     if picture.bars is None:
         return []
-    category_codes = frame.scene.lanes.codes[picture.bars.items]
+    category_codes = frame.scene.span_lanes.palette_codes[picture.bars.item_indices]
     traces = []
     for code in range(1, len(LABELS) + 1):
         indexes = np.flatnonzero(category_codes == code)
         if len(indexes):
-            bars = Bars(picture.bars.items[indexes], picture.bars.bands[indexes])
-            traces.append(_category_bars(frame, picture, label_of(code), bars, theme))
+            bars = Bars(picture.bars.item_indices[indexes], picture.bars.band_indices[indexes])
+            traces.append(_category_bars(frame, picture, get_label(code), bars, theme))
     return traces
 
 
@@ -309,14 +311,15 @@ def _category_bars(
 ) -> dict[str, Any]:
     """Return the spans of one category as bars; `bars` are their indexes in scene and plan."""
     # A bar has its name on it where it is wide enough.
-    lanes, category_name = frame.scene.lanes, themes.name_of(category)
-    bands_of_spans = [frame.row_plan.bands[band] for band in bars.bands.tolist()]
-    starts_ns = lanes.starts_ns[bars.items]
-    lengths_ns = (lanes.ends_ns[bars.items] - starts_ns).tolist()
+    lanes, category_name = frame.scene.span_lanes, themes.name_of(category)
+    bands_of_spans = [frame.row_plan.bands[band] for band in bars.band_indices.tolist()]
+    starts_ns = lanes.starts_ns[bars.item_indices]
+    lengths_ns = (lanes.ends_ns[bars.item_indices] - starts_ns).tolist()
     names = [
-        text.escape_name(lanes.words[name]) for name in lanes.word_indices[bars.items].tolist()
+        text.escape_name(lanes.item_names[name])
+        for name in lanes.name_indices[bars.item_indices].tolist()
     ]
-    steps = lanes.steps[bars.items].tolist()
+    steps = lanes.step_numbers[bars.item_indices].tolist()
     hover_texts = [
         [band_label(frame, band), name or category_name, step, text.duration(length_ns)]
         for band, name, step, length_ns in zip(
@@ -362,12 +365,12 @@ def mark_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 def _pointers(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Point at the rows of flagged ranks, which may be one pixel high."""
-    lanes = frame.scene.lanes.lanes
+    lanes = frame.scene.span_lanes.owners
     edge = {"x": 0, "xref": "paper", "xanchor": "right", "xshift": 3}
     return [
         drawing.label("▶", theme.loss_colour, edge, size=9, y=band.middle_px, yref="y")
-        for band in frame.row_plan.bands_of("workers")
-        if any(lanes[lane].rank in frame.flagged_ranks for lane in band.lanes)
+        for band in frame.row_plan.select_section("workers")
+        if any(lanes[lane].rank in frame.flagged_ranks for lane in band.lane_indices)
     ]
 
 
@@ -400,7 +403,7 @@ def _step_title(theme: Theme) -> dict[str, Any]:
 def describe_picture(frame: Frame, picture: Picture) -> str:
     """Describe what is drawn, and what is not, in some sentences."""
     most_ranks = (
-        max(len(band.lanes) for band in frame.row_plan.bands) if frame.row_plan.bands else 1
+        max(len(band.lane_indices) for band in frame.row_plan.bands) if frame.row_plan.bands else 1
     )
     grouped_text = f" A row shows the worst of up to {most_ranks} ranks." if most_ranks > 1 else ""
     hidden_text = (
@@ -410,4 +413,4 @@ def describe_picture(frame: Frame, picture: Picture) -> str:
     )
     overlay_text = overlays.path_sentence(frame, picture) + tracks.describe_tracks(frame, picture)
     spans_text = f"{text.count(picture.span_count, 'span')} in view"
-    return f"{spans_text}. {LEVELS[picture.level]}{grouped_text}{hidden_text}{overlay_text}"
+    return f"{spans_text}. {LEVELS[picture.detail_level]}{grouped_text}{hidden_text}{overlay_text}"

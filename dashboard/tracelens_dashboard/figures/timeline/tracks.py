@@ -77,7 +77,7 @@ def _draw_counter(
         "mode": "lines",
         "name": text.escape_name(counter.name),
         "x": [
-            frame.seconds_since_start(at_ns) for at_ns in counter.at_ns[reading_indexes].tolist()
+            frame.seconds_since_start(at_ns) for at_ns in counter.times_ns[reading_indexes].tolist()
         ],
         "y": (band.top_px + band.height_px * (1 - height_shares)).tolist(),
         "line": {"width": 1.5, "color": theme.accent_colour, "shape": "hv"},
@@ -92,7 +92,7 @@ def _select_readings(frame: Frame, counter: Counter) -> Indices:
     # The readings beside the view are drawn, too, as dragging shows them, and the last one before.
     margin_ns = frame.visible_window.width_ns // 3
     ends_ns = [frame.visible_window.start_ns - margin_ns, frame.visible_window.end_ns + margin_ns]
-    first_index, end_index = np.searchsorted(counter.at_ns, ends_ns).tolist()
+    first_index, end_index = np.searchsorted(counter.times_ns, ends_ns).tolist()
     indexes = np.arange(max(first_index - 1, 0), end_index)
     if len(indexes) <= MOST_POINTS:
         return indexes

@@ -80,7 +80,12 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
     """List what each process calls as if these were messages, as `repeated_messages` reads them.
 
     `key` is the operation and the communicator, by the order in which a process first calls them:
-    ranks of one program do so alike, though their groups differ. Nothing where all calls are of all.
+    ranks of one program do so alike, though their groups differ. In place of a peer stands the size of
+    the group, and `op` is empty, as both only tell messages apart.
+
+    Args:
+        calls: The calls of each communicator.
+        processes: The processes to list; empty if all of them take part in every communicator.
     """
     if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
         return pl.DataFrame()

@@ -272,7 +272,7 @@ class WindowSelection:
     )  # fmt: skip
 
     def __call__(self, process: int, columns: Columns) -> Columns:
-        """Return the columns with fewer rows."""
+        """Return the events of a process that touch its windows; see the class for other steps."""
         start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
         device_lengths_ns = columns.number_column("device_duration_ns")
         is_timed = device_lengths_ns >= 0
@@ -281,7 +281,7 @@ class WindowSelection:
             start_ns = np.where(is_timed, np.minimum(start_ns, device_start_ns), start_ns)
             device_end_ns = device_start_ns + device_lengths_ns
             end_ns = np.where(is_timed, np.maximum(end_ns, device_end_ns), end_ns)
-        rows = np.flatnonzero(self.touches(process, start_ns, end_ns))
+        rows = np.flatnonzero(self.flag_touching(process, start_ns, end_ns))
         step = columns.number_column("step")[rows]
         is_other = (step >= 0) & ~self.choice.flag_chosen_steps(step)
         if self.is_strict:
@@ -300,7 +300,7 @@ class WindowSelection:
         """Return the windows of a process, [window, 2], ns."""
         return self.windows_by_process.get(process, self.other_windows)
 
-    def touches(self, process: int, start_ns: Ints, end_ns: Ints) -> Flags:
+    def flag_touching(self, process: int, start_ns: Ints, end_ns: Ints) -> Flags:
         """Find which events touch a window, [event]; one without a length also at a window's begin.
 
         `start_ns` and `end_ns` are those of a process's events, [event].
@@ -315,7 +315,7 @@ class WindowSelection:
         is_inside = np.zeros(grid.call_count, np.bool_)
         for column, process in enumerate(grid.processes.tolist()):
             start_ns, end_ns = grid.start_ns[:, column], grid.end_ns[:, column]
-            is_inside |= (start_ns != NEVER) & self.touches(process, start_ns, end_ns)
+            is_inside |= (start_ns != NEVER) & self.flag_touching(process, start_ns, end_ns)
         selected = grid.take_calls(np.flatnonzero(is_inside))
         step = selected.step
         if repeats_one_column(step) and step.shape[1]:
@@ -332,7 +332,9 @@ class WindowSelection:
         """Return the samples of stacks that touch the windows."""
         tables = [
             process_samples.filter(
-                pl.Series(self.touches(process, *_get_times_ns(process_samples)), dtype=pl.Boolean)
+                pl.Series(
+                    self.flag_touching(process, *_get_times_ns(process_samples)), dtype=pl.Boolean
+                )
             )
             for process, process_samples in _split_by_process(samples)
         ]

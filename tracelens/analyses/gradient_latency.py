@@ -123,10 +123,16 @@ def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
 
 
 def _follow_buckets(trace: Trace, updates: pl.DataFrame, step_interval: int) -> pl.DataFrame:
-    """Follow the buckets of every n-th step (`step_interval`), a row per bucket, step and process.
+    """Return the columns of `_measure_stages` for the buckets of every n-th step (`step_interval`).
 
-    `updates` has a row per process, step and bucket; where no update names a bucket, all updates of a
-    step are those of each of its buckets.
+    There is a row per bucket, step and process. `returned_ns` is null: only parameter servers return
+    anything.
+
+    Args:
+        trace: The run.
+        updates: Optimizer updates, a row per process, step and bucket. Where no update names a bucket,
+            all updates of a step are those of each of its buckets.
+        step_interval: Only steps whose number is a multiple of it are followed.
     """
     updates = updates.rename({"begin": "update_begin_ns", "end": "update_end_ns"})
     bucket_updates = updates.filter(pl.col("bucket").is_not_null())
@@ -142,7 +148,10 @@ def _follow_buckets(trace: Trace, updates: pl.DataFrame, step_interval: int) -> 
 
 
 def _measure_stages(owner: str) -> list[pl.Expr]:
-    """Return the stages of the gradients of buckets or shards (`owner`), and when their update ended."""
+    """Return the lengths of the stages (`STAGES`) of the gradients of buckets or shards (`owner`), ns.
+
+    The columns `ready_at_ns` and `updated_ns` are times: when they began and when their update ended.
+    """
     return [
         *map(pl.col, _STEP),
         pl.lit(owner).alias("of"),

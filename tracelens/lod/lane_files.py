@@ -147,7 +147,7 @@ class _Blocks:
         fields = [SCHEMA.get_field_index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         self._reader = pa.ipc.open_file(pa.OSFile(str(file), "r"), options=options)
-        self._columns = columns
+        self._cache_name = columns[0]  # stands for all that are decoded together
         self._decode = decode
         self._lock = Lock()
         self._key = object()
@@ -156,13 +156,19 @@ class _Blocks:
         return self._reader.num_record_batches
 
     def read_column(self, index: int, blocks: Ints) -> list[Array]:
-        """Return the decoded column `index`, [item of the block], of each block with these numbers."""
-        cache_name, numbers = self._columns[0], blocks.tolist()
-        decoded_blocks = {block: DECODED.get(cache_name, (self._key, block)) for block in numbers}
+        """Return one decoded column, [item of the block], of each block with these numbers.
+
+        `index` is the column's place in what `decode` returns.
+        """
+        numbers = blocks.tolist()
+        decoded_blocks = {
+            block: DECODED.get(self._cache_name, (self._key, block)) for block in numbers
+        }
         missing = [block for block, columns in decoded_blocks.items() if columns is None]
         if missing:
             for block, columns in zip(missing, self._read(missing), strict=True):
-                DECODED.put(cache_name, (self._key, block), columns, len(columns[0]))
+                item_count = len(columns[0])
+                DECODED.put(self._cache_name, (self._key, block), columns, item_count)
                 decoded_blocks[block] = columns
         return [decoded_blocks[block][index] for block in numbers]
 

@@ -276,10 +276,15 @@ def _collect_ranks_by_communicator(all_calls: pl.DataFrame) -> dict[str, list[in
 
 
 def _complete_rows(file_by_name: Mapping[str, Calls], all_calls: pl.DataFrame) -> None:
-    """Put the rows of files into words of `spans.build`, with peers as ranks of the job.
+    """Replace the rows of each file by the columns that `spans.build` reads; peers become ranks.
 
-    The file numbers collectives of a communicator per operation. Those with times get one `seq` for all
-    operations, by time.
+    The file numbers the collectives of a communicator per operation. Closed calls have times: they get
+    one `seq` for all operations of their communicator, by time. All spans are of kind "reduction", the
+    kind of communication; `op` says which.
+
+    Args:
+        file_by_name: The calls of each file.
+        all_calls: The rows of all files, each with the `rank` in the job.
     """
     peer_key, call_key = ["communicator", "peer"], ["communicator", "op", "call_number"]
     rank_of_peer = all_calls.select(

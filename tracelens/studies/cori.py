@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
-# efficiency: models are fitted to that of 512 workers with 64 servers [Mathuriya et al. 2017; one
+_FITTED_SIZE: Final = (512, 64)  # workers and servers for which the models are fitted
+# efficiency: models are fitted to that of these workers and servers [Mathuriya et al. 2017; one
 # decision in _Model._fit_communication, _ask_explained, _make_congested]
 _FITTED_EFFICIENCY: Final = 0.23
 # share of the fullest server's work: transfers are overlapped if as much is hidden [chosen]
@@ -110,8 +111,10 @@ def _make_resnet() -> Scenario:
     return replace(preset, steps=1, noise=0.0, spread=0.0)
 
 
-def _find_fullest_bytes(scenario: Scenario, shards: int, strategy: str = "round_robin") -> float:
-    """Return the bytes of the fullest of some servers, with variables placed by a strategy."""
+def _find_bytes_of_fullest_server(
+    scenario: Scenario, shards: int, strategy: str = "round_robin"
+) -> float:
+    """Return the bytes of variables on the fullest of some servers, if a strategy places them."""
     return float(max(sum_shard_bytes(STRATEGIES[strategy](scenario.variables, shards), shards)))
 
 
@@ -120,7 +123,7 @@ def _ask_placement(resnet: Scenario) -> Section:
     total_bytes = sum(resnet.variables)
     figures = []
     for shards in (32, 64):
-        fullest_bytes = _find_fullest_bytes(resnet, shards)
+        fullest_bytes = _find_bytes_of_fullest_server(resnet, shards)
         ratio = fullest_bytes * shards / total_bytes
         figures += [
             Figure(f"most / mean bytes, {shards} servers", ratio, "x", "derived"),
@@ -131,7 +134,9 @@ def _ask_placement(resnet: Scenario) -> Section:
                 tag="derived",
             ),
         ]
-    greedy_ratio = _find_fullest_bytes(resnet, shards=64, strategy="greedy") * 64 / total_bytes
+    greedy_ratio = (
+        _find_bytes_of_fullest_server(resnet, shards=64, strategy="greedy") * 64 / total_bytes
+    )
     figures.append(Figure("most / mean bytes, 64 servers, greedy", greedy_ratio, "x", "derived"))
     largest_bytes = max(resnet.variables)
     return Section(
@@ -143,19 +148,23 @@ def _ask_placement(resnet: Scenario) -> Section:
 
 
 def _ask_efficiencies(resnet: Scenario) -> Section:
-    """Compute the efficiency at both published sizes, by each model of a step."""
-    fullest_bytes = {
-        (workers, shards): _find_fullest_bytes(resnet, shards) for workers, shards in _PUBLISHED
+    """Compute the efficiency, a fraction, at both published sizes, by each model and by simulation.
+
+    The models are fitted to the efficiency that is published for `_FITTED_SIZE`.
+    """
+    fullest_bytes_by_size = {
+        (workers, shards): _find_bytes_of_fullest_server(resnet, shards)
+        for workers, shards in _PUBLISHED
     }
-    fitted_workers = 512
-    fitted_size = (fitted_workers, fullest_bytes[fitted_workers, 64])
+    fitted_workers, _ = _FITTED_SIZE
+    fitted_load = (fitted_workers, fullest_bytes_by_size[_FITTED_SIZE])
     figures = []
     for name, model in MODELS.items():
-        for (workers, shards), nbytes in fullest_bytes.items():
+        for (workers, shards), fullest_bytes in fullest_bytes_by_size.items():
             figures.append(
                 Figure(
                     f"efficiency {workers}/{shards}, {name}",
-                    model.find_efficiency((workers, nbytes), fitted_size),
+                    model.find_efficiency((workers, fullest_bytes), fitted_load),
                     "%",
                     "consistency check" if workers == fitted_workers else "assumed",
                     published=_PUBLISHED[workers, shards],
@@ -190,13 +199,14 @@ def _simulate_efficiency(
 
 def _ask_explained(resnet: Scenario) -> Section:
     """Compute the efficiency with even servers and the share of the loss by uneven ones, by model."""
-    fitted_size = (512, _find_fullest_bytes(resnet, shards=64))
-    even_size = (512, sum(resnet.variables) / 64)
+    workers, shards = _FITTED_SIZE
+    fitted_load = (workers, _find_bytes_of_fullest_server(resnet, shards))
+    even_load = (workers, sum(resnet.variables) / shards)
     loss_share = 1 - _FITTED_EFFICIENCY
     efficiency_by_model = {
-        name: model.find_efficiency(even_size, fitted_size) for name, model in MODELS.items()
+        name: model.find_efficiency(even_load, fitted_load) for name, model in MODELS.items()
     }
-    event_efficiency = _simulate_efficiency(resnet, workers=512, shards=64, placement="chunked")
+    event_efficiency = _simulate_efficiency(resnet, workers, shards, placement="chunked")
     efficiency_by_model["event"] = event_efficiency
     figures = []
     for name, efficiency in efficiency_by_model.items():
@@ -272,10 +282,14 @@ def _name_cause(hidden_share: float) -> str:
 
 
 def _make_congested(resnet: Scenario) -> Scenario:
-    """Return workers that first compute and then send, on links whose work falls as 1 / workers.
+    """Return workers that first compute and then send, on links that lose throughput to incast.
 
-    Replies do not collide in the simulator, so that pushes alone take what both would.
+    The link is so fast that the pushes to the fullest server take what a step takes beside compute at
+    the fitted efficiency. All workers push at once, and of `n` pushes at once the link carries only
+    1 / n of its bytes per second (``incast=1.0``). Replies do not collide in the simulator.
     """
+    workers, shards = _FITTED_SIZE
     exposed_s = (1 / _FITTED_EFFICIENCY - 1) * (resnet.forward_ms + resnet.backprop_ms) / 1e3
-    bytes_per_s = 512**2 * _find_fullest_bytes(resnet, shards=64) / exposed_s
+    pushed_bytes = workers * _find_bytes_of_fullest_server(resnet, shards)
+    bytes_per_s = workers * pushed_bytes / exposed_s
     return replace(resnet, beside_compute=False, incast=1.0, link_gbytes_per_s=bytes_per_s / 1e9)

@@ -72,9 +72,9 @@ def register(app: Dash) -> None:
         *names.control_arguments(),
         prevent_initial_call=True,
     )
-    def sum_up(selected_point: Any, *values: Any) -> Component | None:
+    def sum_up(selected_data: Any, *values: Any) -> Component | None:
         store, controls = names.read_arguments(values)
-        marked_area = area_of(store, viewport.frame(store, controls), selected_point)
+        marked_area = area_of(store, viewport.frame(store, controls), selected_data)
         return card(store, marked_area) if marked_area else None
 
     @app.callback(
@@ -83,13 +83,13 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def measure(selected_point: Any, run_key: Any) -> str:
-        return describe_time(current.store_of_run(run_key), selected_point)
+    def measure(selected_data: Any, run_key: Any) -> str:
+        return describe_time(current.store_of_run(run_key), selected_data)
 
 
-def describe_time(store: Store, selected_point: Any) -> str:
+def describe_time(store: Store, selected_data: Any) -> str:
     """Return the length of the marked time range, and what all ranks did in it."""
-    window = marked_window(store, selected_point)
+    window = marked_window(store, selected_data)
     if window is None:
         return ""
     time_by_category = search.sum_by_category(store.scene.span_lanes, window)  # ns, the most first
@@ -107,9 +107,9 @@ def _since_start(store: Store, window: Window) -> str:
     return text.duration(window.start_ns - store.run_window.start_ns)
 
 
-def marked_window(store: Store, selected_point: Any) -> Window | None:
+def marked_window(store: Store, selected_data: Any) -> Window | None:
     """Read the marked stretch of time, absolute in ns, from what the browser sends."""
-    ends_s = _read_range(selected_point, "x")
+    ends_s = _read_range(selected_data, "x")
     if ends_s is None or not all(abs(end_s) < NS_PER_SECOND for end_s in ends_s):
         return None
     run_window = store.run_window
@@ -118,19 +118,25 @@ def marked_window(store: Store, selected_point: Any) -> Window | None:
     return window if window.width_ns > 0 else None
 
 
-def area_of(store: Store, frame: Frame, selected_point: Any) -> Area | None:
-    """Return the marked area, its rows from the top on; None without any time or rows."""
-    window, heights_px = marked_window(store, selected_point), _read_range(selected_point, "y")
-    tracks_by_row = _rows_between(store, frame, *heights_px) if heights_px else {}
+def area_of(store: Store, frame: Frame, selected_data: Any) -> Area | None:
+    """Return the marked area, its rows from the top on; None without any time or rows.
+
+    Args:
+        store: The run.
+        frame: The timeline as it is drawn.
+        selected_data: Plotly's `selectedData` of the timeline.
+    """
+    window, top_and_bottom_px = marked_window(store, selected_data), _read_range(selected_data, "y")
+    tracks_by_row = _rows_between(store, frame, *top_and_bottom_px) if top_and_bottom_px else {}
     if window is None or not tracks_by_row:
         return None
     first_rows = dict(list(tracks_by_row.items())[:MOST_ROWS])
     return Area(window, first_rows, len(tracks_by_row) - len(first_rows))
 
 
-def _read_range(selected_point: Any, axis: str) -> tuple[float, float] | None:
+def _read_range(selected_data: Any, axis: str) -> tuple[float, float] | None:
     """Read the ends of the marked area on an axis, ``x`` (s) or ``y`` (px); None without any."""
-    ranges_by_axis = selected_point.get("range") if isinstance(selected_point, dict) else None
+    ranges_by_axis = selected_data.get("range") if isinstance(selected_data, dict) else None
     ends = ranges_by_axis.get(axis) if isinstance(ranges_by_axis, dict) else None
     if not isinstance(ends, list) or len(ends) != 2:
         return None

@@ -58,11 +58,14 @@ def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Pie
     number, planted = arguments.index, faults.from_arguments(arguments)
     tl.start(role="ps", rank=number, world=arguments.workers, shard=number)
     variables = flat_variables(model)
-    own_pieces = [piece for piece in pieces if piece.shard == number]
+    own_pieces = [piece for piece in pieces if piece.shard_index == number]
     methods: dict[str, grpc.RpcMethodHandler] = {}
     shard: Shard | PipelinedShard
     if arguments.mode == "pipelined":
-        chunks = {(piece.variable, piece.offset): cut(variables, piece) for piece in own_pieces}
+        chunks = {
+            (piece.variable_index, piece.offset_bytes): cut(variables, piece)
+            for piece in own_pieces
+        }
         shard = PipelinedShard(number, chunks, arguments.workers, planted)
     else:
         own_weights = [cut(variables, piece) for piece in own_pieces]

@@ -49,8 +49,8 @@ class PipelinedWorker:
         self._variables = flat_variables(model)
         self._chunks: list[list[Piece]] = [[] for _ in self._variables]
         for piece in pieces:
-            self._chunks[piece.variable].append(piece)
-        self._piece = {(piece.variable, piece.offset): piece for piece in pieces}
+            self._chunks[piece.variable_index].append(piece)
+        self._piece = {(piece.variable_index, piece.offset_bytes): piece for piece in pieces}
         self._requests = count(1)
         self._tracks = [recorder.track(f"shard {shard}") for shard in range(len(servers))]
         self._spans = [
@@ -105,17 +105,17 @@ class PipelinedWorker:
             self._missing[layer] = len(self._chunks[layer])
         for piece in self._chunks[layer]:
             number = request_id(self.rank, next(self._requests))
-            self._flying[layer, piece.offset] = self._spans[piece.shard].begin(
-                self._tracks[piece.shard],
+            self._flying[layer, piece.offset_bytes] = self._spans[piece.shard_index].begin(
+                self._tracks[piece.shard_index],
                 request=number,
-                peer=piece.shard,
+                peer=piece.shard_index,
                 nbytes=2 * piece.nbytes,
                 key=layer,
             )
-            head = self.rank, step, number, layer, piece.offset, 0
-            first = piece.offset // 4
+            head = self.rank, step, number, layer, piece.offset_bytes, 0
+            first = piece.offset_bytes // 4
             values = gradient[first : first + piece.nbytes // 4]
-            self._out[piece.shard].put(wire.pack_chunk(head, values))
+            self._out[piece.shard_index].put(wire.pack_chunk(head, values))
 
     def _take(self, server: grpc.Channel, shard: int) -> None:
         """Exchange with one shard: send what is in its line, and take in the weights it sends."""

@@ -44,5 +44,5 @@ def flat_variables(model: Perceptron) -> list[Array]:
 
 def cut(variables: Sequence[Array], piece: Piece) -> Array:
     """Return the part of the variables that a piece is."""
-    first = piece.offset // 4
-    return variables[piece.variable][first : first + piece.nbytes // 4]
+    first = piece.offset_bytes // 4
+    return variables[piece.variable_index][first : first + piece.nbytes // 4]

@@ -50,7 +50,8 @@ class Worker:
         self.planted = planted
         self.servers = servers
         self._of_shard = [
-            [piece for piece in pieces if piece.shard == shard] for shard in range(len(servers))
+            [piece for piece in pieces if piece.shard_index == shard]
+            for shard in range(len(servers))
         ]
         self._requests = count(1)
         self._versions = [0] * len(servers)

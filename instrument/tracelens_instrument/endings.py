@@ -20,7 +20,6 @@ from tracelens.schema.endings import (
     TERMINATED_DUMP,
 )
 from tracelens.schema.side import format_line
-from tracelens_instrument.core.ancestors import is_helper_of_rank
 from tracelens_instrument.core.failures import Tolerated, contain, contained
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.exit_calls import EXIT_CALLS, describe_exception, is_failure
@@ -223,6 +222,8 @@ def open_on_exit(open_recording: Callable[[], object]) -> None:
 
 def _open_for_failure(open_recording: Callable[[], object]) -> None:
     """Begin a recording, unless a rank started this process, as a helper."""
+    from tracelens_instrument.core.ancestors import is_helper_of_rank  # noqa: PLC0415 - few fail
+
     if not is_helper_of_rank():
         open_recording()
 

@@ -44,7 +44,7 @@ from pathlib import Path
 from tracelens.readers.kineto import KinetoReader
 if len(sys.argv) > 1:
     trace = KinetoReader().read(Path(sys.argv[1]))
-    print(trace.recognition.found[0][1])
+    print(trace.recognition.facts[0][1])
 """
 
 

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
-_FITTED_SIZE: Final = (512, 64)  # workers and servers for which the models are fitted
-# efficiency: models are fitted to that of these workers and servers [Mathuriya et al. 2017; one
+# workers and servers: models are fitted to the efficiency of so many [Mathuriya et al. 2017; one
+# decision in _ask_efficiencies, _ask_explained, _make_congested]
+_FITTED_SIZE: Final = (512, 64)
+# efficiency: models are fitted to that of 512 workers with 64 servers [Mathuriya et al. 2017; one
 # decision in _Model._fit_communication, _ask_explained, _make_congested]
 _FITTED_EFFICIENCY: Final = 0.23
 # share of the fullest server's work: transfers are overlapped if as much is hidden [chosen]

@@ -167,7 +167,7 @@ for seed in range(int(sys.argv[2])):
         continue
     try:
         found = translate_dump(value, Path("dump"))
-        assert found.calls.height + found.unusable_count == len(value["entries"])
+        assert found.call_rows.height + found.unusable_count == len(value["entries"])
         outcomes["read"] += 1
     except TraceLensError:
         outcomes["refused"] += 1

@@ -316,7 +316,8 @@ class Segments:
 
     def select(self, category: str, step_numbers: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_in_steps, code = self._flag_windows(step_numbers), CATEGORIES.index(category)
+        is_in_steps = self._flag_windows(step_numbers)  # [window]: one step of one worker
+        code = CATEGORIES.index(category)
         workers = (self.unpack_worker(row) for row, rank in enumerate(self.ranks) if rank in ranks)
         matching = ((worker, np.flatnonzero(worker.category_codes == code)) for worker in workers)
         return self._to_frame(

@@ -282,11 +282,15 @@ def _measure_host_time(
 
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
-    """Return a row a bucket, in `BUCKET_COLUMNS`, in order; empty where calls name none."""
+    """Return one row per bucket, in `BUCKET_COLUMNS`, in order; empty where calls name none.
+
+    Times are means of a call. Rank, begin and end are those of the call that was exposed longest.
+    """
+    # One row per bucket and size of calls, see _sum_calls; `pieces` are what workers did, by time.
     sums_of_calls = [block for grid in trace.calls for block in _sum_calls(grid, phases.pieces)]
     if not sums_of_calls:
         return pl.DataFrame(schema=BUCKET_COLUMNS)
-    call_sizes = pl.col("size").repeat_by("calls").explode()
+    call_sizes = pl.col("size").repeat_by("calls").explode()  # bytes of each call; < 0 = not known
     return (
         pl.concat(sums_of_calls)
         .sort("exposed_ns", "process", descending=[True, False], maintain_order=True)

@@ -168,7 +168,11 @@ class LiveJob:
         return sorted(name for name in names if name.endswith(suffixes) and name[0] != ".")
 
     def _open(self, name: str) -> None:
-        """Open a recording that was not seen before; one that is no good yet is tried again."""
+        """Open a recording that was not seen before, and add its process to the job.
+
+        A finished file is read, another one is followed while it grows. One that cannot be opened yet is
+        tried again at the next look; one that is damaged is not.
+        """
         path = self.folder / name
         try:
             job_process = (

@@ -157,7 +157,7 @@ def _parse_below(value: object, limit: int) -> int | None:
 def read_events(path: Path) -> EventTable:
     """Read a file of trace events, as `FilesReader.read_file` says."""
     table, stream = EventTable(path), EventStream(path, decode_list=decode_events)
-    open_begins: dict[tuple[str, str], list[Event]] = {}
+    open_begins: dict[tuple[str, str], list[Event]] = {}  # by pid and tid, the innermost last
     frames: list[pl.DataFrame] = []
     cells = _Cells()
     for events in stream.read_pieces():

@@ -225,7 +225,8 @@ def number_steps(spans: pl.DataFrame) -> pl.DataFrame:
 def match_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Complete `communicator`, `seq` and `status` of the workers' collectives; return spans and notes.
 
-    Estimated times without a number have no order that would match them.
+    `seq` is the number of a call in its communicator: calls of ranks with equal numbers match. Calls
+    with estimated times and without a number cannot be matched. Notes tell which communicators cannot.
     """
     is_call = (pl.col("kind") == "reduction") & (pl.col("role") == "worker")
     is_call &= pl.col("op").cast(pl.String).is_in(COLLECTIVES)

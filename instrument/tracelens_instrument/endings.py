@@ -120,6 +120,8 @@ class EndNotes:
         self._append_line(format_line("endings", ending))
 
     def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an excepthook that notes the error, and then calls that of the program."""
+
         def note_and_pass_on(
             kind: type[BaseException], error: BaseException, traceback: TracebackType | None
         ) -> None:
@@ -132,6 +134,8 @@ class EndNotes:
         return note_and_pass_on
 
     def _wrap_thread_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook of threads that notes the error, and then calls that of the program."""
+
         def note_and_pass_on(arguments: Any) -> None:
             try:
                 if arguments.exc_value is not None:
@@ -193,7 +197,7 @@ class _DumpFile:
 
 
 def open_on_failure(open_recording: Callable[[], object]) -> None:
-    """Begin a recording when an uncaught exception ends this process before its first event.
+    """Call `open_recording` when an uncaught exception ends this process before its first event.
 
     `open_on_exit` does so at its exit, for a SystemExit.
     """

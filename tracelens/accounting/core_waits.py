@@ -169,7 +169,7 @@ def measure_core_wait_of_all(
             explained_share=None,
             delay_share_left=None,
         )
-    step_ns = float(np.median(times.step_length_ns[times.settled_rows]))
+    step_ns = float(np.median(times.step_length_ns[times.comparable_rows]))
     extra_wait_ns = wait_share * (step_ns + extra_ns) - wait_share_in_all * step_ns
     explained_share = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
     delay_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)

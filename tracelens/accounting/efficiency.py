@@ -118,8 +118,8 @@ def _measure_pop(
     """Split parallel efficiency into POP's factors (0 to 1), by name; it is their product.
 
     On an ideal network each step is shorter by its least transfer: that of the rank that came last.
-    What that leaves is serialisation. Where ranks were left out, transfer holds waits for them.
-    `useful_ns` is [worker]; the job takes `duration_ns`.
+    What that leaves is serialisation. If `leaves_out_ranks`, transfer holds waits for them, and
+    is not split off. `useful_ns` is [worker]; the job takes `duration_ns`.
     """
     most_useful_ns = int(useful_ns.max(initial=0))
     if most_useful_ns == 0:

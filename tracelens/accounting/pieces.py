@@ -226,7 +226,7 @@ class JoinedPieces:
 
     @classmethod
     def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
-        """Join those of some workers; there is at least one."""
+        """Join the pieces of some workers (at least one) on one line, one worker after the other."""
         first_pieces = np.cumsum([0, *(len(worker.lengths_ns) for worker in workers)])
         bounds_ns = np.zeros(first_pieces[-1] + 1, np.int64)
         np.cumsum(np.concatenate([worker.lengths_ns for worker in workers]), out=bounds_ns[1:])

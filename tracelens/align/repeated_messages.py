@@ -98,7 +98,7 @@ def _find_loop(
 
 
 def _read_messages(rows: pl.DataFrame, criteria: tuple[str, ...]) -> _Messages:
-    """Number the messages of a process (one a row) by kind: equal in peer, key, direction, `criteria`."""
+    """Number the messages of a process (rows) by kind: equal in peer, key, direction, `criteria`."""
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     columns: list[Array] = [
         rows[name].cast(pl.Int64).fill_null(-1).to_numpy()

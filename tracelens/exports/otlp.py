@@ -217,7 +217,7 @@ class _ProcessWriter:
 
 
 def _make_run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict[str, Any]:
-    """Return attributes of the run; only the first process names the communicators' ranks."""
+    """Return attributes of the run; only the first process (`is_first`) names communicators' ranks."""
     attributes: dict[str, Any] = {
         "tracelens.offset_ns": offset_ns,
         "tracelens.window_ns": 2 * content.trace.alignment.uncertainty_ns,

@@ -225,7 +225,7 @@ class _Process:
         self._add_span(record, kind, name, thread=_thread_name(record), step=step)
 
     def _add_call(self, record: dict[str, Any], *, has_reduction_kernels: bool) -> None:
-        """Add a call of RCCL as communication, unless its kernels are: then it only queues one."""
+        """Add a call of RCCL as communication, unless its kernels are: it only queues one then."""
         name = self._operation_name(record)
         kind, op = find_meaning(name) or USER_CODE
         if has_reduction_kernels or kind != "reduction" or op is None:

@@ -208,7 +208,10 @@ def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
 def _fetch_part(
     system: Any, file: RemoteFile, draft: Path, is_end_enough: Callable[[Path], bool]
 ) -> bool:
-    """Fetch a recording's end, or the begin of stack samples; return True if that is enough."""
+    """Fetch a recording's end, or the begin of stack samples; return True if that is enough.
+
+    For a recording `is_end_enough` decides, which reads the draft: a hole, and its end.
+    """
     if file.size_bytes is None or not file.name.endswith(TRACE_SUFFIX):
         return False
     if file.name.startswith(f"{SAMPLES_FOLDER}/"):

@@ -66,7 +66,15 @@ class Occupancy:
         in_recorded_order: bool,
         alternative_index: int,
     ) -> Occupancy:
-        """Find it among services by server and begin; `alternative_index` refers to `unknown_facts`."""
+        """Find the resource of each service, one per row, sorted by server and begin.
+
+        Args:
+            services: The services.
+            server_index: The server of each, [service].
+            workers: The worker that each serves, [service]; -1 = none.
+            in_recorded_order: Keep the recorded order, and share no link.
+            alternative_index: Which explanation of the recording to take, an index of `unknown_facts`.
+        """
         columns = ("start_ns", "end_ns", "bytes", "request_row")
         begin_ns, end_ns, nbytes, request_row = (
             services[name].fill_null(0).to_numpy().astype(np.int64) for name in columns

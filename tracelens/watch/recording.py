@@ -320,7 +320,10 @@ class LiveRecording:
                 self.pauses[pause] = seen.with_pauses(len(chosen_ns), int(chosen_ns.max()))
 
     def _put_calls(self, records: Records, rows: Int32s, *, is_open: bool) -> None:
-        """Put the last collectives of each communicator into its log, and those that were open in it."""
+        """Put the last collectives of each communicator into its log, and those that were open in it.
+
+        `is_open`: the records have no end yet; `rows` are those of their definitions, [record].
+        """
         op_codes = self._side.op_codes(rows)
         indexes = self._side.meanings.communicator_indices[rows]
         is_call = (op_codes >= 0) & (indexes != NO_INDEX) & (records["seq"] != NO_SEQ)
@@ -394,7 +397,7 @@ class LiveRecording:
 
 
 def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> list[Call]:
-    """Return records as calls; `op_codes` are their places in `COLLECTIVES`."""
+    """Return records as calls, without an end if `is_open`; `op_codes` are indices of `COLLECTIVES`."""
     end_ns = np.full(len(records), FOREVER) if is_open else np.abs(records["end_ns"])
     columns = (
         records["seq"],

@@ -66,7 +66,7 @@ def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Compon
 def titled_cards(
     title: str, items: Sequence[Listed], build_card: Callable[[Listed], Component]
 ) -> Component:
-    """Return a title and the cards of the first items of a list, and count the others."""
+    """Return a title and the cards of the first items, by `build_card`, and count the others."""
     cards = [build_card(item) for item in items[:MAX_LISTED_CARDS]]
     if not items:
         cards = [html.P("No finding.", className="summary")]

@@ -229,7 +229,8 @@ def _size_axis(title: str, high: float) -> dict[str, Any]:
 
 def _describe_tensors(tensors_of_shard: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
     """Return the largest tensor of a shard, and whether it exceeds the mean shard."""
-    # Tensors are rows, the largest first; bytes move one way in a step, `share` is of the shard's.
+    # Tensors are rows, the largest first. `step_bytes` is what a rank pushes in a step, `share` the
+    # tensor's part of all bytes of the shard.
     largest_tensor = tensors_of_shard.row(0, named=True)
     name, size = text.escape_name(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
     sentence = (

@@ -257,7 +257,7 @@ class Runs:
         return self._open_store(entry)
 
     def survey(self, *, enabled: bool) -> None:
-        """Analyze all runs that were not yet, one at a time, the newest first; or stop that.
+        """Analyze all runs that were not yet, one at a time, the newest first; stop unless `enabled`.
 
         A run that is still recorded is left until it is complete, one that cannot be read until its
         folder changes.
@@ -321,7 +321,10 @@ class Runs:
         return entry.path if entry else None
 
     def check_freshness(self, run_key: str, *, paused: bool) -> Freshness:
-        """Compare what is shown of a run with its folder; one that is recorded is read again."""
+        """Compare what is shown of a run with its folder; one that is recorded is read again.
+
+        Nothing is read again while the user has `paused` that.
+        """
         follower = self._follower_by_id.get(run_key)
         if follower is None:  # a part of a run stays what it was
             return Freshness()

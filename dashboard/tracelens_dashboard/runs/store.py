@@ -97,7 +97,7 @@ class Store:
         return cls(run, path, run_key) if run else None
 
     def narrow(self, choice: Choice, progress: Progress, run_key: str | None) -> Store:
-        """Return some ranks and steps of it; for other steps than all, the run is analyzed again.
+        """Return the store of some ranks and steps; for some steps, the run is analyzed again.
 
         Raises:
             InvalidArgument: it has none of them.

@@ -197,9 +197,10 @@ def _find_later_steps(courses: Sequence[Course]) -> list[float]:
 
 
 def _is_kept_known(courses: Sequence[Course]) -> bool:
-    """Return False if every attempt numbers its steps from 0, as hooks do that only count them.
+    """Return True if step numbers tell which steps were kept, and which a later attempt did again.
 
-    Nor is it known if an attempt of several did not record its steps.
+    They do not if every attempt numbers its steps from 0, as hooks do that only count them, or if one of
+    several attempts did not record its steps.
     """
     if len(courses) > 1 and not all(course.has_recorded_steps for course in courses):
         return False
@@ -220,7 +221,16 @@ class _AttemptUses:
         *,
         is_last: bool,
     ) -> None:
-        """`later_step` is the lowest of later attempts, `all_steps_ns` the steps of all attempts."""
+        """Prepare to divide the time from `begin_ns` to the end of the attempt.
+
+        Args:
+            attempt: The attempt.
+            course: Its steps and pauses.
+            begin_ns: When it was launched.
+            later_step: The lowest step that a later attempt began with; infinite without any.
+            all_steps_ns: The lengths of the steps of all attempts.
+            is_last: No attempt follows it.
+        """
         self._is_last = is_last
         self._attempt = attempt
         self._course = course

@@ -208,7 +208,8 @@ def _price_links(
 ) -> TransferPrice:
     """Price that messages of slow links take no longer than others.
 
-    If those are hops of collectives, all calls (a row each) get shorter by what the first link loses.
+    If those are hops of collectives (`is_of_collectives`), all `calls`, one per row, get shorter by what
+    the first link of the group loses.
     """
     main_link = group[0]
     collectives_ns = transfers.measure_wire_ns(calls, main_link.step_numbers)  # [step]

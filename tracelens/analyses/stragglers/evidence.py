@@ -56,15 +56,15 @@ LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Settled steps in which a rank (column) is late, and how likely chance explains them.
+    """Steps in which a rank (column) is late, and how likely chance explains them.
 
-    `settled_indices` are indices among the settled rows. `series_index` is the phase, an index of
+    `comparable_indices` are indices among the comparable rows. `series_index` is the phase, an index of
     `ComputeTime.phase_names`, or one more for all phases together; `relative_error` is the delay's
     standard error as a share of it; `is_of_stalls`: the steps are single ones.
     """
 
     rank_column: int
-    settled_indices: Indices
+    comparable_indices: Indices
     p_value: float
     series_index: int = 0
     relative_error: float = 0.0
@@ -93,7 +93,7 @@ def _find_windows(residuals: list[Floats]) -> list[Evidence]:
     return [
         Evidence(
             rank_column=int(column),
-            settled_indices=np.arange(
+            comparable_indices=np.arange(
                 scans[series].first_rows[column], scans[series].last_rows[column] + 1
             ),
             p_value=float(p_values[series, column]),
@@ -220,7 +220,7 @@ def _judge_stalls(
             rows, p_value = _find_dense_stretch(rows, begins, usual_rate, step_count)
         yield Evidence(
             rank_column=column,
-            settled_indices=rows,
+            comparable_indices=rows,
             p_value=p_value * rank_count,
             is_of_stalls=True,
         )

@@ -123,7 +123,7 @@ def _build_host_spans(
 def _translate_names(
     events: pl.DataFrame, category: str, find_kind: Callable[[str], str | None]
 ) -> pl.Series:
-    """Return the kind of each event of a category, by its name; null elsewhere, or if unknown."""
+    """Return the kind of each event of a category, as `find_kind` knows it by name; else null."""
     is_of_category = pl.col("category") == category
     names = events.filter(is_of_category)["name"].unique().cast(pl.String).to_list()
     kind_by_name = {name: kind for name in names if (kind := find_kind(name))}

@@ -102,8 +102,8 @@ def _number_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _crosses_work(spans: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
     """Return True if operations of `kind` overlap earlier or later `_WORK` of their worker's thread.
 
-    A nested operation lies within the work around it, and crosses none. Without threads, being within
-    other work is enough.
+    A nested operation lies within the work around it, and crosses none. Unless the table says which
+    thread spans are of (`has_threads`), being within other work is enough.
     """
     is_operation, start_ns, end_ns = pl.col("is_operation"), pl.col("start_ns"), pl.col("end_ns")
     is_work = ~is_operation
@@ -164,7 +164,10 @@ def _count_depths(spans: pl.DataFrame) -> pl.Series:
 
 
 def _note_overlap(crossing_kinds: list[str], *, has_threads: bool) -> list[Note]:
-    """Note the kinds of communication that overlap other work; no note without any."""
+    """Note the kinds of communication that overlap other work; no note without any.
+
+    `has_threads`: the table says which thread spans are of.
+    """
     if not crossing_kinds:
         return []
     owner = "thread" if has_threads else "rank"

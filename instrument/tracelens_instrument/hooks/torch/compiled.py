@@ -62,7 +62,7 @@ class BucketsLibrary(Protocol):
         next_seq: Callable[[], int],
         /,
     ) -> None:
-        """See this buffer's reductions from now on."""
+        """Record the reductions of a buffer (a bucket) from now on: `begin` begins the span of one."""
 
     def resume(self) -> None:
         """See buckets."""

@@ -114,7 +114,10 @@ class ComputeTime:
         return np.full(len(stage_ns), medians(stage_ns[self.comparable_rows, 0], axis=0))
 
     def find_peer_columns(self, rank_columns: tuple[int, ...]) -> Indices:
-        """Return the columns of the peers of `rank_columns`: those of the same stages, no server."""
+        """Return the columns of the peers of `rank_columns`: those of the same stages, no server.
+
+        Columns are those of a matrix, [step, rank].
+        """
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
             stage_of_column = self.stages.stage_of_column
@@ -235,7 +238,10 @@ class _Grid:
         return matrix
 
     def find_cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
-        """Find the cells, [step, rank], that are the last step of a process that was cut short."""
+        """Find the cells, [step, rank], that are the last step of a process that was cut short.
+
+        `steps` and `workers` are tables of the trace, with one row per step of a worker and per worker.
+        """
         incomplete = workers.filter(~pl.col("complete")).select("process")
         last_steps = (
             steps.join(incomplete, on="process", how="semi")

@@ -152,6 +152,7 @@ def measure_core_wait_of_all(
     waits_inside, waits_in_all = (
         _measure_waits(trace, times, selected_rows) for selected_rows in (row_range, all_rows)
     )
+    # Share of time waited, compute time and compute time without waits: inside, then of the whole run.
     known_waits = [
         (*waits_inside[column], *waits_in_all[column])
         for column in sorted(waits_inside.keys() & waits_in_all)
@@ -244,7 +245,10 @@ class _TimesInSteps:
 
 
 def _read_times(trace: Trace, step_numbers: Ints) -> Iterator[_TimesInSteps]:
-    """Yield the times, from the first step to the last, of each rank that has two readings."""
+    """Yield the times, from the first step to the last, of each rank that has two readings.
+
+    `step_numbers` are those of the steps.
+    """
     readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
     if readings.is_empty() or not len(step_numbers):
         return

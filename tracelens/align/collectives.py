@@ -87,7 +87,10 @@ def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Ar
 
 
 def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]]) -> CallGrid:
-    """Put the calls of a communicator side by side, a column for each member (process, rank)."""
+    """Put the calls of a communicator side by side, a column for each member (process, rank).
+
+    `calls_by_member` are columns by name, [call of this member].
+    """
     calls = [*calls_by_member.values()]
     seq = calls[0]["seq"]
     is_whole = all(np.array_equal(seq, member_calls["seq"]) for member_calls in calls)

@@ -146,7 +146,11 @@ def _measure_overlap(phases: Phases) -> pl.DataFrame:
 
 
 def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -> list[Finding]:
-    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
+    """Report what could be overlapped, or, if that is little, that more than that is exposed.
+
+    `overlap_of_ranks` has one row per rank, with its exposed `transfer_ns` and hidden share
+    (`overlap`).
+    """
     exposed_share = int(overlap_of_ranks["transfer_ns"].sum()) / (overlap_of_ranks.height * run_ns)
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []

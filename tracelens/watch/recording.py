@@ -249,6 +249,7 @@ class LiveRecording:
                 yield span.communicator or "", span.op or "", span.peer, span.step
 
     def _apply(self, news: NewRecords) -> None:
+        """Take new records: spans that ended or were dropped are open no more, begun ones are."""
         if self._open:
             closed_origins = {*news.ended_origins.tolist(), *news.dropped_origins.tolist()}
             for origin in closed_origins & self._open.keys():
@@ -262,6 +263,7 @@ class LiveRecording:
                 del self._open[origin]
 
     def _apply_opened(self, records: Records, origins: Iterable[int]) -> None:
+        """Take records of spans that have begun; `origins` are the slots that they are in."""
         rows = self._side.meanings.find_rows(records["definition"])
         self._put_calls(records, rows, is_open=True)
         for origin, span in zip(origins, self._spans_of(records), strict=True):
@@ -272,6 +274,7 @@ class LiveRecording:
         self._note_progress(records["start_ns"], records, rows)
 
     def _apply_ended(self, records: Records) -> None:
+        """Take records of events that are over: calls, steps, pauses, progress, and an exception."""
         rows = self._side.meanings.find_rows(records["definition"])
         end_ns = np.abs(records["end_ns"])
         is_span = self._side.find_spans(records["definition"])
@@ -292,6 +295,7 @@ class LiveRecording:
         self._note_progress(np.maximum(end_ns, records["start_ns"]), records, rows)
 
     def _put_steps(self, records: Records) -> None:
+        """Append the steps that have ended, by end, and note the thread that takes them."""
         if not len(records):
             return
         records = records[np.argsort(records["end_ns"], kind="stable")]
@@ -382,7 +386,10 @@ class LiveRecording:
         self.completed_ns = max(self.completed_ns, int(ends_ns.max(initial=0)))
 
     def _note_progress(self, times_ns: Ints, records: Records, rows: Int32s) -> None:
-        """Take the latest time of the training thread and of tracks of operations in flight."""
+        """Take the latest time of the training thread and of tracks of operations in flight.
+
+        `rows` are those of the records' definitions; `times_ns`, [record], is when each was noted.
+        """
         counts: Flags = np.ones(len(records), np.bool_)
         if "gc" in self._side.kinds:
             counts = self._side.meanings.kind.codes[rows] != self._side.kinds.index("gc")

@@ -338,6 +338,7 @@ class Runs:
         return follower is not None and follower.was_recorded
 
     def _read_again(self, run_id: str, path: Path) -> None:
+        """Read the run at `path` again, and keep it open in place of the earlier reading."""
         store = Store.open(
             path, lambda: self._read_trace(path, _ignore_progress), run_key=run_id or None
         )

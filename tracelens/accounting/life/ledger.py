@@ -292,7 +292,10 @@ class _AttemptUses:
         self._uses["kept"] += int(usual_parts_ns[~is_repeated].sum())
 
     def _find_usual(self, net_ns: Ints) -> tuple[int, float]:
-        """Return the usual length of a step, and above which length a step is slow, ns."""
+        """Return the usual length of a step, and above which length a step is slow, ns.
+
+        `net_ns`, [step], are the lengths of this attempt's steps without pauses.
+        """
         has_enough = len(net_ns) > MIN_STEPS_FOR_USUAL_OF_ATTEMPT
         sample_ns = net_ns[1:] if has_enough else self._all_steps_ns
         sample_ns = sample_ns if len(sample_ns) else net_ns

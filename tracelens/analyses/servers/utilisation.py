@@ -208,7 +208,10 @@ def _measure_window_ns(is_work: pl.Expr) -> pl.Expr:
 
 
 def _do_pushes_interleave(services: pl.DataFrame) -> bool:
-    """Return True if shards add up a push of most steps before they have added up an earlier step's."""
+    """Return True if shards add up a push of most steps before they have added up an earlier step's.
+
+    `services` has one row per operation of a shard.
+    """
     windows = (
         services.filter(pl.col("op") == "aggregate")
         .group_by(_GROUP)

@@ -67,6 +67,7 @@ def _find_shift(peer_calls: pl.DataFrame, rank_calls: pl.DataFrame) -> int | Non
     """Return by how many steps a rank counts less than its peer; None if that is unknown.
 
     Only calls of groups that both are in tell it: those with equal numbers, else when steps end.
+    `peer_calls` and `rank_calls` have one row per collective.
     """
     group = pl.col("communicator")
     peer_calls, rank_calls = (

@@ -366,7 +366,10 @@ def _has_repeated_key(calls: pl.DataFrame, *key_columns: str) -> bool:
 
 
 def _describe_uneven_call(calls: pl.DataFrame) -> str:
-    """Describe the first call that processes make different numbers of in a step; "" without one."""
+    """Describe the first call that processes make different numbers of in a step; "" without one.
+
+    `calls` has one row per call of a process, in order of time.
+    """
     process_count = calls["process"].n_unique()
     uneven_calls = (
         calls.group_by("name", "step", "process", maintain_order=True)
@@ -386,7 +389,8 @@ def _describe_uneven_call(calls: pl.DataFrame) -> str:
 def _number_by_key(calls: pl.DataFrame, *key_columns: str) -> pl.DataFrame:
     """Return the number table of calls: equal keys share a number, in the order of the first rank.
 
-    Calls without `seq` get no number if it is a key column.
+    Calls without `seq` get no number if it is a key column. The table has the `row` of each call (rows
+    of `calls`), and its `number`.
     """
     first_calls = (
         calls.sort("process", "start_ns")

@@ -75,7 +75,7 @@ class UnrecordedFunctions:
         self.clear()
 
     def add(self, name: str) -> None:
-        """Remember one more."""
+        """Remember one more function."""
         self._number += 1
         if len(self._names) < _MAX_NAMED_FUNCTIONS:
             self._names.append(name)
@@ -93,7 +93,7 @@ class UnrecordedFunctions:
         self.clear()
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forget the functions."""
         self._names: list[str] = []
         self._number = 0
 

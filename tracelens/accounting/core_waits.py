@@ -71,7 +71,7 @@ class CoreWait:
 
     @property
     def may_be_cause(self) -> bool:
-        """Whether it is the cause, or as much was waited as could be, and it was not read when."""
+        """Whether the wait is the cause, or may be: it is long enough, and was not read when."""
         waited_long = self.wait_share >= MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE
         return self.is_cause or (self.explained_share is None and waited_long)
 
@@ -82,7 +82,7 @@ class CoreWait:
         return self.is_cause and self.usual_wait_share >= min_usual_share
 
     def describe(self, ranks: str, others: str) -> list[str]:
-        """Describe it in a sentence, if it explains the delay or may; `ranks`, `others`: their names."""
+        """Describe the wait in a sentence, if it may explain the delay; `ranks`, `others`: names."""
         percent, usual_percent = fmt.percent(self.wait_share), fmt.percent(self.usual_wait_share)
         wait_clause = f"{fmt.capital(ranks)} waited for a core for {percent} of the time"
         if self.explained_share is None:
@@ -94,7 +94,7 @@ class CoreWait:
         return [f"{wait_clause}, {others} for {usual_percent}: {explained}."]
 
     def to_evidence(self) -> dict[str, Any]:
-        """Return it as numbers, for a finding."""
+        """Return the wait for a core as numbers, for a finding."""
         return {
             "share": self.wait_share,
             "usual": self.usual_wait_share,

@@ -160,7 +160,7 @@ class PieceStore:
         self._entries: list[PackedPieces | _Stored] = []
 
     def append(self, pieces: PackedPieces) -> None:
-        """Add those of one more worker.
+        """Add the pieces of one more worker.
 
         Raises:
             OSError: the file cannot be written.

@@ -338,7 +338,7 @@ class RecordChunk(NamedTuple):
         return self if is_chosen.all() else self.take(np.flatnonzero(is_chosen))
 
     def sort_by_start(self) -> RecordChunk:
-        """Put them in the order of their begin, as they mostly are."""
+        """Return the records in the order of their begin, in which they mostly are."""
         start_ns = np.ascontiguousarray(self.records["start_ns"])
         is_sorted = (start_ns[1:] >= start_ns[:-1]).all()
         return self if is_sorted else self.take(np.argsort(start_ns, kind="stable"))

@@ -454,7 +454,11 @@ def _score_windows(blocks: Floats, first: Ints, last: Ints) -> Floats:
 
 
 def _draw_null_scores(blocks: Floats, first_block: Ints, last_block: Ints, seed: int) -> Floats:
-    """Return the greatest score of a window, [exchange], if ranks are exchanged at random by [block]."""
+    """Return the greatest score of any window, [exchange], if ranks are exchanged at random by [block].
+
+    `blocks`, [block], are differences between two ranks; windows lie between `first_block` and
+    `last_block`, [window].
+    """
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first_block) // MAX_SCORES_AT_ONCE
     batches = np.array_split(signs * blocks, part_count)

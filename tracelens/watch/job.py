@@ -55,14 +55,14 @@ class JobProcess:
 
     @property
     def progress_wall_ns(self) -> int:
-        """When its training thread last made progress, wall time; before that when it began."""
+        """When the training thread last made progress, wall time; before that when it began."""
         if self.recording is None or not self.recording.progress_ns:
             return self.process.incarnation
         return self.to_wall_ns(self.recording.progress_ns)
 
     @property
     def completed_wall_ns(self) -> int:
-        """When it last completed a step or a call, wall time; 0 before that."""
+        """When the process last completed a step or a call, wall time; 0 before that."""
         if self.recording is None or not self.recording.completed_ns:
             return 0
         return self.to_wall_ns(self.recording.completed_ns)

@@ -43,7 +43,7 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Return its saving, else its cost, in percent of job time, and the name of its colour."""
+    """Return a finding's saving, else its cost, in percent of job time, and the name of its colour."""
     # A sign stands for one that is unknown or next to nothing.
     share = finding.saving if finding.saving is not None else finding.cost
     if share is None or share < LEAST_SHARE:

@@ -182,7 +182,7 @@ class Runs:
 
     @classmethod
     def from_store(cls, store: Store) -> Runs:
-        """Serve one run, which is open, alone: addresses need not name it."""
+        """Serve one open run alone: addresses need not name it."""
         served = cls()
         served.only_store = store
         served._follow("", store.path)

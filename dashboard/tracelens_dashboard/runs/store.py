@@ -114,7 +114,7 @@ class Store:
 
     @property
     def held_bytes(self) -> int:
-        """Estimate its memory in bytes, without mapped files and decoded blocks."""
+        """Estimate the memory of the run in bytes, without mapped files and decoded blocks."""
         span_bytes = (
             0 if isinstance(self.span_source, Path) else self.report.summary.spans * _SPAN_BYTES
         )

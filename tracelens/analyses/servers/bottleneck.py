@@ -243,7 +243,7 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
 
 
 def _report_slower(exchange: Exchange, shard_columns: list[int], kind: Bound) -> list[Finding]:
-    """Report those of some shards (columns) whose device takes longer per byte than the others'."""
+    """Report the shards, of some (columns), whose device takes longer per byte than the others'."""
     if len(exchange.shard_ranks) < 2 or exchange.moved_bytes is None or not shard_columns:
         return []
     if np.isnan(_measure_busy_share(exchange, shard_columns, kind)):

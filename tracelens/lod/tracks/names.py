@@ -90,7 +90,7 @@ class Names:
 
     @classmethod
     def from_run(cls, run: Run, read: Callable[[int], pl.DataFrame]) -> Self:
-        """Count those of a run, whose events of a process `read` gives, or take what its index has."""
+        """Count names of a run's spans, or take its index's counts; `read` gives a process's events."""
         processes = [*run.workers["process"], *run.shards["process"]]
         pyramid = run.scene.colour_pyramid
         return cls(processes, read, pyramid.folder if pyramid else None)

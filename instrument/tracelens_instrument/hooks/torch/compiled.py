@@ -135,7 +135,7 @@ def _library_path() -> Path:
 
 
 def main() -> int:
-    """Build it, and say where; exit code 1 if it cannot be."""
+    """Build the library, and print its path; exit code 1 if it cannot be built."""
     try:
         library_path = build()
     except FileNotFoundError as error:

@@ -32,7 +32,7 @@ PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
 TENSOR_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "tensor": pl.String(),
-    "step_bytes": pl.Int64(),  # that a worker moves one way in a step
+    "step_bytes": pl.Int64(),  # that a worker pushes in a step, or pulls if pushes have none
     "bytes": pl.Int64(),  # that all moved
     "requests": pl.Int64(),
     "share": pl.Float64(),  # of the shard's bytes

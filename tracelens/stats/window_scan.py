@@ -253,9 +253,10 @@ class _Sums:
         )
 
     def residuals_of_windows(self, length: int, stride: int, lasting: float) -> Floats:
-        """Return by how much those means are above what the blocks outside predict, [window, rank].
+        """Return by how much windows are above what the blocks outside of them predict, [window, rank].
 
-        That is `lasting`, a share, of the mean outside of the window.
+        A window has `length` blocks, and begins `stride` blocks after the one before. Prediction is
+        `lasting`, a share, of the mean outside of the window.
         """
         mean_by_window = self.window_means(length, stride)
         blocks_outside = max(len(self.sums_before) - 1 - length, 1)

@@ -172,8 +172,8 @@ def tensor_bars(
     """Draw a bar per tensor of a shard, the largest first; red if it exceeds the mean shard.
 
     `tensors` has one row per tensor and shard, the largest first: `step_bytes` is what a
-    worker pushes in a step, `share` its part of the shard's bytes. `mean_bytes` are the mean shard's, None where not
-    known.
+    worker pushes in a step, `share` its part of the shard's bytes. `mean_bytes` are the mean
+    shard's, None where not known.
     """
     tensors_of_shard = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
     if tensors_of_shard.is_empty():

@@ -45,6 +45,7 @@ class EndNotes:
     """Notes how this process ends, from `begin` to `finish`."""
 
     def __init__(self, folder: Path, append: Callable[[bytes], None]) -> None:
+        """Prepare to note how the process ends: `append` writes a line of the side file."""
         self._folder = folder
         self._append_line = append
         self._noted_error: BaseException | None = None

@@ -51,7 +51,7 @@ def list_useful_categories(phases: Phases, *, has_server: bool) -> tuple[str, ..
     """Return the categories that compute the result.
 
     Uncovered time counts only if the program records no computation, such as plain MPI, or if one rank
-    serves the others with tasks. Ranks of such programs work between their communication.
+    serves the others with tasks (`has_server`). Ranks of such programs work between their communication.
     """
     if phases.sum_ns_by_window(*USEFUL_KINDS).any() and not has_server:
         return USEFUL_KINDS

@@ -91,7 +91,7 @@ def is_rocprof(path: Path) -> bool:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the profile in a file, as `FilesReader.read_file` says."""
     if not is_rocprof(path):
         raise NotATrace("it does not begin as rocprofv3's JSON does")
     profile, documents = Profile(), JsonLines(path)

@@ -162,7 +162,8 @@ def measure_life(trace: Trace) -> LifeLedger | None:
 def name_uses(uses: Mapping[str, float], *, is_kept_known: bool) -> list[str]:
     """Return each use of the wall time but kept steps, with its share, as a phrase.
 
-    Where it is not known which steps were kept, all that may have been done again is an upper bound.
+    Unless it is known which steps were kept (`is_kept_known`), all that may have been done again is
+    an upper bound.
     """
     bound_by_use = {} if is_kept_known else {"repeated": "at most "}
     return [

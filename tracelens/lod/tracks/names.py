@@ -82,6 +82,7 @@ class Names:
     def __init__(
         self, processes: Sequence[int], read: Callable[[int], pl.DataFrame], folder: Path | None
     ) -> None:
+        """Prepare to count names: `read` returns the events of a process, `folder` is the index."""
         self._processes = processes
         self._read = read
         self._file = folder / FILE if folder else None

@@ -75,6 +75,7 @@ def _all_ranks_record() -> bool:
 
 
 def _attach(comm: MPI.Comm, *, compares_clocks: bool) -> None:
+    """Record a communicator, if anything is recorded, and replace the methods of MPI."""
     if not _is_recorded():
         return
     if not communicators.is_known(comm):

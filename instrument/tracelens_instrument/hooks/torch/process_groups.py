@@ -30,6 +30,7 @@ class Group:
     """
 
     def __init__(self, name: str, ranks: list[int], *, queues_on_device: bool) -> None:
+        """Name the communicator; `queues_on_device`: for the host, operations are over once queued."""
         self._communicator_id = recorder.communicator(ranks, name)
         self.global_ranks = ranks
         self.queued_ends = QueuedEnds() if queues_on_device else None

@@ -122,7 +122,8 @@ def find_in_ranks(
 ) -> Culprit | None:
     """Find the code in which late ranks spend more time than their peers; None if samples show none.
 
-    In each of these steps they are late by `extra_ns` in a phase, as compute time tells.
+    In each of these steps they are late by `extra_ns` in a phase, as compute time tells. `ranks` are
+    late, `peers` are not.
     """
     if not _is_sampled(trace, step_numbers):
         return None

@@ -177,7 +177,8 @@ def _forecast_rests(
     """Forecast the time beyond work by each pair of growths, ns, with its mean squared error, [pair].
 
     It is that at the first target size; the error is the relative one of steps of known sizes, each
-    predicted from the smaller sizes.
+    predicted from the smaller sizes. A growth is how a time depends on the number of ranks; a pair is
+    that of communication and of the rest.
     """
     growths = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)

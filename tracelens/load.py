@@ -184,6 +184,7 @@ def fetch_if_remote(path: str | os.PathLike[str], progress: Progress | None = No
 def _read_path(
     path: Path, reading: Reading, table_reader: TableReader, *, tables_only: bool
 ) -> Trace:
+    """Read a trace or a table; as a table if it is `tables_only`, else with the reader that fits."""
     if not path.exists():
         raise TraceNotFound(
             f"There is no '{path}': expected a trace folder or a table of spans; "

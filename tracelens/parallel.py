@@ -112,7 +112,7 @@ class _Filed(NamedTuple):
     path: str
 
     def read(self) -> Any:
-        """Return it, and remove the file.
+        """Return the object, with the arrays in its file, and remove the file.
 
         Raises:
             OSError, EOFError: the file is not seen from here, has been read before, or was cut off.
@@ -211,7 +211,10 @@ def _map_ahead(
     items: Iterable[_Item],
     worker_count: int,
 ) -> Iterator[_Result]:
-    """Yield results in the order of the items; only some items are submitted ahead."""
+    """Yield results in the order of the items; only some items are submitted ahead.
+
+    `take_result` waits for the future of an item, and returns what is yielded.
+    """
     pending: deque[tuple[_Item, Future[Any]]] = deque()
     max_pending = min(ITEMS_AHEAD_PER_WORKER * worker_count, MAX_ITEMS_AHEAD)
     try:

@@ -44,6 +44,7 @@ class EndNotes:
     """Notes how this process ends, from `begin` to `finish`."""
 
     def __init__(self, folder: Path, append: Callable[[bytes], None]) -> None:
+        """Prepare to note how the process ends: `append` writes a line of the side file."""
         self._folder = folder
         self._append_line = append
         self._noted_error: BaseException | None = None
@@ -119,6 +120,8 @@ class EndNotes:
         self._append_line(format_line("endings", ending))
 
     def _wrap_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an excepthook that notes the error, and then calls that of the program."""
+
         def note_and_pass_on(
             kind: type[BaseException], error: BaseException, traceback: TracebackType | None
         ) -> None:
@@ -131,6 +134,8 @@ class EndNotes:
         return note_and_pass_on
 
     def _wrap_thread_hook(self, program_hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook of threads that notes the error, and then calls that of the program."""
+
         def note_and_pass_on(arguments: Any) -> None:
             try:
                 if arguments.exc_value is not None:
@@ -192,7 +197,7 @@ class _DumpFile:
 
 
 def open_on_failure(open_recording: Callable[[], object]) -> None:
-    """Begin a recording when an uncaught exception ends this process before its first event.
+    """Call `open_recording` when an uncaught exception ends this process before its first event.
 
     `open_on_exit` does so at its exit, for a SystemExit.
     """

@@ -75,7 +75,7 @@ class UnrecordedFunctions:
         self.clear()
 
     def add(self, name: str) -> None:
-        """Remember one more."""
+        """Remember one more function."""
         self._number += 1
         if len(self._names) < _MAX_NAMED_FUNCTIONS:
             self._names.append(name)
@@ -93,7 +93,7 @@ class UnrecordedFunctions:
         self.clear()
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forget the functions."""
         self._names: list[str] = []
         self._number = 0
 
@@ -232,7 +232,10 @@ def _open(
     make_identity: Callable[[], Identity],
     read_retention: Callable[[], Retention],
 ) -> None:
-    """Begin to record into `directory`, else where the environment says; warn if anything fails."""
+    """Begin to record into `directory`, else where the environment says; warn if anything fails.
+
+    Rank and world come from `make_identity`, and what to keep from `read_retention`.
+    """
     STATE.waiting = None
     if sys.platform != "linux":
         warn_once("the recorder works on Linux only, so nothing is recorded here")
@@ -354,6 +357,7 @@ def _end_with_multiprocessing() -> None:
 
 
 def _run_callbacks(callbacks: list[Callable[[], object]], moment: str) -> None:
+    """Call what hooks registered for a moment ("began", "stopped"); warn if one fails."""
     for callback in callbacks:
         try:
             callback()
@@ -365,6 +369,7 @@ def _run_callbacks(callbacks: list[Callable[[], object]], moment: str) -> None:
 
 
 def _convert(recording: Recording, *, wait: bool) -> None:
+    """Make an Arrow file of the recording, if another process does not do so; `wait` for that one."""
     try:
         if recording.hand_over(wait=wait):
             if wait:

@@ -52,7 +52,7 @@ def decorated(function: F, name: str | None, make_handle: Callable[[str], Span])
 
 
 def _name(function: object) -> str:
-    """Name it as it names itself, if it does, else after its class."""
+    """Name a function as it names itself, if it does, else after its class."""
     try:
         name = getattr(function, "__qualname__", None)
     except Exception as error:  # noqa: BLE001 - a user's object may fail at whatever it is asked

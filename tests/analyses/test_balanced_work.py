@@ -23,7 +23,7 @@ def test_what_disturbs_the_whole_step_stays(noise: float) -> None:
         share * disturbed * (1 if name == "update" else work) for name, share in shares.items()
     ]
     run = replace(own_time(varying), phase_names=tuple(shares))
-    found = balance_work(run, run.is_settled_row).max(axis=1).mean() / STEP_NS
+    found = balance_work(run, run.is_comparable_row).max(axis=1).mean() / STEP_NS
     middle = 0.85 * work.mean() + 0.15
     assert found == pytest.approx((middle * disturbed).max(axis=1).mean(), rel=0.02)
 
@@ -35,6 +35,6 @@ def test_steps_without_a_phase_are_evened_like_others() -> None:
     forward, backprop = 0.4 * work, 0.6 * work
     forward[7], forward[8, 1:] = 0.0, 0.0
     run = replace(own_time([forward, backprop]), phase_names=("forward", "backprop"))
-    found = balance_work(run, run.is_settled_row)
+    found = balance_work(run, run.is_comparable_row)
     assert np.isfinite(found).all()
     assert found[7 - WARM_UP].max() < backprop[7].max() * STEP_NS

@@ -31,7 +31,7 @@ def load_data_noisily(deviations: float) -> ComputeTime:
         compute_ns=np.concatenate([data_ns, rest_ns]),
         step_length_ns=np.full((STEPS, RANKS), STEP_NS),
         wait_ns=np.zeros((STEPS, RANKS)),
-        is_settled_row=np.arange(STEPS) >= WARM_UP,
+        is_comparable_row=np.arange(STEPS) >= WARM_UP,
     )
 
 

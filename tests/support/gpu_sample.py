@@ -91,7 +91,7 @@ def figures(process: Part) -> Iterator[str]:
 
 
 def _steps(part: Part) -> dict[int, dict[str, list[dict[str, Any]]]]:
-    """Sort the settled steps' device spans by name; leave out steps that lack some."""
+    """Sort the comparable steps' device spans by name; leave out steps that lack some."""
     events_by_step: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for event in part.timed:
         if event["step"] >= SETTLED and event["name"] in TIMED:

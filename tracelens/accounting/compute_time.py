@@ -49,7 +49,7 @@ MIN_RATIO_OF_STEPS_IF_WORK_LEFT: Final = 1.5
 class ComputeTime:
     """Matrices in nanoseconds, [step, rank], `compute_ns` [phase, step, rank]; nan: a rank lacks a step.
 
-    `is_settled_row`, [step], says which steps statistics may use: not those of the warm-up, nor those
+    `is_comparable_row`, [step], says which steps statistics may use: not those of the warm-up, nor those
     extraordinarily long on every rank in the same phases. `host_of_column` is each rank's host.
     `leaves_out_ranks`: other ranks were left out as asked, so waits cannot be assigned to ranks.
     `stages` separates ranks that play different parts; `server_column` (a rank) is no peer of those
@@ -63,7 +63,7 @@ class ComputeTime:
     compute_ns: Floats
     step_length_ns: Floats
     wait_ns: Floats
-    is_settled_row: Flags
+    is_comparable_row: Flags
     leaves_out_ranks: bool = False
     stages: Stages | None = None
     server_column: int | None = None
@@ -100,7 +100,7 @@ class ComputeTime:
         compute_ns, columns_by_stage = self.compute_ns.copy(), self.stages.columns_by_stage
         for phase_ns in compute_ns:
             stages_ns = [self._find_typical_ns(phase_ns[:, stage]) for stage in columns_by_stage]
-            mean_ns = medians(np.stack(stages_ns)[:, self.settled_rows], axis=1).mean()
+            mean_ns = medians(np.stack(stages_ns)[:, self.comparable_rows], axis=1).mean()
             for columns, stage_ns in zip(columns_by_stage, stages_ns, strict=True):
                 phase_ns[:, columns] += mean_ns - stage_ns[:, None]
         return replace(self, compute_ns=compute_ns, stages=None)
@@ -111,10 +111,13 @@ class ComputeTime:
             return medians(stage_ns, axis=1)
         if stage_ns.shape[1] == 2:
             return np.asarray(np.fmin(*stage_ns.T))
-        return np.full(len(stage_ns), medians(stage_ns[self.settled_rows, 0], axis=0))
+        return np.full(len(stage_ns), medians(stage_ns[self.comparable_rows, 0], axis=0))
 
     def find_peer_columns(self, rank_columns: tuple[int, ...]) -> Indices:
-        """Return the columns of the peers of `rank_columns`: those of the same stages, no server."""
+        """Return the columns of the peers of `rank_columns`: those of the same stages, no server.
+
+        Columns are those of a matrix, [step, rank].
+        """
         is_peer = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
             stage_of_column = self.stages.stage_of_column
@@ -148,21 +151,21 @@ class ComputeTime:
         return peers if len(peers) else np.delete(np.arange(len(self.ranks)), rank_columns)
 
     @cached_property
-    def settled_rows(self) -> slice | Indices:
+    def comparable_rows(self) -> slice | Indices:
         """The rows that statistics may use: of most runs a stretch, so that to take them is no copy."""
-        return to_slice(np.flatnonzero(self.is_settled_row))
+        return to_slice(np.flatnonzero(self.is_comparable_row))
 
     @cached_property
     def typical_step_ns(self) -> float:
         """The length of a typical step."""
-        rows = self.settled_rows if self.is_settled_row.any() else slice(None)
+        rows = self.comparable_rows if self.is_comparable_row.any() else slice(None)
         lengths_ns = self.step_length_ns[rows]
         return float(np.nanmedian(lengths_ns)) if lengths_ns.size else 0.0
 
     @cached_property
     def typical_compute_ns(self) -> float:
         """The compute time of a typical rank in a typical step."""
-        return float(np.nanmedian(self.total_compute_ns[self.settled_rows]))
+        return float(np.nanmedian(self.total_compute_ns[self.comparable_rows]))
 
 
 def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = None) -> ComputeTime:
@@ -195,7 +198,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
         compute_ns=compute_ns,
         step_length_ns=length_ns,
         wait_ns=wait_ns,
-        is_settled_row=_find_settled(compute_ns),
+        is_comparable_row=_find_comparable_rows(compute_ns),
         leaves_out_ranks=bool(trace.partial_communicators),
         stages=roles.stages,
         server_column=None if roles.server_rank is None else ranks.index(roles.server_rank),
@@ -235,7 +238,10 @@ class _Grid:
         return matrix
 
     def find_cut_short(self, steps: pl.DataFrame, workers: pl.DataFrame) -> Flags:
-        """Find the cells, [step, rank], that are the last step of a process that was cut short."""
+        """Find the cells, [step, rank], that are the last step of a process that was cut short.
+
+        `steps` and `workers` are tables of the trace, with one row per step of a worker and per worker.
+        """
         incomplete = workers.filter(~pl.col("complete")).select("process")
         last_steps = (
             steps.join(incomplete, on="process", how="semi")
@@ -247,20 +253,20 @@ class _Grid:
         return is_cut_short
 
 
-def _find_settled(compute_ns: Floats) -> Flags:
+def _find_comparable_rows(compute_ns: Floats) -> Flags:
     """Find the steps that statistics may use, [step], from [phase, step, rank].
 
     These have half of the ranks, come after the warm-up, and are not extraordinary: in such a step even
     the rank that takes least, for each phase, takes three times what it usually does.
     """
     total_ns = compute_ns.sum(axis=0)
-    is_settled = np.count_nonzero(~np.isnan(total_ns), axis=1) * 2 >= max(total_ns.shape[1], 1)
-    is_settled[:WARM_UP] = False
-    if is_settled.any():
+    is_comparable = np.count_nonzero(~np.isnan(total_ns), axis=1) * 2 >= max(total_ns.shape[1], 1)
+    is_comparable[:WARM_UP] = False
+    if is_comparable.any():
         least_compute_ns = np.fmin.reduce(compute_ns, axis=2).sum(axis=0)
-        usual_least_ns = np.nanmedian(np.fmin.reduce(total_ns, axis=1)[is_settled])
-        is_settled &= ~(least_compute_ns > 3 * usual_least_ns)
-    return np.asarray(is_settled)
+        usual_least_ns = np.nanmedian(np.fmin.reduce(total_ns, axis=1)[is_comparable])
+        is_comparable &= ~(least_compute_ns > 3 * usual_least_ns)
+    return np.asarray(is_comparable)
 
 
 Workload = dict[str, "Floats"]  # by name, [step, rank]; nan where a step did not tell
@@ -362,13 +368,13 @@ def explain_by_workload(workload: Workload, times: ComputeTime) -> Explanation |
     Its share is the squared correlation of both over ranks and steps, relative to each step's median.
     """
     is_computing = [name in COMPUTING for name in times.phase_names]
-    compute_ns = times.compute_ns[is_computing].sum(axis=0)[times.is_settled_row]  # [step, rank]
+    compute_ns = times.compute_ns[is_computing].sum(axis=0)[times.is_comparable_row]  # [step, rank]
     explanations = []
     for name, amounts in workload.items():
-        settled_amounts = amounts[times.is_settled_row]
-        is_complete = ~(np.isnan(settled_amounts) | np.isnan(compute_ns)).any(axis=1)
+        comparable_amounts = amounts[times.is_comparable_row]
+        is_complete = ~(np.isnan(comparable_amounts) | np.isnan(compute_ns)).any(axis=1)
         if np.count_nonzero(is_complete) > 1:
-            relative_amounts = _divide_by_median(settled_amounts[is_complete])
+            relative_amounts = _divide_by_median(comparable_amounts[is_complete])
             relative_times = _divide_by_median(compute_ns[is_complete])
             if relative_amounts.std() > 0 and relative_times.std() > 0:
                 correlation = float(np.corrcoef(relative_amounts, relative_times)[0, 1])

@@ -71,7 +71,7 @@ class CoreWait:
 
     @property
     def may_be_cause(self) -> bool:
-        """Whether it is the cause, or as much was waited as could be, and it was not read when."""
+        """Whether the wait is the cause, or may be: it is long enough, and was not read when."""
         waited_long = self.wait_share >= MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE
         return self.is_cause or (self.explained_share is None and waited_long)
 
@@ -82,7 +82,7 @@ class CoreWait:
         return self.is_cause and self.usual_wait_share >= min_usual_share
 
     def describe(self, ranks: str, others: str) -> list[str]:
-        """Describe it in a sentence, if it explains the delay or may; `ranks`, `others`: their names."""
+        """Describe the wait in a sentence, if it may explain the delay; `ranks`, `others`: names."""
         percent, usual_percent = fmt.percent(self.wait_share), fmt.percent(self.usual_wait_share)
         wait_clause = f"{fmt.capital(ranks)} waited for a core for {percent} of the time"
         if self.explained_share is None:
@@ -94,7 +94,7 @@ class CoreWait:
         return [f"{wait_clause}, {others} for {usual_percent}: {explained}."]
 
     def to_evidence(self) -> dict[str, Any]:
-        """Return it as numbers, for a finding."""
+        """Return the wait for a core as numbers, for a finding."""
         return {
             "share": self.wait_share,
             "usual": self.usual_wait_share,
@@ -152,6 +152,7 @@ def measure_core_wait_of_all(
     waits_inside, waits_in_all = (
         _measure_waits(trace, times, selected_rows) for selected_rows in (row_range, all_rows)
     )
+    # Share of time waited, compute time and compute time without waits: inside, then of the whole run.
     known_waits = [
         (*waits_inside[column], *waits_in_all[column])
         for column in sorted(waits_inside.keys() & waits_in_all)
@@ -169,7 +170,7 @@ def measure_core_wait_of_all(
             explained_share=None,
             delay_share_left=None,
         )
-    step_ns = float(np.median(times.step_length_ns[times.settled_rows]))
+    step_ns = float(np.median(times.step_length_ns[times.comparable_rows]))
     extra_wait_ns = wait_share * (step_ns + extra_ns) - wait_share_in_all * step_ns
     explained_share = float(np.clip(extra_wait_ns / extra_ns, 0.0, 1.0))
     delay_left = (1 - explained_share) * extra_ns / max(float(work_ns), 1.0)
@@ -244,7 +245,10 @@ class _TimesInSteps:
 
 
 def _read_times(trace: Trace, step_numbers: Ints) -> Iterator[_TimesInSteps]:
-    """Yield the times, from the first step to the last, of each rank that has two readings."""
+    """Yield the times, from the first step to the last, of each rank that has two readings.
+
+    `step_numbers` are those of the steps.
+    """
     readings = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
     if readings.is_empty() or not len(step_numbers):
         return

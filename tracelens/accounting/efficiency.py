@@ -51,7 +51,7 @@ def list_useful_categories(phases: Phases, *, has_server: bool) -> tuple[str, ..
     """Return the categories that compute the result.
 
     Uncovered time counts only if the program records no computation, such as plain MPI, or if one rank
-    serves the others with tasks. Ranks of such programs work between their communication.
+    serves the others with tasks (`has_server`). Ranks of such programs work between their communication.
     """
     if phases.sum_ns_by_window(*USEFUL_KINDS).any() and not has_server:
         return USEFUL_KINDS
@@ -118,8 +118,8 @@ def _measure_pop(
     """Split parallel efficiency into POP's factors (0 to 1), by name; it is their product.
 
     On an ideal network each step is shorter by its least transfer: that of the rank that came last.
-    What that leaves is serialisation. Where ranks were left out, transfer holds waits for them.
-    `useful_ns` is [worker]; the job takes `duration_ns`.
+    What that leaves is serialisation. If `leaves_out_ranks`, transfer holds waits for them, and
+    is not split off. `useful_ns` is [worker]; the job takes `duration_ns`.
     """
     most_useful_ns = int(useful_ns.max(initial=0))
     if most_useful_ns == 0:

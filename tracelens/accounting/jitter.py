@@ -89,7 +89,11 @@ class Waits:
         return sums_ns.astype(np.float64)
 
     def _leave_out_waits(self, accused_waits: pl.DataFrame) -> Floats:
-        """Return the waits, ns, [step], less those for accused ranks: all others wait for one."""
+        """Return the waits, ns, [step], less those for accused ranks: all others wait for one.
+
+        `accused_waits` has one row per step and late rank: how long others waited for it alone
+        (`alone_ns`).
+        """
         in_steps = accused_waits.filter(
             np.isin(accused_waits["step"].to_numpy(), self.step_numbers)
         )

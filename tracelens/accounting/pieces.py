@@ -160,7 +160,7 @@ class PieceStore:
         self._entries: list[PackedPieces | _Stored] = []
 
     def append(self, pieces: PackedPieces) -> None:
-        """Add those of one more worker.
+        """Add the pieces of one more worker.
 
         Raises:
             OSError: the file cannot be written.
@@ -226,7 +226,7 @@ class JoinedPieces:
 
     @classmethod
     def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
-        """Join those of some workers; there is at least one."""
+        """Join the pieces of some workers (at least one) on one line, one worker after the other."""
         first_pieces = np.cumsum([0, *(len(worker.lengths_ns) for worker in workers)])
         bounds_ns = np.zeros(first_pieces[-1] + 1, np.int64)
         np.cumsum(np.concatenate([worker.lengths_ns for worker in workers]), out=bounds_ns[1:])
@@ -316,7 +316,8 @@ class Segments:
 
     def select(self, category: str, step_numbers: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
-        is_in_steps, code = self._flag_windows(step_numbers), CATEGORIES.index(category)
+        is_in_steps = self._flag_windows(step_numbers)  # [window]: one step of one worker
+        code = CATEGORIES.index(category)
         workers = (self.unpack_worker(row) for row, rank in enumerate(self.ranks) if rank in ranks)
         matching = ((worker, np.flatnonzero(worker.category_codes == code)) for worker in workers)
         return self._to_frame(

@@ -122,7 +122,8 @@ def find_in_ranks(
 ) -> Culprit | None:
     """Find the code in which late ranks spend more time than their peers; None if samples show none.
 
-    In each of these steps they are late by `extra_ns` in a phase, as compute time tells.
+    In each of these steps they are late by `extra_ns` in a phase, as compute time tells. `ranks` are
+    late, `peers` are not.
     """
     if not _is_sampled(trace, step_numbers):
         return None
@@ -145,7 +146,10 @@ def find_in_steps(
     other_steps: Ints,
     extra_ns: float,
 ) -> Culprit | None:
-    """Find the code of a phase with `extra_ns` more in some steps on all ranks; None if not known."""
+    """Find the code of a phase with `extra_ns` more in some steps on all ranks; None if not known.
+
+    `step_numbers` are those of the long steps, `other_steps` those of usual ones.
+    """
     if not _is_sampled(trace, step_numbers) or not len(other_steps):
         return None
     slow_times, usual_times = (
@@ -163,7 +167,10 @@ def find_in_steps(
 def find_in_phase(
     trace: Trace, phases: Phases, phase: str, *, step_numbers: Ints, extra_ns: float
 ) -> Culprit | None:
-    """Find the code in which a phase that is long on all ranks spends `extra_ns` per step; or None."""
+    """Find the code in which a phase that is long on all ranks spends `extra_ns` per step; or None.
+
+    `step_numbers` are those of the steps to look at.
+    """
     if not _is_sampled(trace, step_numbers):
         return None
     times_by_rank = _measure_times(trace, phases, [phase], step_numbers)

@@ -124,7 +124,9 @@ def _join_by_communicators(
 ) -> Ints | None:
     """Return the number of each rank's stage, [column]; None if communicators tell no stages.
 
-    Ranks of a communicator without two ranks of one chain are in one stage.
+    Ranks of a communicator without two ranks of one chain are in one stage. A chain is a set of ranks
+    that messages connect, such as one pipeline. `column_by_rank` gives the index of a rank in the
+    arrays.
     """
     links: list[tuple[int, int]] = []
     for grid in trace.calls:

@@ -99,7 +99,8 @@ def partition(
 ) -> Pieces:
     """Cut a worker's time from the first to the last bound of its windows (steps), ns, [window + 1].
 
-    `spans` are those of the training thread, `around` is the rank's other work at the same time.
+    `spans` are those of the training thread, `around` is the rank's other work at the same time;
+    `sweep` cuts by both.
     """
     first_ns, last_ns = int(window_bounds_ns[0]), int(window_bounds_ns[-1])
     around = around.clip(first_ns, last_ns)

@@ -218,7 +218,10 @@ def _to_table(
     owners: Sequence[int],
     columns_by_worker: Sequence[tuple[Array, ...]],
 ) -> pl.DataFrame:
-    """Join the columns of all workers; the first column is the process or rank that owns each row."""
+    """Join the columns of all workers; the first column is the process or rank that owns each row.
+
+    `columns_by_worker` has the other columns of `schema`, each [row]; `owners` are in the same order.
+    """
     if not columns_by_worker:
         return pl.DataFrame(schema=schema)
     row_counts = [len(first_column) for first_column, *_ in columns_by_worker]

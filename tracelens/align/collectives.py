@@ -87,7 +87,10 @@ def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Ar
 
 
 def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]]) -> CallGrid:
-    """Put the calls of a communicator side by side, a column for each member (process, rank)."""
+    """Put the calls of a communicator side by side, a column for each member (process, rank).
+
+    `calls_by_member` are columns by name, [call of this member].
+    """
     calls = [*calls_by_member.values()]
     seq = calls[0]["seq"]
     is_whole = all(np.array_equal(seq, member_calls["seq"]) for member_calls in calls)
@@ -112,7 +115,11 @@ def to_grid(uid: str, calls_by_member: Mapping[tuple[int, int], dict[str, Array]
 
 
 def _expand_calls(calls: _Call, seq: Ints) -> _Call:
-    """Return the facts of a process's calls for all numbers `seq`, [call]; else `_ABSENT`."""
+    """Return the columns of a process's calls for all call numbers `seq`, [call].
+
+    `calls` are columns by name, for the calls that it made; for all others they get the value in
+    `_ABSENT`.
+    """
     indices = np.searchsorted(seq, calls["seq"])
     columns = {}
     for name, absent in _ABSENT.items():

@@ -98,7 +98,7 @@ def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> p
             grid.first_value_of_calls(name).astype(np.int64) for name in ("op", "nbytes")
         )
         for column, process in enumerate(grid.processes.tolist()):
-            call_rows = np.flatnonzero(grid.is_made[:, column])
+            call_rows = np.flatnonzero(grid.is_made[:, column])  # rows are calls, columns processes
             if process in processes and len(call_rows):
                 columns = {
                     "start_ns": grid.start_ns[call_rows, column],

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES_COMPARED: Final = 1 << 14  # of a rank, to see how they repeat
 MAX_MESSAGES_OF_STEP: Final = 1 << 10
-# What equal messages have in common beside peer, tag and direction; the first set that fits is taken.
-_FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
+# What equal messages have in common beside peer, tag and direction (`long`: whether a long time without
+# messages was before); the first set that fits is taken.
+_CRITERIA_SETS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,24 +52,29 @@ class _Messages:
 
 def find_in_messages(messages: pl.DataFrame, processes: Collection[int]) -> Loop | None:
     """Look for a loop in the messages of all of some processes; None without one."""
-    return _find_loop(messages, processes, _FACTS, "the messages that they repeat")
+    return _find_loop(messages, processes, _CRITERIA_SETS, "the messages that they repeat")
 
 
 def find_in_group_calls(calls: pl.DataFrame, processes: Collection[int]) -> Loop | None:
     """Look for a loop in collectives, given as messages; those of other sizes are other ones."""
-    sized = [facts for facts in _FACTS if "bytes" in facts]
+    sized = [criteria for criteria in _CRITERIA_SETS if "bytes" in criteria]
     return _find_loop(calls, processes, sized, "the collectives of groups that they repeat")
 
 
 def _find_loop(
     messages: pl.DataFrame,
     processes: Collection[int],
-    fact_sets: Sequence[tuple[str, ...]],
+    criteria_sets: Sequence[tuple[str, ...]],
     description: str,
 ) -> Loop | None:
-    """Find a loop with the first set of facts, of equal messages, by which every process has one.
+    """Find a loop in the messages of all processes; None without one.
 
-    `messages` has one row per message of a process.
+    Args:
+        messages: One row per message of a process.
+        processes: All of these must have a loop.
+        criteria_sets: What equal messages have in common. The first set by which every process repeats
+            its messages is taken.
+        description: What repeats, for people.
     """
     if messages.is_empty():
         return None
@@ -81,26 +87,26 @@ def _find_loop(
     }
     if set(rows_by_process) != set(processes):
         return None
-    for facts in fact_sets:
+    for criteria in criteria_sets:
         all_messages = {
-            process: _read_messages(rows, facts) for process, rows in rows_by_process.items()
+            process: _read_messages(rows, criteria) for process, rows in rows_by_process.items()
         }
-        first_messages = _find_first_messages(all_messages)
+        first_messages = _find_first_messages(all_messages)  # of each step, by process
         if first_messages:
             return _to_loop(all_messages, first_messages, description)
     return None
 
 
-def _read_messages(rows: pl.DataFrame, facts: tuple[str, ...]) -> _Messages:
-    """Number the messages of a process (one a row) by kind: equal in peer, key, direction and facts."""
+def _read_messages(rows: pl.DataFrame, criteria: tuple[str, ...]) -> _Messages:
+    """Number the messages of a process (rows) by kind: equal in peer, key, direction, `criteria`."""
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     columns: list[Array] = [
         rows[name].cast(pl.Int64).fill_null(-1).to_numpy()
-        for name in ("peer", "key", *(["bytes"] if "bytes" in facts else []))
+        for name in ("peer", "key", *(["bytes"] if "bytes" in criteria else []))
     ]
     columns.append(rows["op"].cast(pl.String).eq("send").to_numpy())
     kinds = plain_kinds = _number_rows(columns)
-    if "long" in facts:
+    if "long" in criteria:
         gaps_ns = start_ns[1:] - np.maximum.accumulate(end_ns)[:-1]
         kinds = _number_rows([*columns, follows_long_gap(gaps_ns)])
     return _Messages(

@@ -357,7 +357,10 @@ def _merge_windows(steps: pl.DataFrame) -> Ints:
 
 
 def _read_less(trace: Trace, change: WindowSelection) -> Trace:
-    """Have recordings read only around the windows; what a device did may lie anywhere."""
+    """Return the trace with recordings that are read only around the windows of `change`.
+
+    It stays as it is if devices were recorded, as what a device did may lie anywhere.
+    """
     if trace.outlines is None or trace.device_clocks.height:
         return trace
     part_by_process = {

@@ -189,7 +189,11 @@ def _describe_calls(grid: CallGrid, has_left: Flags) -> pl.DataFrame:
 
 
 def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, rank_count: int) -> pl.DataFrame:
-    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`; `sums` are sums by step."""
+    """Return skew and the mean rank's waits by step, in `STEP_COLUMNS`.
+
+    `sums` has one row per call, or per call and rank where ranks are in different steps, with waits and
+    transfers. `calls` has one row per call.
+    """
     greatest_skew = pl.col("skew_ns").arg_max()
     skews = calls.group_by("step").agg(
         pl.col("last_rank", "first_ns", "over_ns").get(greatest_skew),
@@ -214,7 +218,10 @@ def _sum_by_step(
 
 
 def _sum_by_rank(grid: CallGrid, has_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
-    """Sum waits, transfers and calls, [call, process], by rank, and how often it is last by chance."""
+    """Sum waits, transfers and calls, [call, process], by rank, and how often it is last by chance.
+
+    `has_left` is True where a process made a call and left it.
+    """
     fair_share = 1 / grid.expected_rank_count
     if repeats_one_column(grid.step) and has_left.all():
         steps_of_ranks = [np.unique(grid.step[:, 0])] * len(grid.ranks)

@@ -258,7 +258,10 @@ def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
 def stretches_within(
     stretches: pl.DataFrame, start_ns: int, end_ns: int, max_count: int
 ) -> pl.DataFrame:
-    """Return the stretches within an interval in order of time, joined to `max_count` at most."""
+    """Return the stretches within an interval in order of time, joined to `max_count` at most.
+
+    A stretch (row) is a part of the path on one process.
+    """
     overlapping = stretches.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
     clipped = overlapping.with_columns(
         pl.col("start_ns").clip(lower_bound=pl.lit(start_ns)),
@@ -268,7 +271,10 @@ def stretches_within(
 
 
 def _divide_into_bins(stretches: pl.DataFrame, bin_count: int) -> pl.DataFrame:
-    """Let the process with most of the path represent each of `bin_count` equal parts of its time."""
+    """Let the process with most of the path represent each of `bin_count` equal parts of its time.
+
+    `stretches` has one row per stretch of the path on one process, in order of time.
+    """
     starts_ns, end_ns = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
     edges_ns = np.linspace(starts_ns[0], end_ns, bin_count + 1).round().astype(np.int64)
     bounds_ns = np.union1d(starts_ns, edges_ns)

@@ -75,7 +75,7 @@ def run(facts: Facts) -> Imbalance:
     total_ns = times.total_compute_ns
     # Steps that all ranks took, with any compute time at all.
     is_compared = np.asarray(
-        times.is_settled_row & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
+        times.is_comparable_row & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1)
     )
     total_ns = total_ns[is_compared]
     if total_ns.size == 0:

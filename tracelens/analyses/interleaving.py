@@ -146,7 +146,11 @@ def _measure_overlap(phases: Phases) -> pl.DataFrame:
 
 
 def _report_exposed(facts: Facts, overlap_of_ranks: pl.DataFrame, run_ns: int) -> list[Finding]:
-    """Report what could be overlapped, or, if that is little, that more than that is exposed."""
+    """Report what could be overlapped, or, if that is little, that more than that is exposed.
+
+    `overlap_of_ranks` has one row per rank, with its exposed `transfer_ns` and hidden share
+    (`overlap`).
+    """
     exposed_share = int(overlap_of_ranks["transfer_ns"].sum()) / (overlap_of_ranks.height * run_ns)
     if exposed_share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
@@ -282,11 +286,15 @@ def _measure_host_time(
 
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
-    """Return a row a bucket, in `BUCKET_COLUMNS`, in order; empty where calls name none."""
+    """Return one row per bucket, in `BUCKET_COLUMNS`, in order; empty where calls name none.
+
+    Times are means of a call. Rank, begin and end are those of the call that was exposed longest.
+    """
+    # One row per bucket and size of calls, see _sum_calls; `pieces` are what workers did, by time.
     sums_of_calls = [block for grid in trace.calls for block in _sum_calls(grid, phases.pieces)]
     if not sums_of_calls:
         return pl.DataFrame(schema=BUCKET_COLUMNS)
-    call_sizes = pl.col("size").repeat_by("calls").explode()
+    call_sizes = pl.col("size").repeat_by("calls").explode()  # bytes of each call; < 0 = not known
     return (
         pl.concat(sums_of_calls)
         .sort("exposed_ns", "process", descending=[True, False], maintain_order=True)

@@ -66,7 +66,7 @@ def run(facts: Facts) -> StageImbalance:
     """Compare the stages."""
     trace, times = facts.trace, facts.compute_time
     stages = times.stages
-    if stages is None or not times.is_settled_row.any():
+    if stages is None or not times.is_comparable_row.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
     replay = facts.replay.build_whole() if trace.matched_messages.height else None
     if replay is not None:
@@ -110,8 +110,8 @@ def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTi
 
 def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Floats:
     """Return the median `spent_ns` of the ranks of each stage, [step, stage], in steps that all took."""
-    settled_ns = spent_ns[times.settled_rows]
-    by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.columns_by_stage]
+    comparable_ns = spent_ns[times.comparable_rows]
+    by_stage = [medians(comparable_ns[:, members], axis=1) for members in stages.columns_by_stage]
     stage_ns = np.stack(by_stage, axis=1)
     return np.asarray(stage_ns[~np.isnan(stage_ns).any(axis=1)])
 

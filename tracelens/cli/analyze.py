@@ -135,7 +135,7 @@ def _explain(
 
 
 def _keep_index(path: Path, trace: Trace, report: Report, *, again: bool) -> None:
-    """Keep an index as well; of a very large run it would take more than the report did."""
+    """Keep an index as well, except of a very large run; `again` replaces an existing one."""
     from tracelens.lod import index, opening
 
     if again:

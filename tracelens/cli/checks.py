@@ -95,6 +95,7 @@ def _check_system() -> Check:
 
 
 def _check_recorder() -> Check:
+    """Check whether spans are recorded by C or, more slowly, by Python."""
     from tracelens_instrument.core.backend import backend
 
     recorder, reason = backend()
@@ -152,6 +153,7 @@ def _check_folder(directory: Path) -> Check:
 
 
 def _check_identity() -> Check:
+    """Check which rank a program that is started here would record as."""
     from tracelens_instrument.core.identity import identify, read_launcher
 
     identity = identify(arguments={}, hook_values={})
@@ -180,6 +182,7 @@ def _check_frameworks() -> Iterator[Check]:
 
 
 def _check_extras() -> Iterator[Check]:
+    """Yield a check for each extra: whether its modules are installed."""
     for extra, modules in _EXTRAS.items():
         missing = [name for name in modules if util.find_spec(name) is None]
         if missing:

@@ -286,7 +286,7 @@ def _measure_seconds(first_ns: int | None, last_ns: int | None) -> float | None:
 
 
 def _write_facts(facts: dict[str, Any], *, markdown: bool) -> None:
-    """Write the facts to standard output; what was recorded cannot control the terminal."""
+    """Write the facts to standard output, as text or `markdown`; no word can control the terminal."""
     if markdown:
         from tracelens.reports.lines import escape_markdown as escape
     else:

@@ -547,6 +547,7 @@ class _Relay:
             child.send_signal(self._early_signals.pop(0))
 
     def _receive(self, number: int, _frame: object) -> None:
+        """Note a signal, and pass it on to the child, unless the terminal sends it there, too."""
         name = signal.Signals(number).name
         is_key = name in _KEYBOARD_SIGNALS and _is_in_foreground()
         self._note_signal(name, is_key=is_key)

@@ -334,7 +334,11 @@ def import_libraries() -> None:
 
 
 def fetch_copy(location: Place, is_end_enough: Callable[[Path], bool] | None = None) -> Path:
-    """Return a path as it is, and that of a copy of an address, as `mirror.fetch_copy` makes it."""
+    """Return a path as it is, and that of a copy of an address, as `mirror.fetch_copy` makes it.
+
+    `is_end_enough` returns True for a copy of a recording of which only the end was fetched, if that is
+    enough.
+    """
     if isinstance(location, Path):
         return location
     from tracelens.remote import mirror

@@ -69,7 +69,7 @@ def to_text(whatif: WhatIf) -> str:
 
 
 def to_markdown(whatif: WhatIf) -> str:
-    """Write the same as Markdown."""
+    """Write the answers as Markdown: a table with one row each, and notes on their reliability."""
     from tracelens.reports.lines import escape_markdown, markdown_row
 
     ruler = ("---", *["---:"] * (len(_HEADINGS) - 1))

@@ -166,7 +166,10 @@ class GrowingFile:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 
     def _flush(self, *, with_checksum: bool) -> None:
-        """Append the batch in the stream's buffer, without the schema if the file has that."""
+        """Append the batch in the stream's buffer, without the schema if the file has that.
+
+        Its content gets a checksum first if it is `with_checksum`.
+        """
         has_schema = not self._is_new and self._writer.stats.num_record_batches == 1
         with self._stream_buffer.getbuffer() as written_bytes:
             new_begin = (

@@ -137,7 +137,9 @@ def make_batch(
 ) -> pa.RecordBatch:
     """Build a batch in `EVENT_SCHEMA` of at least one event; all arrays are [event].
 
-    `definition_rows` are rows of `definitions`; `depths` count the spans around each event.
+    `definition_rows` are rows of `definitions`; `depths` count the spans around each event. The field
+    `request` is the id of a request to a server. Of a counter it is the bits of its value (float64),
+    and of a span with device times the id under which `device_times` has these.
     """
     type_codes = definitions.type_codes.take(definition_rows)
     is_span, is_counter = type_codes == _SPAN, type_codes == _COUNTER
@@ -336,7 +338,7 @@ class RecordChunk(NamedTuple):
         return self if is_chosen.all() else self.take(np.flatnonzero(is_chosen))
 
     def sort_by_start(self) -> RecordChunk:
-        """Put them in the order of their begin, as they mostly are."""
+        """Return the records in the order of their begin, in which they mostly are."""
         start_ns = np.ascontiguousarray(self.records["start_ns"])
         is_sorted = (start_ns[1:] >= start_ns[:-1]).all()
         return self if is_sorted else self.take(np.argsort(start_ns, kind="stable"))

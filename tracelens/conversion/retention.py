@@ -254,7 +254,11 @@ def _step_ids(definitions: Sequence[Definition]) -> UInt32s:
 def _cut_stretch(
     stretch: Stretch, step_count: int, moments_ns: Sequence[int], definition_ids: UInt32s
 ) -> Records:
-    """Return a stretch's records that begin in the last steps, of these definitions, before a moment."""
+    """Return the records of a stretch that begin in the last steps before a moment.
+
+    `moments_ns` are the moments, `step_count` is how many steps count before each, and `definition_ids`
+    are those of steps. Without steps, all records are returned.
+    """
     records = stretch.records
     step_rows = records[np.isin(records["definition"], definition_ids)]
     step_rows = step_rows[np.argsort(step_rows["start_ns"], kind="stable")]

@@ -43,10 +43,10 @@ KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
 
 
 def list_outlines(trace: Trace) -> Mapping[int, Outline]:
-    """Return the outline of each process; those that a reader made serve, as long as they hold."""
+    """Return the outline of each process, by process; a reader may have made them already."""
     if trace.outlines is not None:
         return trace.outlines
-    tracks = list_in_flight_tracks(trace)
+    tracks = list_in_flight_tracks(trace)  # by process: threads that are operations in flight
     source, cache = trace.source, BoundedCache()
     return {
         process: make_outline(

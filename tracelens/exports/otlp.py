@@ -217,7 +217,7 @@ class _ProcessWriter:
 
 
 def _make_run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict[str, Any]:
-    """Return attributes of the run; only the first process names the communicators' ranks."""
+    """Return attributes of the run; only the first process (`is_first`) names communicators' ranks."""
     attributes: dict[str, Any] = {
         "tracelens.offset_ns": offset_ns,
         "tracelens.window_ns": 2 * content.trace.alignment.uncertainty_ns,
@@ -231,7 +231,7 @@ def _make_run_attributes(content: Content, offset_ns: int, *, is_first: bool) ->
 
 
 def _make_trace_id(content: Content, offset_ns: int) -> str:
-    """Return the same for all processes of a run, and another one for a run of that name later."""
+    """Return the id of a run's trace, by its name and begin, so that all processes have one id."""
     begin = f"{content.name} {find_begin(content.trace) + offset_ns}"
     return sha256(begin.encode()).hexdigest()[:32]
 

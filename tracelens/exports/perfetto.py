@@ -44,6 +44,9 @@ _TIMED: Final = '{"ts":'  # how an event begins that is no name
 _OWNER: Final = ("process", "role", "rank", "host")
 _OF_PROCESS: Final = ("role", "rank", "host", "world", "shard", "pid", "clock_domain")
 _BESIDE: Final = ("micro_step", "device_duration_ns", "stream")
+_THREADS_GROUP, _DEVICES_GROUP, _STACKS_GROUP = range(
+    3
+)  # of tracks, in the order in which they are shown
 
 
 def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved:
@@ -172,13 +175,13 @@ class _ProcessWriter:
         for row in _find_readings(events).iter_rows(named=True):
             yield self._write_counter(row)
         for label, frames in self._read_stacks():
-            track, name_lines = self._add_track(label, group=2)
+            track, name_lines = self._add_track(label, group=_STACKS_GROUP)
             yield from name_lines
             for frame in frames:
                 yield self._write_span(frame, track)
 
-    def _add_track(self, label: str, group: int = 0) -> tuple[int, tuple[str, str]]:
-        """Return a new track's number, and the lines that name it; groups: threads, devices, stacks."""
+    def _add_track(self, label: str, group: int = _THREADS_GROUP) -> tuple[int, tuple[str, str]]:
+        """Return a new track's number, and the lines that name it; tracks are ordered by group."""
         self._track_count += 1
         self._count_by_label[label] = count = self._count_by_label.get(label, 0) + 1
         track = self._owner.process * TRACKS_A_PROCESS + self._track_count
@@ -207,7 +210,7 @@ class _ProcessWriter:
             track_by_lane: dict[int, int] = {}
             for lane, row in _assign_lanes(spans):
                 if lane not in track_by_lane:
-                    group = int(thread in device_threads)
+                    group = _DEVICES_GROUP if thread in device_threads else _THREADS_GROUP
                     track_by_lane[lane], name_lines = self._add_track(label, group)
                     yield from name_lines
                 yield self._write_span(row, track_by_lane[lane])

@@ -122,7 +122,10 @@ def _drop_weak_cuts(series: Floats, cuts: list[int]) -> list[int]:
 
 
 def _measure_separation(before: Floats, after: Floats) -> float:
-    """Return the separation of the times, ns, of two sides relative to the required one: 1 is enough."""
+    """Return the separation of the times, ns, of two sides relative to the required one: 1 is enough.
+
+    `before` and `after` are the times of steps on both sides, [step].
+    """
     level_before, level_after = float(np.median(before)), float(np.median(after))
     middle = (level_before + level_after) / 2
     upper, lower = (before, after) if level_before > level_after else (after, before)

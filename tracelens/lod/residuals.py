@@ -53,7 +53,7 @@ class Residuals:
         return np.asarray(np.nansum(np.maximum(self.residual_ns, 0), axis=1))
 
     def select_ranks(self, rows: Indices) -> Residuals:
-        """Return those of some ranks, against the same peers."""
+        """Return the residuals of some ranks, against the same peers."""
         return replace(
             self,
             ranks=tuple(self.ranks[row] for row in rows.tolist()),

@@ -123,7 +123,7 @@ class Run:
 
     @classmethod
     def from_trace(cls, trace: Trace, report: Report) -> Run:
-        """Make it from a trace and what was found in it; its scene has no pyramid yet."""
+        """Make the data of a run from its trace and report; the scene has no pyramid yet."""
         run, parts = make_run_and_lanes(trace, report)
         return replace(run, scene=replace(run.scene, span_lanes=lanes.join_lanes(list(parts))))
 

@@ -94,7 +94,7 @@ def list_calls(
 def list_frames(
     ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
 ) -> pl.DataFrame:
-    """Return `FRAME_COLUMNS`; first the frames that were innermost longest beyond the median peer.
+    """Return one row per frame; first those that were innermost longest beyond the median peer.
 
     Times are ns by stack: of a rank, and of each of its peers.
     """

@@ -71,7 +71,7 @@ class CategoryTimes:
     def from_partition(
         cls, time_by_category: Array, windows: pl.DataFrame, rank_order: Iterable[int]
     ) -> CategoryTimes:
-        """Build them from `Phases.spent_ns`, [window, category], ns; time outside of steps is left out.
+        """Build the times from `Phases.spent_ns`, [window, category], ns, without time outside of steps.
 
         `windows` has one row per step window, with its `rank` and `step`.
         """

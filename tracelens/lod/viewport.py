@@ -62,7 +62,7 @@ class Window:
         return Window(self.start_ns - margin_ns, self.end_ns + margin_ns)
 
     def clamp(self, outer: Window) -> Window:
-        """Fit it into `outer`, at least a microsecond wide, keeping its width where possible."""
+        """Fit the window into `outer`, at least a microsecond wide, keeping its width where possible."""
         width_ns = min(max(self.width_ns, SMALLEST_NS), max(outer.width_ns, SMALLEST_NS))
         start_ns = max(outer.start_ns, min(self.start_ns, outer.end_ns - width_ns))
         return Window(start_ns, start_ns + width_ns)

@@ -142,7 +142,7 @@ class Source:
 def make_lazy_frame(
     frames: Callable[[], Iterable[pl.DataFrame]], schema: Mapping[str, pl.DataType]
 ) -> pl.LazyFrame:
-    """Return a frame that is made, one part after the other, each time that it is collected."""
+    """Return a lazy frame of the parts that `frames` yields each time that it is collected."""
 
     def read(
         with_columns: list[str] | None,

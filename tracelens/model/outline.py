@@ -100,7 +100,7 @@ class Outline:
     unnumbered_call_count: int
 
     def share_arrays_of(self, other: Outline | None) -> Outline:
-        """Return it with the arrays of another outline where they are equal, so that one is kept.
+        """Return the outline with the arrays of another one where they are equal, so that one is kept.
 
         Ranks of one program make the same calls in the same steps.
         """

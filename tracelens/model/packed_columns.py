@@ -111,7 +111,7 @@ class PackedColumns:
         )
 
     def share_arrays_of(self, neighbour: PackedColumns | None) -> PackedColumns:
-        """Return it with the arrays of another process where they are equal, so that one is kept."""
+        """Return the columns with another process's arrays where they are equal, so that one is kept."""
         if neighbour is None:
             return self
         return replace(

@@ -283,7 +283,7 @@ class Trace:
         return self.parts or make_source(self.events, self.processes["process"].to_list())
 
     def with_change(self, change: Change, **tables: Any) -> Self:
-        """Return it with a change in all events, and other tables."""
+        """Return the trace with a change in all events, and with other tables."""
         source = self.source.with_change(change)
         events = {"events": source.scan(EVENT_COLUMNS), "parts": source, "outlines": self.outlines}
         return self.with_(**events | tables)

@@ -85,7 +85,7 @@ class DFTracerReader(FilesReader[FileEvents]):
         return "ph" in event and (event.keys() >= _KEYS or event.get("cat") == "dftracer")
 
     def read_file(self, file: Path) -> FileEvents:
-        """Read one file, as `FilesReader.read_file` says."""
+        """Read the events of a file, as `FilesReader.read_file` says."""
         if not self.is_format(file):
             raise NotATrace("it does not begin with an event of DFTracer on a line of its own")
         file_events, spans = FileEvents(), _Spans()

@@ -61,7 +61,7 @@ def is_exported(path: Path) -> bool:
 
 
 def read_export(path: Path) -> Exported:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the spans of a file that TraceLens exported, as `FilesReader.read_file` says."""
     export, stream, rows = Exported(), EventStream(path), RowBuffer(_COLUMNS)
     for piece in stream.read_pieces():
         for event in piece:

@@ -78,6 +78,8 @@ class ReadFile:
     def read_events(self, stream: EventStream, row_count: Callable[[], int]) -> Iterator[Event]:
         """Yield the events of a stream, and count entries that are no objects.
 
+        `row_count` returns how many rows the caller has made of them, which is limited.
+
         Raises:
             NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         """
@@ -219,7 +221,7 @@ def list_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 def read_each(
     path: Path, files: Sequence[Path], read_file: Callable[[Path], Content], options: Reading
 ) -> tuple[dict[str, Content], list[Note]]:
-    """Read files of a trace one by one; return them by name, and notes on those that cannot be read.
+    """Read files of a trace by `read_file`; return contents by name, and notes on unreadable files.
 
     Raises:
         NotATrace: no file can be read.

@@ -59,7 +59,10 @@ class SpanBuffer(Generic[Key, Thread]):
     def to_frame(
         self, translate_key: Callable[[Key], SpanMeaning], name_thread: Callable[[Thread], str]
     ) -> pl.DataFrame:
-        """Return one row per span in words of `spans.build`; each key and thread is translated once."""
+        """Return one row per span in words of `spans.build`.
+
+        `translate_key` and `name_thread` are called once for each key and thread of the format.
+        """
         meanings = [translate_key(key) for key in self.number_by_key]
         thread_names = [name_thread(thread) for thread in self.number_by_thread]
         return pl.DataFrame(

@@ -292,7 +292,7 @@ class HorovodReader(FilesReader[Timeline]):
         return _MARK.search(read_first_bytes(file)) is not None
 
     def read_file(self, file: Path) -> Timeline:
-        """Read one file, as `FilesReader.read_file` says."""
+        """Read the calls of a file, as `FilesReader.read_file` says."""
         timeline = Timeline(has_rank_column=True)
         for event in timeline.read_events(EventStream(file), row_count=timeline.calls.__len__):
             timeline.apply_event(event)

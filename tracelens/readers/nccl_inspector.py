@@ -89,7 +89,7 @@ def is_inspector(path: Path) -> bool:
 
 
 def read_calls(path: Path) -> Calls:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the calls of a file, as `FilesReader.read_file` says."""
     if not is_inspector(path):
         raise NotATrace("it does not begin with a line of NCCL Inspector")
     calls, lines, rows = Calls(), JsonLines(path), RowBuffer(_COLUMNS)

@@ -91,7 +91,7 @@ def is_rocprof(path: Path) -> bool:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the profile in a file, as `FilesReader.read_file` says."""
     if not is_rocprof(path):
         raise NotATrace("it does not begin as rocprofv3's JSON does")
     profile, documents = Profile(), JsonLines(path)
@@ -225,7 +225,7 @@ class _Process:
         self._add_span(record, kind, name, thread=_thread_name(record), step=step)
 
     def _add_call(self, record: dict[str, Any], *, has_reduction_kernels: bool) -> None:
-        """Add a call of RCCL as communication, unless its kernels are: then it only queues one."""
+        """Add a call of RCCL as communication, unless its kernels are: it only queues one then."""
         name = self._operation_name(record)
         kind, op = find_meaning(name) or USER_CODE
         if has_reduction_kernels or kind != "reduction" or op is None:

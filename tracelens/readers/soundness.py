@@ -244,7 +244,10 @@ def keep_common_steps(
 def _find_common_steps(
     spans: pl.DataFrame, lossy_steps: Collection[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """Return the first and last step of the longest stretch that all ranks recorded whole, or None."""
+    """Return the first and last step of the longest stretch that all ranks recorded whole, or None.
+
+    `lossy_steps` are pairs of rank and step that lost kernels.
+    """
     steps = spans.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
     bounds_of_ranks = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
     if bounds_of_ranks.is_empty():

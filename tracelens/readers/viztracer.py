@@ -56,7 +56,7 @@ def is_viztracer(path: Path) -> bool:
 
 
 def read_calls(path: Path) -> Calls:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the calls of a file, as `FilesReader.read_file` says."""
     calls, spans = Calls(), _Spans()
     stream = EventStream(path)
     for event in calls.read_events(stream, row_count=spans.__len__):

@@ -128,7 +128,7 @@ class Profile(CheckedFile):
 
 
 def read_profile(path: Path) -> Profile:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the profile in a file, as `FilesReader.read_file` says."""
     profile_space = parse_space(read_contents(path))
     if not profile_space.planes:
         raise NotATrace("there is no plane in it")

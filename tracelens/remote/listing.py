@@ -90,7 +90,7 @@ def list_files(address: str) -> Listing:
         entries = _list_entries(system, path)
         files = _list_trace(system, entries)
     if not files:
-        raise _refuse_empty(address, entries)
+        raise _build_empty_error(address, entries)
     return Listing(system, tuple(files), is_folder=True)
 
 
@@ -220,7 +220,8 @@ def _make_file(name: str, facts: Mapping[str, Any]) -> RemoteFile:
     return RemoteFile(name, str(facts["name"]), None if size is None else int(size), version)
 
 
-def _refuse_empty(address: str, entries: Mapping[str, Mapping[str, Any]]) -> EmptyTrace:
+def _build_empty_error(address: str, entries: Mapping[str, Mapping[str, Any]]) -> EmptyTrace:
+    """Build the error for a folder without a recording; `entries` are the server's facts by name."""
     folders = [name for name, facts in entries.items() if facts["type"] == "directory"]
     advice = (
         f"it holds {len(folders)} folders, open one of them, for example "

@@ -67,7 +67,9 @@ def fetch_copy(
     if not listing.is_finished:
         is_end_enough = None
     directory = (
-        places.cache_directory() / _FOLDER / _name_folder(address, ends=is_end_enough is not None)
+        places.cache_directory()
+        / _FOLDER
+        / _name_folder(address, has_only_ends=is_end_enough is not None)
     )
     try:
         with places.lock_directory(directory):
@@ -86,12 +88,15 @@ def fetch_copy(
         ) from error
 
 
-def _name_folder(address: str, *, ends: bool) -> str:
-    """Return the name of the folder for an address: readable letters of it, and a digest."""
+def _name_folder(address: str, *, has_only_ends: bool) -> str:
+    """Return the name of the folder for an address: readable letters of it, and a digest.
+
+    `has_only_ends` is True if only the ends of files are fetched into it, where that is enough.
+    """
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", hide_secrets(address)).strip("-.")[
         :_MAX_LETTERS_OF_LABEL
     ]
-    identity = f"{hide_user(address)} {'ends' if ends else 'whole'}"
+    identity = f"{hide_user(address)} {'ends' if has_only_ends else 'whole'}"
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
@@ -102,10 +107,19 @@ def _update(
     progress: Callable[[int, int], None] | None,
     is_end_enough: Callable[[Path], bool] | None,
 ) -> Path:
-    """Fetch what changed, remove what is gone, and return the copy; `directory` is ours alone."""
+    """Fetch what changed, remove what is gone, and return the copy of a remote file or folder.
+
+    Args:
+        directory: Holds the copy, and nothing else but our drafts and the file of states.
+        listing: The files that the address has now.
+        address: Of a trace folder, or a file.
+        progress: Called with (fetched, outdated) numbers of files.
+        is_end_enough: Returns True for a copy of a recording whose end alone was fetched, if that is
+            enough. None = fetch all files whole.
+    """
     copy = directory / make_local_name(address)
     root = copy if listing.is_folder else directory
-    states = _load_states(directory)
+    states = _load_states(directory)  # size and version of each copied file, by name
     for draft in directory.glob(f"{_DRAFT}*"):  # of a process that was killed
         draft.unlink()
     for name in states.keys() - {file.name for file in listing.files}:
@@ -116,7 +130,7 @@ def _update(
         states.pop(file.name, None)
     # Saved before: a process that is killed leaves nothing that looks current and is not.
     _save_states(directory, states)
-    _check_room(directory, outdated, address, ends=is_end_enough is not None)
+    _check_room(directory, outdated, address, may_fetch_ends=is_end_enough is not None)
     try:
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             copies = _Copy(listing.file_system, directory, root, states, is_end_enough)
@@ -128,11 +142,13 @@ def _update(
     return copy
 
 
-def _check_room(directory: Path, files: list[RemoteFile], address: str, *, ends: bool) -> None:
-    """Refuse to begin with more than the disk has room for."""
+def _check_room(
+    directory: Path, files: list[RemoteFile], address: str, *, may_fetch_ends: bool
+) -> None:
+    """Refuse to begin with more than the disk has room for, unless ends of files may be enough."""
     needed_bytes = sum(file.size_bytes or 0 for file in files)
     free_bytes = shutil.disk_usage(directory).free
-    if needed_bytes > free_bytes and not ends:
+    if needed_bytes > free_bytes and not may_fetch_ends:
         raise UnusableInput(
             f"'{hide_secrets(address)}' has {in_bytes(needed_bytes)} to fetch, and the disk of "
             f"'{directory}' has {in_bytes(free_bytes)} left: make room, or name another disk in "
@@ -192,7 +208,10 @@ def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
 def _fetch_part(
     system: Any, file: RemoteFile, draft: Path, is_end_enough: Callable[[Path], bool]
 ) -> bool:
-    """Fetch a recording's end, or the begin of stack samples; return True if that is enough."""
+    """Fetch a recording's end, or the begin of stack samples; return True if that is enough.
+
+    For a recording `is_end_enough` decides, which reads the draft: a hole, and its end.
+    """
     if file.size_bytes is None or not file.name.endswith(TRACE_SUFFIX):
         return False
     if file.name.startswith(f"{SAMPLES_FOLDER}/"):

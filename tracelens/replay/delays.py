@@ -143,7 +143,11 @@ def _find_interval(
 def _measure_limits(
     total_ns: Floats, fix: WorkFix, relative_error: float, replay: WindowedReplay | None
 ) -> list[float]:
-    """Return the least and the largest saving, ns, if the delay is at an end of its 95 % interval."""
+    """Return the least and the largest saving, ns, if the delay is at an end of its 95 % interval.
+
+    `relative_error` is the standard error as a share of the delay. Without a replay, or if it cannot
+    tell, times of ranks are compared side by side: `total_ns`, [step, rank].
+    """
     limits_ns = []
     ((_, effect_ns),) = fix.phases_and_effects_ns
     for factor in dict.fromkeys((1 - TWO_SIDED * relative_error, 1 + TWO_SIDED * relative_error)):

@@ -104,6 +104,11 @@ class EventGraph:
         in_recorded_order: bool = False,
         alternative_index: int = 0,
     ) -> Self | None:
+        """Build the graph of some steps (first, last; None = all); None without steps.
+
+        With `in_recorded_order` servers serve requests in the recorded order, instead of by arrival.
+        `alternative_index` says which explanation of servers' times to take (see `Occupancy`).
+        """
         worker_steps = _select_worker_steps(trace, steps)
         if not worker_steps:
             return None

@@ -66,7 +66,15 @@ class Occupancy:
         in_recorded_order: bool,
         alternative_index: int,
     ) -> Occupancy:
-        """Find it among services by server and begin; `alternative_index` refers to `unknown_facts`."""
+        """Find the resource of each service, one per row, sorted by server and begin.
+
+        Args:
+            services: The services.
+            server_index: The server of each, [service].
+            workers: The worker that each serves, [service]; -1 = none.
+            in_recorded_order: Keep the recorded order, and share no link.
+            alternative_index: Which explanation of the recording to take, an index of `unknown_facts`.
+        """
         columns = ("start_ns", "end_ns", "bytes", "request_row")
         begin_ns, end_ns, nbytes, request_row = (
             services[name].fill_null(0).to_numpy().astype(np.int64) for name in columns
@@ -110,14 +118,20 @@ class Occupancy:
         return cls(*identity_columns, alone_ns, is_serial, tuple(disciplines), unknown_facts)
 
     def find_queues(self) -> Iterator[tuple[Ints, bool]]:
-        """Yield services (rows) that take turns in a queue, and True if because of a resource."""
+        """Yield the services (rows) of each queue, which follow one after the other.
+
+        A queue is a server's link or processor, or the lane that a worker has on a link for itself. With
+        each queue comes True if its services all have a resource, which replay gives to one at a time;
+        False if they keep their recorded order, as those of a processor may.
+        """
         has_lane = self._select_flags("has_lane_per_worker") | self._select_flags("has_streams")
         lane = np.where(has_lane, self.worker + 1, 0)
-        has_turns = self._select_flags("has_turns")
-        has_turns &= self.has_resource | (self.kind == _PROCESSOR)
+        is_queued = self._select_flags("has_turns") & (
+            self.has_resource | (self.kind == _PROCESSOR)
+        )
         queue = (self.server_index * (int(lane.max(initial=0)) + 1) + lane) * _KINDS + self.kind
-        for queue_number in np.unique(queue[has_turns]):
-            rows = np.flatnonzero((queue == queue_number) & has_turns)
+        for queue_number in np.unique(queue[is_queued]):
+            rows = np.flatnonzero((queue == queue_number) & is_queued)
             yield rows, bool(self.has_resource[rows].all())
 
     def make_tasks(self, service_edges: Ints) -> Tasks:

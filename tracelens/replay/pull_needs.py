@@ -67,7 +67,10 @@ def find_need_times_ns(
 
 
 def measure_unknown_share(requests: pl.DataFrame, needs_ns: Ints, timeline: Timeline) -> float:
-    """Return the share of pulls needed at an unknown time (-1, [request]), while the worker computed."""
+    """Return the share of pulls needed at an unknown time (-1, [request]), while the worker computed.
+
+    `requests` has one row per request; `needs_ns` is when its worker needed it.
+    """
     is_pull = (requests["op"] == "pull") & (requests["bytes"] > 0)
     pull_rows = np.flatnonzero(is_pull.fill_null(value=False).to_numpy())
     is_unknown = ~requests["is_blocking"].to_numpy() & (needs_ns < 0)  # [request]
@@ -137,7 +140,10 @@ def _measure_backprop_by_key(
     worker_pieces: Sequence[WorkerPieces],
     worker_steps: Sequence[pl.DataFrame],
 ) -> dict[int, float]:
-    """Sum the backprop since the last push (or step's begin), ns, by pushed key; empty of only one."""
+    """Sum the backprop since the last push (or step's begin), ns, by pushed key; empty of only one.
+
+    Tables have one row per request, and per step of a worker.
+    """
     backprop_ns: dict[int, float] = {}
     for worker, requests in requests_by_worker.items():
         pushes = requests.filter(pl.col("op") == "push").sort("start_ns")

@@ -77,7 +77,11 @@ def find_queued_entries(calls: Sequence[Calls], timeline: Timeline) -> pl.DataFr
 
 
 def add_queue_edges(edges: EdgeList, entries: pl.DataFrame, calls: Sequence[Calls]) -> None:
-    """Add edges to queued calls' departures from completions of the calls before in their stream."""
+    """Add edges to queued calls' departures from completions of the calls before in their stream.
+
+    `entries` has one row per rank of a call that was queued: the call (`group`, `call`), and the one
+    before.
+    """
     groups = ("group", "previous_group")
     for group_entries in entries.sort(groups).partition_by(groups):
         group, previous_group = group_entries["group"][0], group_entries["previous_group"][0]
@@ -98,7 +102,10 @@ def estimate_ready_calls(
     timeline: Timeline,
     worker_steps: Sequence[pl.DataFrame],
 ) -> list[Calls]:
-    """Return the calls with `begin_ns` when each rank was ready, also of those that queued."""
+    """Return the calls with `begin_ns` when each rank was ready, also of those that queued.
+
+    `queued_entries` has one row per rank of a call that was queued, `worker_steps` one per step.
+    """
     ready_calls = [*calls]
     if queued_entries.is_empty():
         return ready_calls
@@ -221,7 +228,10 @@ class _Backprop:
         return np.where(np.isfinite(share * step_ns), time_ns, np.nan)
 
     def _measure_steps_ns(self, step_numbers: Ints) -> tuple[Floats, Floats]:
-        """Return the backprop done before each step, and that of the step, ns; nan without any."""
+        """Return the backprop done before each step, and that of the step, ns; nan without any.
+
+        Both are [step], as `step_numbers`.
+        """
         row = np.minimum(
             np.searchsorted(self._step_numbers, step_numbers), len(self._step_numbers) - 1
         )

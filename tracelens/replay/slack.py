@@ -30,7 +30,11 @@ MAX_SLACK_IF_CRITICAL: Final = 0.01  # of a step: a step with no more slack is c
 
 
 def measure_slack(graphs: Sequence[EventGraph], step_ns: float) -> pl.DataFrame:
-    """Return each rank's slack in windows of a run with steps of `step_ns`; empty if no ranks meet."""
+    """Return each rank's slack in windows of a run with steps of `step_ns`; empty if no ranks meet.
+
+    Slack is how much later a rank may first meet others in a step without delaying the end of the
+    graph.
+    """
     if not graphs:
         return pl.DataFrame(schema=SLACK_COLUMNS)
     slack_ns = np.concatenate([*map(_measure_by_step, graphs)])

@@ -177,7 +177,10 @@ class Timeline:
         )
 
     def has_resumed(self, workers: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
-        """Return True where a worker waited in a span until `over_ns`, and resumed by `until_ns`."""
+        """Return True where a worker waited in a span until `over_ns`, and resumed by `until_ns`.
+
+        All are arrays of one shape; times are ns.
+        """
         begins, ends = (np.append(-1, positions) for positions in self.wait_stretches)
         over, until = (self.to_positions(workers, ns) for ns in (over_ns, until_ns))  # positions
         row = np.searchsorted(ends, until, side="right") - 1  # the last stretch that ended by then

@@ -146,7 +146,7 @@ class Identity:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return the identity as plain values, for JSON."""
         return {
             "whole": self.run_error_share,
             "median_step": self.median_step_error_share,

@@ -91,7 +91,7 @@ class WhatIf:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return the answer as plain values, for JSON."""
         return {
             "format": FORMAT,
             "trace": self.trace,

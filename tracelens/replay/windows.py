@@ -156,7 +156,10 @@ class WindowedReplay:
         return [graph for graph in self._graphs.values() if graph is not None]
 
     def _choose_windows(self, touched_rows: Indices, step_count: int) -> list[tuple[int, int]]:
-        """Return first and stop row of a grid's windows that hold touched rows, of all steps."""
+        """Return first and stop row of a grid's windows that hold touched rows, of all steps.
+
+        `touched_rows` are those of steps that a fix changes.
+        """
         if self._max_steps >= len(self._steps):
             return [(0, step_count)]
         length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)  # steps

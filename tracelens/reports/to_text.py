@@ -83,7 +83,7 @@ def render(
 
 
 def _render_lines(blocks: Sequence[RenderableType], width: int, *, color: bool) -> list[str]:
-    """Return blocks as lines, an empty one after each."""
+    """Return blocks as lines, an empty one after each; with `color` they have codes for a terminal."""
     out = io.StringIO()
     console = Console(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False

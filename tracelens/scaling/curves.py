@@ -240,7 +240,7 @@ def _add_forecasts(
             by_replay = forecast_by_replay(
                 largest_run, largest.worker_count, largest.step_ns, count
             )
-        forecasts.append(by_replay or forecast(sizes, count, strong=is_strong))
+        forecasts.append(by_replay or forecast(sizes, count, is_strong_scaling=is_strong))
     return replace(curve, forecasts=tuple(filter(None, forecasts)))
 
 

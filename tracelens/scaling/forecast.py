@@ -87,16 +87,20 @@ class Forecast:
     method: Literal["sizes", "replay"] = "sizes"
 
 
-def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
+def forecast(sizes: Sizes, ranks: int, *, is_strong_scaling: bool) -> Forecast | None:
     """Forecast a step on `ranks`; None if fewer than `MIN_SIZES_TO_FORECAST` sizes are known.
 
-    With `strong` scaling all ranks share the same work, so that each has less on more ranks.
+    With `is_strong_scaling` all ranks share the same work, so that each has less on more ranks.
     """
     if len(sizes.rank_counts) < MIN_SIZES_TO_FORECAST:
         return None
     target_ranks = np.array([float(ranks)])
-    slowest_work_ns = float(_forecast_slowest_work(sizes, target_ranks, strong=strong)[0])
-    rests_ns, squared_errors = _forecast_rests(sizes, target_ranks, strong=strong)
+    slowest_work_ns = float(
+        _forecast_slowest_work(sizes, target_ranks, is_strong_scaling=is_strong_scaling)[0]
+    )
+    rests_ns, squared_errors = _forecast_rests(
+        sizes, target_ranks, is_strong_scaling=is_strong_scaling
+    )
     weights = 1 / (squared_errors + MIN_ERROR_OF_FORECAST**2) ** 2  # [pair of growths]
     weights /= weights.sum()
     rest_ns = float(weights @ rests_ns)
@@ -146,12 +150,14 @@ def expected_largest(counts: Floats) -> Floats:
     return np.array([inverse((n - 0.375) / (n + 0.25)) for n in counts.tolist()])
 
 
-def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> Floats:
+def _forecast_slowest_work(
+    sizes: Sizes, target_ranks: Floats, *, is_strong_scaling: bool
+) -> Floats:
     """Forecast the work of the slowest rank at each target size, ns, [size]."""
-    columns = _make_work_columns(sizes.rank_counts, strong=strong)
+    columns = _make_work_columns(sizes.rank_counts, is_strong_scaling=is_strong_scaling)
     # Misfits count relative to the work.
     parts_ns = _fit_non_negative(columns / sizes.work_ns[:, None], np.ones(len(sizes.work_ns)))
-    work_ns = _make_work_columns(target_ranks, strong=strong) @ parts_ns
+    work_ns = _make_work_columns(target_ranks, is_strong_scaling=is_strong_scaling) @ parts_ns
     log_ratios = np.log(np.maximum(sizes.slowest_work_ns / sizes.work_ns, 1.0))
     maxima = expected_largest(sizes.rank_counts)
     squared_sum = float(np.square(maxima).sum())  # not 0: sizes differ
@@ -159,17 +165,20 @@ def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) 
     return np.asarray(work_ns * np.exp(sigma * expected_largest(target_ranks)))
 
 
-def _make_work_columns(ranks: Floats, *, strong: bool) -> Floats:
+def _make_work_columns(ranks: Floats, *, is_strong_scaling: bool) -> Floats:
     """Return the columns of a rank's work, [size, part]: constant, and with strong scaling 1 / ranks."""
     ones = np.ones_like(ranks)
-    return np.stack([ones, 1 / ranks], axis=1) if strong else ones[:, None]
+    return np.stack([ones, 1 / ranks], axis=1) if is_strong_scaling else ones[:, None]
 
 
-def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tuple[Floats, Floats]:
+def _forecast_rests(
+    sizes: Sizes, target_ranks: Floats, *, is_strong_scaling: bool
+) -> tuple[Floats, Floats]:
     """Forecast the time beyond work by each pair of growths, ns, with its mean squared error, [pair].
 
     It is that at the first target size; the error is the relative one of steps of known sizes, each
-    predicted from the smaller sizes.
+    predicted from the smaller sizes. A growth is how a time depends on the number of ranks; a pair is
+    that of communication and of the rest.
     """
     growths = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
@@ -180,9 +189,13 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
         errors = []
         for count in range(MIN_SIZES_FITTED, len(sizes.rank_counts)):
             smaller, next_ranks = sizes.take_smallest(count), sizes.rank_counts[count : count + 1]
-            (step_ns,) = _forecast_step(smaller, next_ranks, pair, strong=strong)
+            (step_ns,) = _forecast_step(
+                smaller, next_ranks, pair, is_strong_scaling=is_strong_scaling
+            )
             errors.append(step_ns / sizes.step_ns[count] - 1)
-        rests_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
+        rests_ns.append(
+            _forecast_rest(sizes, target_ranks, pair, is_strong_scaling=is_strong_scaling)[0]
+        )
         squared_errors.append(np.mean(np.square(errors)))
     return np.array(rests_ns), np.array(squared_errors)
 
@@ -195,14 +208,18 @@ def _is_distinct(names: tuple[str, ...]) -> bool:
 _Pair: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # growths of communication, of the rest
 
 
-def _forecast_step(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
+def _forecast_step(
+    sizes: Sizes, target_ranks: Floats, pair: _Pair, *, is_strong_scaling: bool
+) -> Floats:
     """Forecast a step of each target size, ns, [size]."""
-    return _forecast_slowest_work(sizes, target_ranks, strong=strong) + _forecast_rest(
-        sizes, target_ranks, pair, strong=strong
-    )
+    return _forecast_slowest_work(
+        sizes, target_ranks, is_strong_scaling=is_strong_scaling
+    ) + _forecast_rest(sizes, target_ranks, pair, is_strong_scaling=is_strong_scaling)
 
 
-def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
+def _forecast_rest(
+    sizes: Sizes, target_ranks: Floats, pair: _Pair, *, is_strong_scaling: bool
+) -> Floats:
     """Forecast the time that is no work, ns, [size]: exposed communication, and the rest.
 
     `pair` names the growths of communication and of the rest; without the former both are one.
@@ -215,19 +232,21 @@ def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: b
     if not call_names:
         return np.maximum(other_ns, 0.0)
     communication_ns = _extrapolate(sizes, target_ranks, call_names, sizes.communication_ns)
-    hidden_ns = _forecast_hidden(sizes, target_ranks, communication_ns, strong=strong)
+    hidden_ns = _forecast_hidden(
+        sizes, target_ranks, communication_ns, is_strong_scaling=is_strong_scaling
+    )
     exposed_ns = communication_ns - np.minimum(hidden_ns, communication_ns)
     return np.asarray(np.maximum(other_ns + exposed_ns, 0.0))
 
 
 def _forecast_hidden(
-    sizes: Sizes, target_ranks: Floats, communication_ns: Floats, *, strong: bool
+    sizes: Sizes, target_ranks: Floats, communication_ns: Floats, *, is_strong_scaling: bool
 ) -> Floats:
     """Forecast the hidden communication, ns, [size], of that at target sizes, `communication_ns`.
 
-    It is a share of it, limited by the time it can overlap with: with `strong` scaling ranks have ever
-    less of that. Where the share fell on the largest run, that time was used up, so it is known; else it
-    is taken for as large a share of backprop.
+    It is a share of it, limited by the time it can overlap with: with `is_strong_scaling` ranks
+    have ever less of that. Where the share fell on the largest run, that time was used up, so it is
+    known; else it is taken for as large a share of backprop.
     """
     shares = sizes.hidden_communication_ns / np.maximum(sizes.communication_ns, 1.0)
     max_share = float(shares.max())
@@ -235,7 +254,9 @@ def _forecast_hidden(
     limit_ns = max_share * sizes.backprop_ns[-1]
     if is_used_up:
         limit_ns = sizes.hidden_communication_ns[-1]
-    limit_ratio = sizes.rank_counts[-1] / target_ranks if strong else np.ones_like(target_ranks)
+    limit_ratio = (
+        sizes.rank_counts[-1] / target_ranks if is_strong_scaling else np.ones_like(target_ranks)
+    )
     return np.asarray(np.minimum(max_share * communication_ns, limit_ns * limit_ratio))
 
 

@@ -169,7 +169,7 @@ def _draw_block(level: float) -> str:
 
 
 def _write_cell(cell: Cell, measure: str, to_level: Callable[[Cell], float]) -> str:
-    """Return a cell of a table in HTML, darker the higher its level is."""
+    """Return a cell of a table in HTML, darker the higher its level (0 to 1, by `to_level`) is."""
     level = to_level(cell)
     rgb = [light + (dark - light) * level for light, dark in zip(_LIGHT, _DARK, strict=True)]
     background = ",".join(f"{value:.0f}" for value in rgb)

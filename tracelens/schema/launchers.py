@@ -51,7 +51,7 @@ class StartedProcess:
 
     @classmethod
     def parse(cls, line: str) -> StartedProcess | None:
-        """Read it from a line; None if the line is of another kind."""
+        """Read the entry from a line; None if the line is of another kind."""
         if not line.startswith(STARTED_PROCESS):
             return None
         try:

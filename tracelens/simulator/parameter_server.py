@@ -102,7 +102,8 @@ class Exchange:
     def _share_link(self, asked_ns: Ints, wire_ns: Ints) -> tuple[Ints, Ints]:
         """Return begin and end of replies on a link that workers share evenly, ns, [rank, piece].
 
-        All ask together, as a token starts all of them; each has its pieces in forward order.
+        All workers ask at the same time (`asked_ns`, [rank, piece]), and get pieces in forward order. A
+        piece takes `wire_ns`, [piece], alone on the link.
         """
         other_count = self._scenario.ranks - 1
         incast_factor = 1 + self._scenario.incast * other_count
@@ -225,7 +226,7 @@ def _send_on_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints
 def _compute_receive_ns(scenario: Scenario, arrive_ns: Ints, wire_ns: Ints) -> Ints:
     """Return when each push is received, ns, [rank, piece]; alone it takes `wire_ns`, [piece].
 
-    Without shared links each worker's pushes take turns in order of arrival.
+    Without shared links each worker has a link, on which one push follows the other, by arrival.
     """
     if scenario.shared_links:
         alone_ns = np.broadcast_to(wire_ns, arrive_ns.shape).ravel()
@@ -259,7 +260,7 @@ def _serve_in_order(arrive_ns: Ints, work_ns: Ints, free_ns: np.int64) -> tuple[
 
 
 def _make_request_ids(scenario: Scenario, *, is_pull: bool) -> Ints:
-    """Return the request ids, [step, rank, piece]."""
+    """Return the ids of all pushes, or of all pulls (`is_pull`), [step, rank, piece]."""
     steps = np.arange(scenario.steps)[:, None, None]
     ranks = np.arange(scenario.ranks)[None, :, None]
     piece_count = len(scenario.pieces)

@@ -268,7 +268,10 @@ def find_best_runs(gains: Floats, price: float) -> Flags:
 
 
 def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
-    """Return `find_best_runs` of one series, [row]: numbers of Python are quicker one by one."""
+    """Flag the rows of the runs whose gains sum to most, less `price` for each edge; gains are [row].
+
+    Of one series, as `find_best_runs` of several: numbers of Python are quicker one by one.
+    """
     # The best sum if a row is at the lower, or the upper level; and whether the row before was upper.
     lower_score = upper_score = edge_price = 0.0
     origins: list[tuple[bool, bool]] = []

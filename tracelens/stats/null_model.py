@@ -79,7 +79,7 @@ class NullModel:
 
     @classmethod
     def from_peers(cls, peers: Floats) -> NullModel:
-        """Learn it from residuals of peers against each other, [block, rank]."""
+        """Learn the model from residuals of peers against each other, [block, rank]."""
         block_count, peer_count = peers.shape
         variance_ratio = (1 + _variance_of_median(peer_count)) / (
             1 + _variance_of_median(peer_count - 1)
@@ -180,7 +180,7 @@ class Noise:
 
     @classmethod
     def from_blocks(cls, blocks: Floats, variance_ratio: float = 1.0) -> Noise:
-        """Learn it from each rank's covariances, of blocks, [block, rank], and of neighbouring ones.
+        """Learn the noise from each rank's covariances: of blocks, [block, rank], and of neighbours.
 
         Its variance is `variance_ratio` times as large. What a rank shows is noisy, but the median over
         ranks is not, and a late rank hardly counts in it. Correlation is raised as Kendall (1954) does,

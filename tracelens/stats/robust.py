@@ -133,7 +133,7 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
 def _condense_blocks(
     values: Floats, edges: Ints, condense: Callable[[Floats, int], Floats]
 ) -> Floats:
-    """Condense each block of rows, by a function of values and an axis: [block, ...].
+    """Condense each block of rows, by `condense` (a function of values and an axis): [block, ...].
 
     Blocks lie between `edges`; all but the last are equally long, and so go together.
     """

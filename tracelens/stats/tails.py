@@ -22,7 +22,10 @@ _complementary_error: Final = np.frompyfunc(math.erfc, 1, 1)
 
 
 def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
-    """Return P(T >= t) for Student's t with `freedom` degrees of freedom, infinite ones included."""
+    """Return P(T >= t) for Student's t with `freedom` degrees of freedom, infinite ones included.
+
+    Both are numbers, or arrays of one shape, as is the result.
+    """
     t, freedom = np.asarray(t, float), np.asarray(freedom, float)
     is_normal = np.isinf(freedom)
     finite_freedom = np.where(is_normal, 1.0, freedom)

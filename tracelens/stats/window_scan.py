@@ -253,9 +253,10 @@ class _Sums:
         )
 
     def residuals_of_windows(self, length: int, stride: int, lasting: float) -> Floats:
-        """Return by how much those means are above what the blocks outside predict, [window, rank].
+        """Return by how much windows are above what the blocks outside of them predict, [window, rank].
 
-        That is `lasting`, a share, of the mean outside of the window.
+        A window has `length` blocks, and begins `stride` blocks after the one before. Prediction is
+        `lasting`, a share, of the mean outside of the window.
         """
         mean_by_window = self.window_means(length, stride)
         blocks_outside = max(len(self.sums_before) - 1 - length, 1)
@@ -454,7 +455,11 @@ def _score_windows(blocks: Floats, first: Ints, last: Ints) -> Floats:
 
 
 def _draw_null_scores(blocks: Floats, first_block: Ints, last_block: Ints, seed: int) -> Floats:
-    """Return the greatest score of a window, [exchange], if ranks are exchanged at random by [block]."""
+    """Return the greatest score of any window, [exchange], if ranks are exchanged at random by [block].
+
+    `blocks`, [block], are differences between two ranks; windows lie between `first_block` and
+    `last_block`, [window].
+    """
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first_block) // MAX_SCORES_AT_ONCE
     batches = np.array_split(signs * blocks, part_count)

@@ -115,7 +115,10 @@ def _count_spans(trace: Trace) -> pl.DataFrame:
 
 
 def _describe_collectives(trace: Trace, span_counts: pl.DataFrame) -> str:
-    """List calls by operation, their bytes, and how many were matched between ranks."""
+    """List calls by operation, their bytes, and how many were matched between ranks.
+
+    `span_counts` has one row per kind and operation.
+    """
     calls = span_counts.filter(pl.col("kind") == "reduction")
     if calls.is_empty():
         return "none"

@@ -48,6 +48,7 @@ class AlertCommand:
         return len(self._running)
 
     def _start(self, text: bytes) -> None:
+        """Start the user's command with the text as its input; say so if that fails."""
         with tempfile.TemporaryFile() as file:  # a pipe could be full, and be waited for
             file.write(text)
             file.seek(0)

@@ -115,6 +115,7 @@ class ExitWatch:
         return read_state(watched.process.pid, watched.process.incarnation) in ENDED_STATES
 
     def _describe(self, watched: _Watched, now_ns: int) -> Exited:
+        """Describe how a watched process ended, and stop watching it."""
         process = watched.process
         status = _read_exit_info(watched.descriptor)
         if status is None:

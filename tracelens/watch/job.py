@@ -55,14 +55,14 @@ class JobProcess:
 
     @property
     def progress_wall_ns(self) -> int:
-        """When its training thread last made progress, wall time; before that when it began."""
+        """When the training thread last made progress, wall time; before that when it began."""
         if self.recording is None or not self.recording.progress_ns:
             return self.process.incarnation
         return self.to_wall_ns(self.recording.progress_ns)
 
     @property
     def completed_wall_ns(self) -> int:
-        """When it last completed a step or a call, wall time; 0 before that."""
+        """When the process last completed a step or a call, wall time; 0 before that."""
         if self.recording is None or not self.recording.completed_ns:
             return 0
         return self.to_wall_ns(self.recording.completed_ns)
@@ -168,7 +168,11 @@ class LiveJob:
         return sorted(name for name in names if name.endswith(suffixes) and name[0] != ".")
 
     def _open(self, name: str) -> None:
-        """Open a recording that was not seen before; one that is no good yet is tried again."""
+        """Open a recording that was not seen before, and add its process to the job.
+
+        A finished file is read, another one is followed while it grows. One that cannot be opened yet is
+        tried again at the next look; one that is damaged is not.
+        """
         path = self.folder / name
         try:
             job_process = (

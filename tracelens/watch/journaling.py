@@ -56,6 +56,7 @@ class JobExits:
     """
 
     def __init__(self, folder: Path, is_ours: Callable[[Process], bool]) -> None:
+        """Watch the journal of a folder; `is_ours` returns True for a process of the watched job."""
         self._folder = folder
         self._is_ours = is_ours
         self._begun_ns: dict[str, int] = {}

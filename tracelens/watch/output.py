@@ -24,7 +24,10 @@ MIN_SHARE_OF_PACE_CHANGE: Final = 0.2
 
 @contextmanager
 def output_for(stream: TextIO, *, as_json: bool) -> Iterator[Callable[[Watcher, list[News]], None]]:
-    """Yield what shows a look: it is called with the watcher and with what is new."""
+    """Yield what shows a look: it is called with the watcher and with what is new.
+
+    It writes JSON if `as_json`, else text for people.
+    """
     if as_json:
         yield lambda watcher, news: write_json(stream, watcher, news)
     elif stream.isatty():

@@ -249,6 +249,7 @@ class LiveRecording:
                 yield span.communicator or "", span.op or "", span.peer, span.step
 
     def _apply(self, news: NewRecords) -> None:
+        """Take new records: spans that ended or were dropped are open no more, begun ones are."""
         if self._open:
             closed_origins = {*news.ended_origins.tolist(), *news.dropped_origins.tolist()}
             for origin in closed_origins & self._open.keys():
@@ -262,6 +263,7 @@ class LiveRecording:
                 del self._open[origin]
 
     def _apply_opened(self, records: Records, origins: Iterable[int]) -> None:
+        """Take records of spans that have begun; `origins` are the slots that they are in."""
         rows = self._side.meanings.find_rows(records["definition"])
         self._put_calls(records, rows, is_open=True)
         for origin, span in zip(origins, self._spans_of(records), strict=True):
@@ -272,6 +274,7 @@ class LiveRecording:
         self._note_progress(records["start_ns"], records, rows)
 
     def _apply_ended(self, records: Records) -> None:
+        """Take records of events that are over: calls, steps, pauses, progress, and an exception."""
         rows = self._side.meanings.find_rows(records["definition"])
         end_ns = np.abs(records["end_ns"])
         is_span = self._side.find_spans(records["definition"])
@@ -292,6 +295,7 @@ class LiveRecording:
         self._note_progress(np.maximum(end_ns, records["start_ns"]), records, rows)
 
     def _put_steps(self, records: Records) -> None:
+        """Append the steps that have ended, by end, and note the thread that takes them."""
         if not len(records):
             return
         records = records[np.argsort(records["end_ns"], kind="stable")]
@@ -320,7 +324,10 @@ class LiveRecording:
                 self.pauses[pause] = seen.with_pauses(len(chosen_ns), int(chosen_ns.max()))
 
     def _put_calls(self, records: Records, rows: Int32s, *, is_open: bool) -> None:
-        """Put the last collectives of each communicator into its log, and those that were open in it."""
+        """Put the last collectives of each communicator into its log, and those that were open in it.
+
+        `is_open`: the records have no end yet; `rows` are those of their definitions, [record].
+        """
         op_codes = self._side.op_codes(rows)
         indexes = self._side.meanings.communicator_indices[rows]
         is_call = (op_codes >= 0) & (indexes != NO_INDEX) & (records["seq"] != NO_SEQ)
@@ -379,7 +386,10 @@ class LiveRecording:
         self.completed_ns = max(self.completed_ns, int(ends_ns.max(initial=0)))
 
     def _note_progress(self, times_ns: Ints, records: Records, rows: Int32s) -> None:
-        """Take the latest time of the training thread and of tracks of operations in flight."""
+        """Take the latest time of the training thread and of tracks of operations in flight.
+
+        `rows` are those of the records' definitions; `times_ns`, [record], is when each was noted.
+        """
         counts: Flags = np.ones(len(records), np.bool_)
         if "gc" in self._side.kinds:
             counts = self._side.meanings.kind.codes[rows] != self._side.kinds.index("gc")
@@ -394,7 +404,7 @@ class LiveRecording:
 
 
 def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> list[Call]:
-    """Return records as calls; `op_codes` are their places in `COLLECTIVES`."""
+    """Return records as calls, without an end if `is_open`; `op_codes` are indices of `COLLECTIVES`."""
     end_ns = np.full(len(records), FOREVER) if is_open else np.abs(records["end_ns"])
     columns = (
         records["seq"],

@@ -45,7 +45,7 @@ _PYTHON_FRAMES_SHOWN: Final = 3  # frames: the innermost ones of Python are show
 
 
 def describe_begin(begun_processes: Sequence[JobProcess], world: int, *, restarted: bool) -> str:
-    """Report which processes have begun to record."""
+    """Report which processes have begun to record, for the first time or again (`restarted`)."""
     ranks = sorted(
         member.process.rank for member in begun_processes if member.process.role == "worker"
     )
@@ -246,7 +246,7 @@ def join_reasons(reasons: Mapping[str, str]) -> str:
 def describe_resumption(
     stall: Stall, now_ns: int, ended_ranks: Sequence[int], *, is_job_over: bool
 ) -> str:
-    """Report that a stall is over: the job goes on, or `ended_ranks` have ended instead."""
+    """Report that a stall is over: the job goes on, or `ended_ranks` have ended, or all of it."""
     length = fmt.duration(now_ns - stall.since_ns)
     if not ended_ranks:
         return f"resumed after {length}"

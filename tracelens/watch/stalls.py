@@ -94,7 +94,7 @@ class StallDetector:
         return self.stall
 
     def excuse(self, stall: Stall, ranks: Mapping[int, JobProcess], pause: str) -> None:
-        """Judge those who stand still by another kind of pause, until they make progress."""
+        """Judge ranks that stand still by another kind of pause, until they make progress."""
         for rank in stall.culprits:
             if rank in ranks:
                 member = ranks[rank]

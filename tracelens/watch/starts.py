@@ -71,7 +71,7 @@ class Absence:
     stacks: Stacks
 
     def to_facts(self) -> dict[str, object]:
-        """Return it as facts for programs."""
+        """Return the absence of ranks as facts for programs."""
         return {
             "ranks": self.ranks,
             "world": self.world,

@@ -151,6 +151,7 @@ def _sum(rates: Iterable[float | None]) -> float | None:
 
 
 def _measure_rank(rank: int, member: JobProcess, delay_ns: float | None, now_ns: int) -> RankStatus:
+    """Return the state of a rank at `now_ns` (wall clock), with the speed of its last steps."""
     recording = member.recording
     facts: dict[str, Any] = {
         "rank": rank,

@@ -133,6 +133,10 @@ class StragglerWatch:
         return shared
 
     def _judge(self, step: int, lags: Floats) -> list[Straggler]:
+        """Return the ranks that have become stragglers, or are on time again, with a step.
+
+        `lags` are shares of a step, [rank].
+        """
         assert self._test is not None
         changes = []
         straggler_indices = set(self._test.add_step(lags))

@@ -395,6 +395,7 @@ class Watcher:
             self._suspicion = None
 
     def _begin_stall(self, stall: Stall, now_ns: int) -> None:
+        """Report a stall: states of processes, the call that ranks wait in, and its step."""
         ranks = self._job.ranks
         states = {
             str(rank): member.state for rank, member in ranks.items() if member.state is not None
@@ -464,6 +465,7 @@ class Watcher:
         self._write(self._entry)
 
     def _resume(self, stall: Stall, now_ns: int) -> None:
+        """Report that a stall is over, as ranks go on or have ended."""
         if self._dumps is not None:
             self._end_dumps("the stall ended before")
         has_ended = self._detector.has_ended

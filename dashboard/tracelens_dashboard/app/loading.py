@@ -62,6 +62,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def poll(_times: Any, path: Any, query_string: Any) -> tuple[Any, Any, Any]:
+        """Show the progress of a run that is being opened, then the page instead."""
         runs, view, page = (
             current.runs_of_app(),
             state.read(query_string),
@@ -80,6 +81,7 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def retry(clicks: Any, path: Any, query_string: Any) -> Any:
+        """Open a run again that could not be opened, and show that it is."""
         runs, view, page = (
             current.runs_of_app(),
             state.read(query_string),
@@ -108,6 +110,7 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
     def lay_out(
         run_key: Any, shape_before: Any, path: Any, query_string: Any
     ) -> tuple[Component, str]:
+        """Lay out the page again if it has other parts since the run was read again; also its shape."""
         page = current.prevent_update_unless(
             page_by_path.get(str(path)) if current.edition_number_of(run_key) else None
         )

@@ -162,7 +162,10 @@ def _register_tags(app: Dash) -> None:
         State(CHOICE, "data"),
         prevent_initial_call=True,
     )
-    def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
+    def add_tag(
+        _clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any
+    ) -> tuple[int, str]:
+        """Add a tag to the chosen runs; `changes` counts the changes of tags. Empty the field."""
         entries = _find_chosen(choice)
         current.prevent_update_unless(bool(entries and tags.clean_tag(tag)))
         current.runs_of_app().tags.add([entry.path for entry in entries], tag)
@@ -174,7 +177,8 @@ def _register_tags(app: Dash) -> None:
         State(TAGS_CHANGED, "data"),
         prevent_initial_call=True,
     )
-    def remove(clicks: Any, changes: Any) -> int:
+    def remove_tag(clicks: Any, changes: Any) -> int:
+        """Remove a tag from the run beside whose name it was clicked; count the change."""
         button = ctx.triggered_id
         entry = (
             current.runs_of_app().find_entry(button.get("run"))
@@ -205,6 +209,7 @@ def _register_choice(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def compare(clicks: Any, choice: Any) -> str:
+        """Link to the comparison of the newest chosen run with the others."""
         readable_runs = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
         current.prevent_update_unless(bool(clicks) and len(readable_runs) >= MIN_COMPARED_RUNS)
         newest, *others = sorted(readable_runs, key=lambda entry: -entry.modified_ns)
@@ -283,7 +288,10 @@ def _survey_switch(runs: Runs, rows: list[Row]) -> Component:
 
 
 def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
-    """Describe how many runs are analyzed, and why the others are not; with a bar while reading."""
+    """Describe how many runs are analyzed, and why the others are not; with a bar while reading.
+
+    `is_surveying` is False if the user paused the analysis of the others.
+    """
     analyzed_count = sum(row.glance is not None for row in rows)
     failed_count = sum(row.has_failed for row in rows)
     recorded_count = sum(row.entry.is_recorded and row.glance is None for row in rows)

@@ -103,7 +103,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
 
 
 def _add(path: str, title: str, layout: Callable[[Runs, ViewState], Component]) -> None:
-    """Add a page, laid out for the runs that are served and the view in the address."""
+    """Add a page; `layout` builds it from the served runs and the view in the address."""
 
     def lay_out(**query: str) -> Component:
         return layout(current.runs_of_app(), state.parse(query))
@@ -141,7 +141,7 @@ def serve(
 
     Visitors show a token, which is part of the address: others have accounts on this machine, too.
     Without one (`token`), every account on this machine sees the run. `port` 0 picks a free one;
-    `ready` is called with the address once requests are accepted.
+    `ready` is called with the address once requests are accepted; `open_browser` opens it there.
 
     Raises:
         InvalidArgument: `host` is no address of this machine, the port is taken, or the run would be

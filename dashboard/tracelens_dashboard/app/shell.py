@@ -131,7 +131,8 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def grow(run_key: Any, query_string: Any) -> list[Component]:
+    def renew_heading(run_key: Any, query_string: Any) -> list[Component]:
+        """Return the heading of a run that was read again."""
         current.prevent_update_unless(bool(current.edition_number_of(run_key)))
         return heading(current.runs_of_app(), state.read(query_string))
 
@@ -143,6 +144,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         prevent_initial_call=True,
     )
     def pick(run_id: Any, query_string: Any, path: Any) -> str:
+        """Link to the run that was picked, on the same page and with the same baselines."""
         view = state.read(query_string)
         run_selection = selection.read(view.run_key)
         is_other = run_selection is None or run_id != run_selection.run_id

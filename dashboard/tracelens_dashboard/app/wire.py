@@ -47,7 +47,7 @@ def register(app: Dash) -> None:
 
 
 def _library() -> Response:
-    """Return it; its address has the version: a browser asks for it once."""
+    """Return the library; its address has the version: a browser asks for it once."""
     answer = Response(COMPILE_HINT + chart_library.source(), mimetype="text/javascript")
     answer.headers["Cache-Control"] = KEPT
     return answer

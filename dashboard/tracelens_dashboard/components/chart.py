@@ -131,6 +131,7 @@ class ChartCard:
             *self.inputs,
         )
         def redraw(checked: Any, *values: Any) -> tuple[Any, ...]:
+            """Return figure, summary (twice), class, a table if `checked`; `values` are for `draw`."""
             drawing = draw(*values)
             class_name = DRAWN_CLASS if drawing.figure.data else NOTHING_DRAWN_CLASS
             rows = table(ids.part(self.card_id, "rows"), drawing.rows) if checked else None
@@ -143,6 +144,7 @@ class ChartCard:
             prevent_initial_call=True,
         )
         def tabulate(checked: Any, *values: Any) -> Component:
+            """Return the table when it is switched on; `values` are for `draw`."""
             current.prevent_update_unless(bool(checked))
             return table(ids.part(self.card_id, "rows"), draw(*values).rows)
 
@@ -156,7 +158,8 @@ class ChartCard:
             *self.link_states,
             prevent_initial_call=True,
         )
-        def follow(click: dict[str, Any] | None, run_key: Any, *values: Any) -> str:
+        def follow_mark(click: dict[str, Any] | None, run_key: Any, *values: Any) -> str:
+            """Return the address to which a clicked mark leads; `values` are those of `link_states`."""
             point = axes.read_cell_values(current.prevent_update_unless(clicked_point(click)))
             return current.prevent_update_unless(
                 link(current.store_of_run(run_key), point, *values)
@@ -171,7 +174,8 @@ class ChartCard:
             current.RUN,
             prevent_initial_call=True,
         )
-        def follow(cell: dict[str, Any] | None, run_key: Any) -> str:
+        def follow_row(cell: dict[str, Any] | None, run_key: Any) -> str:
+            """Return the address to which the row of a clicked cell leads."""
             store, row_index = (
                 current.store_of_run(run_key),
                 current.prevent_update_unless(clicked_row(cell)),
@@ -217,7 +221,7 @@ def fit_rows(
     least_px: int,
     most_px: int = 9999,
 ) -> Callable[[Store], int]:
-    """Return a card's height: a frame and some pixels for each row, within limits."""
+    """Return the function of a card's height, px: a frame, and `row_px` for each row that it counts."""
     return lambda store: max(least_px, min(most_px, frame_px + row_px * count_rows(store)))
 
 

@@ -43,7 +43,7 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Return its saving, else its cost, in percent of job time, and the name of its colour."""
+    """Return a finding's saving, else its cost, in percent of job time, and the name of its colour."""
     # A sign stands for one that is unknown or next to nothing.
     share = finding.saving if finding.saving is not None else finding.cost
     if share is None or share < LEAST_SHARE:
@@ -66,7 +66,7 @@ def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Compon
 def titled_cards(
     title: str, items: Sequence[Listed], build_card: Callable[[Listed], Component]
 ) -> Component:
-    """Return a title and the cards of the first items of a list, and count the others."""
+    """Return a title and the cards of the first items, by `build_card`, and count the others."""
     cards = [build_card(item) for item in items[:MAX_LISTED_CARDS]]
     if not items:
         cards = [html.P("No finding.", className="summary")]

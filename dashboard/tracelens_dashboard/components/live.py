@@ -122,7 +122,10 @@ def register(app: Dash) -> None:
 
 
 def _status(freshness: Freshness, run_key: Any, *, paused: bool) -> Any:
-    """Return a run's state as a sentence; None for a run that is complete and unchanged."""
+    """Return a run's state as a sentence; None for a run that is complete and unchanged.
+
+    `paused`: the user stopped that the page follows a run that is still recorded.
+    """
     # `age_s` is the time since the last reading began, of a run that is still recorded.
     if freshness.is_missing:
         return html.Span(MISSING, role="alert")

@@ -111,7 +111,8 @@ def register(app: Dash) -> None:
     @app.callback(
         Output(RANKS, "value"), Input(GROUP, "value"), current.RUN, prevent_initial_call=True
     )
-    def choose(group: Any, run_key: Any) -> str:
+    def choose_group(group: Any, run_key: Any) -> str:
+        """Return the ranks of the chosen group, given by its number."""
         numbered_groups = enumerate(groups(current.store_of_run(run_key)))
         ranks_by_number = {str(number): ranks for number, (_, ranks) in numbered_groups}
         return current.prevent_update_unless(ranks_by_number.get(str(group)))
@@ -123,6 +124,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def clear(clicks: Any, *page: Any) -> str:
+        """Return the address of the same page for the whole run."""
         current.prevent_update_unless(bool(clicks))
         return _address(EVERYTHING, "", *page)
 

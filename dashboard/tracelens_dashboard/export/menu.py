@@ -65,6 +65,7 @@ def register(app: Dash) -> None:
 
     @app.callback(Output(OFFER, "children"), Input(ADDRESS, "data"), prevent_initial_call=True)
     def offer(address: Any) -> list[Component]:
+        """List the exports of the run and the view in the page's address."""
         if not isinstance(address, dict):
             raise PreventUpdate
         view = state.read(address.get("search"))

@@ -364,7 +364,10 @@ def _compare_levels(comparison: Comparison) -> str:
 
 
 def _level_row(run: RunMetrics, quantiles_ns: list[float], *, is_new: bool) -> dict[str, Any]:
-    """Return a run as a row of the table; `quantiles_ns` are the p10, p50 and p90 of its steps."""
+    """Return a run as a row of the table; `quantiles_ns` are the p10, p50 and p90 of its steps.
+
+    It is the new run if `is_new`, else a baseline.
+    """
     p10_ms, median_ms, p90_ms = (round(ns / 1e6, 3) for ns in quantiles_ns)
     return {
         "run": run.name,

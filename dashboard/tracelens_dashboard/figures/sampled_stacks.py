@@ -233,7 +233,10 @@ def _function_bars(
 
 
 def _function_sentence(frames: pl.DataFrame, rank: int, *, is_compared: bool) -> str:
-    """Return the frame with the largest residual, and its self time on the rank and its peers."""
+    """Return the frame with the largest residual, and its self time on the rank and its peers.
+
+    Unless the rank `is_compared` with peers, return the frame that was innermost longest.
+    """
     # `frames` has one row per frame, that one first; times are in ns, the peers' is their median.
     worst_frame = frames.row(0, named=True)
     name, self_time = shorten_frame(worst_frame["frame"]), text.duration(worst_frame["self_ns"])

@@ -52,7 +52,7 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
 
 
 def _factor_lines(curve: Curve, dash: str, theme: Theme, *, several: bool) -> list[go.Scatter]:
-    """Return the line of a curve's efficiency; of a single curve also those of its factors."""
+    """Return the line of a curve's efficiency; of a single curve (not `several`) also its factors'."""
     # A row of a curve is a size, and the run of that size (`point`).
     efficiency_name = messages.write_title(curve) if several else EFFICIENCY
     shares_by_name = {efficiency_name: [row.efficiency for row in curve.rows]}

@@ -171,9 +171,9 @@ def tensor_bars(
 ) -> Drawing:
     """Draw a bar per tensor of a shard, the largest first; red if it exceeds the mean shard.
 
-    `tensors` has one row per tensor and shard, the largest first: `step_bytes` move one way in a
-    step, which is a `share` of the shard's. `mean_bytes` are the mean shard's, None where not
-    known.
+    `tensors` has one row per tensor and shard, the largest first: `step_bytes` is what a
+    worker pushes in a step, `share` its part of the shard's bytes. `mean_bytes` are the mean
+    shard's, None where not known.
     """
     tensors_of_shard = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
     if tensors_of_shard.is_empty():
@@ -229,7 +229,8 @@ def _size_axis(title: str, high: float) -> dict[str, Any]:
 
 def _describe_tensors(tensors_of_shard: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
     """Return the largest tensor of a shard, and whether it exceeds the mean shard."""
-    # Tensors are rows, the largest first; bytes move one way in a step, `share` is of the shard's.
+    # Tensors are rows, the largest first. `step_bytes` is what a rank pushes in a step, `share` the
+    # tensor's part of all bytes of the shard.
     largest_tensor = tensors_of_shard.row(0, named=True)
     name, size = text.escape_name(largest_tensor["tensor"]), text.size(largest_tensor["step_bytes"])
     sentence = (

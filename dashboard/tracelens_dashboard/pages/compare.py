@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 PATH: Final = links.COMPARE
 TITLE: Final = "Compare"
 EXPLANATION: Final = "What changed from another run to this one, with intervals."
-OTHER: Final = "compare-other"
-CHOICE: Final = "compare-choice"
-NEW: Final = "compare-new"
+BASELINE_KEY: Final = "compare-other"  # store of the one baseline's run key
+BASELINE_CHOICE: Final = "compare-choice"  # field
+NEW_RUN_CHOICE: Final = "compare-new"  # field, if there are several baselines
 MOST_COMPARISONS_KEPT: Final = 2  # of which a page has the charts drawn
 ALONE: Final = (
     "One run is served, so there is none to compare it with. Name another one beside it, or a "
@@ -85,7 +85,7 @@ BASELINE: Final = replace(
     THIS_RUN,
     card_id="compare-there",
     draw=_draw_with_baseline(lambda _, baseline, theme: WATERFALL.draw(baseline, theme)),
-    inputs=(Input(OTHER, "data"),),
+    inputs=(Input(BASELINE_KEY, "data"),),
 )
 CATEGORIES: Final = ChartCard(
     card_id="compare-moved",
@@ -93,7 +93,7 @@ CATEGORIES: Final = ChartCard(
     explanation="Time of the mean rank per step, by the category it belongs to.",
     draw=_draw_with_baseline(_draw_categories),
     height_px=320,
-    inputs=(Input(OTHER, "data"),),
+    inputs=(Input(BASELINE_KEY, "data"),),
     grid_columns={"base": 12, "md": 5},
 )
 MAP: Final = ChartCard(
@@ -102,7 +102,7 @@ MAP: Final = ChartCard(
     explanation="Compute time of this run minus the other's; teal: faster, orange: slower, pale: "
     "within noise.",
     draw=_draw_with_baseline(_draw_map),
-    inputs=(Input(OTHER, "data"),),
+    inputs=(Input(BASELINE_KEY, "data"),),
     grid_columns={"base": 12, "md": 7},
 )
 CARDS: Final[tuple[ChartCard, ...]] = (THIS_RUN, BASELINE, CATEGORIES, MAP, *baselines.CARDS)
@@ -130,7 +130,7 @@ def layout(store: Store, view: ViewState) -> Component:
     )
     return html.Div(
         [
-            dcc.Store(id=OTHER, data=baseline.run_key),
+            dcc.Store(id=BASELINE_KEY, data=baseline.run_key),
             top_line,
             _lay_out_verdict(store, view),
             chart.grid(cards, store, view),
@@ -144,31 +144,34 @@ def layout(store: Store, view: ViewState) -> Component:
 
 def register(app: Dash) -> None:
     """Compare other runs when they are chosen; a click on a cell aligns both timelines there."""
-    side_by_side.register(app, OTHER, ids.part(MAP.card_id, "graph"))
+    side_by_side.register(app, BASELINE_KEY, ids.part(MAP.card_id, "graph"))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
-        Input(CHOICE, "value"),
+        Input(BASELINE_CHOICE, "value"),
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def choose(chosen: Any, query_string: Any) -> str:
-        view, run_ids = state.read(query_string), state.read_baselines(chosen)
+    def choose_baselines(chosen_ids: Any, query_string: Any) -> str:
+        """Link to the comparison with the baselines (a list of run ids) that the user chose."""
+        view, baseline_ids = state.read(query_string), state.read_baselines(chosen_ids)
         current.prevent_update_unless(
-            all(map(current.runs_of_app().find_entry, run_ids)) and run_ids != view.baseline_ids
+            all(map(current.runs_of_app().find_entry, baseline_ids))
+            and baseline_ids != view.baseline_ids
         )
-        return links.to_comparison(view.run_key, *run_ids)
+        return links.to_comparison(view.run_key, *baseline_ids)
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
-        Input(NEW, "value"),
+        Input(NEW_RUN_CHOICE, "value"),
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def renew(chosen: Any, query_string: Any) -> str:
+    def choose_new_run(new_id: Any, query_string: Any) -> str:
+        """Link to the comparison in which one of the baselines is the new run, all others baselines."""
         view = state.read(query_string)
-        current.prevent_update_unless(chosen in view.baseline_ids)
-        return _swap_runs(view, chosen)
+        current.prevent_update_unless(new_id in view.baseline_ids)
+        return _swap_runs(view, new_id)
 
 
 def _baseline_of(view: ViewState) -> Store | None:
@@ -187,7 +190,7 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     other_names = {other_id: name for other_id, name in name_by_id.items() if other_id != run_id}
     baseline_ids = [other_id for other_id in view.baseline_ids if other_id in other_names]
     baseline_field = fields.multi_select(
-        CHOICE,
+        BASELINE_CHOICE,
         other_names.items(),
         "runs to compare with",
         value=baseline_ids,
@@ -203,7 +206,7 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     if len(baseline_ids) > 1 and run_id:
         compared_runs = [(any_id, name_by_id[any_id]) for any_id in (run_id, *baseline_ids)]
         label = "new run, compared with all others"
-        new_run_field = fields.select(NEW, compared_runs, label, value=run_id, w=190)
+        new_run_field = fields.select(NEW_RUN_CHOICE, compared_runs, label, value=run_id, w=190)
         controls = [html.Span("new run", className="fact-name"), new_run_field, *controls]
     elif baseline_ids and view.run_key:
         href = _swap_runs(view, baseline_ids[0])

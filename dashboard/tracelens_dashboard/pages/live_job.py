@@ -56,7 +56,8 @@ def register(app: Dash) -> None:
     """Look at the job every second while the page is open."""
 
     @app.callback(Output(JOB, "children"), Input(POLL, "n_intervals"), current.RUN)
-    def look(_times: Any, run_key: Any) -> list[Component]:
+    def draw_job(_times: Any, run_key: Any) -> list[Component]:
+        """Draw the state of the running job anew, at each tick."""
         return _draw_run(current.run_key_of(run_key))
 
 

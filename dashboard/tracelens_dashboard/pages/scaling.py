@@ -111,7 +111,10 @@ def register(app: Dash) -> None:
 
     @app.callback(Output(VERDICT, "children"), *CONTROLS, Input(ids.RUN, "data"))
     def judge(run_ids: Any, *values: Any) -> list[Component]:
-        """Return the verdict on how the chosen runs scale, or why they cannot be compared."""
+        """Return the verdict on how the chosen runs scale, or why they cannot be compared.
+
+        `values` are those of the other controls, and the run.
+        """
         try:
             comparison = _compare_sizes(run_ids, *values[:-1])  # the last one: a run was read again
         except TraceLensError as error:

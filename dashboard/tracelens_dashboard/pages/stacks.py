@@ -152,7 +152,8 @@ def register(app: Dash) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def renew(run_key: Any, query_string: Any) -> list[int]:
+    def renew_window(run_key: Any, query_string: Any) -> list[int]:
+        """Return the window to show (begin, end, ns) of a run that was read again."""
         current.prevent_update_unless(bool(current.edition_number_of(run_key)))
         window = _find_window(current.store_of_run(run_key), state.read(query_string))
         return [window.start_ns, window.end_ns]
@@ -167,6 +168,7 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_mark(click_data: Any) -> str:
+        """Return the frame of the clicked mark of the chart."""
         return _read_frame(
             current.prevent_update_unless(chart.clicked_point(click_data)).get("customdata")
         )
@@ -178,6 +180,7 @@ def _register_choice(app: Dash, chart_name: str) -> None:
         prevent_initial_call=True,
     )
     def choose_row(clicked_cell: Any, rows: Any) -> str:
+        """Return the frame of the clicked row of the table."""
         row_index = current.prevent_update_unless(chart.clicked_row(clicked_cell))
         row = rows[row_index] if rows and row_index < len(rows) else {}
         return _read_frame(row.get("call") or row.get("frame"))

@@ -166,13 +166,15 @@ def register(app: Dash) -> None:
         State(EDITS, "data"),
         prevent_initial_call=True,
     )
-    def collect(_values: Any, before: Any) -> list[str]:
+    def collect_edits(_values: Any, edits_before: Any) -> list[str]:
+        """Return the edits that the controls state, as texts, if they are other ones than before."""
         edits = edits_of(_read_controls(ctx.inputs_list[0]))
-        current.prevent_update_unless(edits != before)
+        current.prevent_update_unless(edits != edits_before)
         return edits
 
     @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
     def answer(edits: Any, run_key: Any) -> list[Component]:
+        """Replay the run with the edits (texts), and return the answer."""
         return _answer_edits(current.store_of_run(run_key), _read_edits(edits))
 
 

@@ -182,7 +182,7 @@ class Runs:
 
     @classmethod
     def from_store(cls, store: Store) -> Runs:
-        """Serve one run, which is open, alone: addresses need not name it."""
+        """Serve one open run alone: addresses need not name it."""
         served = cls()
         served.only_store = store
         served._follow("", store.path)
@@ -257,7 +257,7 @@ class Runs:
         return self._open_store(entry)
 
     def survey(self, *, enabled: bool) -> None:
-        """Analyze all runs that were not yet, one at a time, the newest first; or stop that.
+        """Analyze all runs that were not yet, one at a time, the newest first; stop unless `enabled`.
 
         A run that is still recorded is left until it is complete, one that cannot be read until its
         folder changes.
@@ -321,7 +321,10 @@ class Runs:
         return entry.path if entry else None
 
     def check_freshness(self, run_key: str, *, paused: bool) -> Freshness:
-        """Compare what is shown of a run with its folder; one that is recorded is read again."""
+        """Compare what is shown of a run with its folder; one that is recorded is read again.
+
+        Nothing is read again while the user has `paused` that.
+        """
         follower = self._follower_by_id.get(run_key)
         if follower is None:  # a part of a run stays what it was
             return Freshness()
@@ -335,6 +338,7 @@ class Runs:
         return follower is not None and follower.was_recorded
 
     def _read_again(self, run_id: str, path: Path) -> None:
+        """Read the run at `path` again, and keep it open in place of the earlier reading."""
         store = Store.open(
             path, lambda: self._read_trace(path, _ignore_progress), run_key=run_id or None
         )

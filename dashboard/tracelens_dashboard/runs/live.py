@@ -64,7 +64,7 @@ class FolderFollower:
         self.digest_as_read = self._current_digest = compute_fingerprint(self.path)
 
     def check_folder(self, read_again: Callable[[], None], *, paused: bool) -> Freshness:
-        """Compare the run as read with its folder; read it again in a thread, unless `paused`."""
+        """Compare the run as read with its folder; call `read_again` in a thread, unless `paused`."""
         # A run that was still recorded is read again; a complete one if other files are there now.
         # A reading begins at the earliest when as much time has passed as the last one took.
         if not self.path.exists():
@@ -94,7 +94,7 @@ class FolderFollower:
         return self._current_digest
 
     def _read(self, read_again: Callable[[], None]) -> None:
-        """Read the run again; note the files as read, or as those that cannot be read."""
+        """Call `read_again`, and note the files as read, or as those that cannot be read."""
         begun_s = time.monotonic()
         # Before it is read: what comes later is read once more.
         was_recorded, digest = is_recorded(self.path), compute_fingerprint(self.path)

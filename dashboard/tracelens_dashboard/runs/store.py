@@ -97,7 +97,7 @@ class Store:
         return cls(run, path, run_key) if run else None
 
     def narrow(self, choice: Choice, progress: Progress, run_key: str | None) -> Store:
-        """Return some ranks and steps of it; for other steps than all, the run is analyzed again.
+        """Return the store of some ranks and steps; for some steps, the run is analyzed again.
 
         Raises:
             InvalidArgument: it has none of them.
@@ -114,7 +114,7 @@ class Store:
 
     @property
     def held_bytes(self) -> int:
-        """Estimate its memory in bytes, without mapped files and decoded blocks."""
+        """Estimate the memory of the run in bytes, without mapped files and decoded blocks."""
         span_bytes = (
             0 if isinstance(self.span_source, Path) else self.report.summary.spans * _SPAN_BYTES
         )

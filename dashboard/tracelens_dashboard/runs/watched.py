@@ -47,6 +47,7 @@ class _WatchedJob:
     lock: Lock = field(default_factory=Lock)
 
     def look(self) -> JobView:
+        """Return the state of the job, looked at again if the last look was long ago."""
         with self.lock:
             now_s = time.monotonic()
             if now_s - self.last_look_s >= LOOK_EVERY_S:

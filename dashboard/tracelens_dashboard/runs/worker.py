@@ -51,7 +51,7 @@ class Worker(Generic[_Thing]):
             self._begin()
 
     def replace_backlog(self, things: Iterable[_Thing]) -> None:
-        """Let these be all that is worked on when nothing is asked for."""
+        """Replace what is worked on when nothing is asked for."""
         with self._lock:
             self._backlog = deque(things)
             self._begin()

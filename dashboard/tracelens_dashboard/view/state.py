@@ -194,7 +194,7 @@ def read_edits(value: object) -> tuple[str, ...]:
 
 
 def read_opened_keys(values: object) -> tuple[str, ...]:
-    """Return those of some values that name processes or groups of ranks, each once."""
+    """Return the values that name processes or groups of ranks, each once."""
     items = values if isinstance(values, list | tuple) else ()
     keys = [key for key in items if isinstance(key, str) and _OPENED_KEY.fullmatch(key)]
     return tuple(dict.fromkeys(keys))[:MOST_OPENED]

@@ -204,7 +204,10 @@ def _is_flagged(store: Store, key: str) -> bool:
 
 
 def _outline_selected(store: Store, frame: Frame, position: Position) -> Iterator[SelectedSpan]:
-    """Yield the selected span for each band (strip of pixels) that shows it."""
+    """Yield the selected span for each band (strip of pixels) that shows it.
+
+    It lies in the row of a rank, or in a track of an opened process.
+    """
     if position.track_index is None:
         yield from _outline_span(
             store.scene.span_lanes, frame.row_plan, position.scene_row, position.moment_ns

@@ -88,7 +88,10 @@ def ping_pong(
 def _measure_round_trip(
     send: Callable[[int], object], receive: Callable[[], int]
 ) -> tuple[int, int]:
-    """Return (round trip, this clock minus the peer's in the middle of it), ns."""
+    """Return (round trip, this clock minus the peer's in the middle of it), ns.
+
+    `send` sends our time to the peer, `receive` waits for the peer's.
+    """
     sent_ns = now()
     send(sent_ns)
     peer_ns = receive()

@@ -152,6 +152,7 @@ class Tolerated:
 
 
 def _raised_by_handler(error: BaseException) -> bool:
+    """Return True if a signal handler of the program raised the error: its code is in the traceback."""
     try:
         ran = set(_codes(error.__traceback__))
         if len(ran) <= 1:

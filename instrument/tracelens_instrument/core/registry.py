@@ -121,7 +121,7 @@ class Registry:
             return index
 
     def track(self, name: str, device: int | None = None) -> int:
-        """Number a row of the thread table for operations in flight."""
+        """Return the thread table's row for operations in flight called `name`, which may be new."""
         name = name[:MAX_NAME]
         with self._lock:
             if name not in self._tracks:

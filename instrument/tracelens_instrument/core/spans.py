@@ -276,7 +276,10 @@ class PythonSpan(metaclass=_Handle):
         estimated: bool = False,
         **values: Unpack[Values],
     ) -> None:
-        """Record a span that is over, by monotonic times; `track` is a row of the thread table."""
+        """Record a span that is over, by monotonic times; `track` is a row of the thread table.
+
+        `failed`: an exception ended it; `estimated`: its times were not measured.
+        """
         token = self.begin(track, **values)
         segment = token.segment
         if segment is None:

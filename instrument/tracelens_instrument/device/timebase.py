@@ -106,6 +106,7 @@ class Anchors:
         write_reading: Callable[[ClockReading], None],
         read_now_ns: Callable[[], int],
     ) -> None:
+        """Read the clocks of device and host (by `read_now_ns`); `write_reading` records both."""
         self._clock = clock
         self._write_reading = write_reading
         self._read_now_ns = read_now_ns

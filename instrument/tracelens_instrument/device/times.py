@@ -64,6 +64,14 @@ class DeviceTimer:
         count_lost: Callable[[], object],
         read_now_ns: Callable[[], int],
     ) -> None:
+        """Prepare to take times of the clock's device.
+
+        Args:
+            clock: The clock of the device.
+            write_reading: Records a reading of both clocks.
+            count_lost: Called for each operation whose times are lost.
+            read_now_ns: Reads the clock of the host.
+        """
         self._clock = clock
         self._count_lost = count_lost
         self._read_now_ns = read_now_ns

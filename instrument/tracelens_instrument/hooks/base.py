@@ -98,7 +98,7 @@ class Switch:
         self.is_on = False
 
     def turn_on_if_off(self) -> bool:
-        """Turn it on permanently; return True if it was off."""
+        """Turn the switch on permanently; return True if it was off."""
         was, self.is_on = self.is_on, True
         return not was
 

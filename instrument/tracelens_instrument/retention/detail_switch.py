@@ -31,6 +31,7 @@ class DetailSwitch:
     def __init__(
         self, directory: Path, change_detail: Callable[[DetailRequest | None], object]
     ) -> None:
+        """Prepare to look for requests in a folder; `change_detail` gets a new one, or None."""
         self._directory = directory
         self._request_path = str(directory / REQUEST_FILE)
         self._change_detail = change_detail

@@ -119,14 +119,14 @@ def _to_keep_text(retention: Retention) -> str:
 
 
 def _argument_or_variable(
-    argument: object, variable: str, understand: Callable[[object], T]
+    argument: object, variable: str, parse: Callable[[object], T]
 ) -> T | None:
     """Return the parsed argument, or without one that of the environment; None without either."""
     if argument is not None:
-        return understand(argument)
+        return parse(argument)
     text = os.environ.get(variable)
     try:
-        return understand(text) if text else None
+        return parse(text) if text else None
     except InvalidArgument as error:
         warn_once(f"{variable} is passed over: {error}")
         return None

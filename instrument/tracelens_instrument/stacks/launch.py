@@ -37,7 +37,7 @@ class Sampler:
         self._process.stdout.close()
 
     def stop(self) -> None:
-        """Let it end, and write its samples meanwhile."""
+        """Let py-spy end, and write its samples meanwhile."""
         assert self._process.stdin
         self._process.stdin.close()
 

@@ -86,7 +86,7 @@ class _Spy:
             self._process.wait()
 
     def read_failure(self) -> str | None:
-        """Return its error output if it wrote nothing."""
+        """Return py-spy's error output if it wrote no samples."""
         if self.timeline_path.exists():
             return None
         lines = self._logged().decode(errors="replace").split("\n")

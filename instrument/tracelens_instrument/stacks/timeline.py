@@ -80,7 +80,10 @@ def read_runs(path: Path, shorten_path: Callable[[str], str] = str) -> Iterator[
 
 
 def _name_frame(event: dict[str, Any], track: _Track, shorten_path: Callable[[str], str]) -> str:
-    """Return ``function (file:line)``; empty for the process and its thread, which `track` gets."""
+    """Return ``function (file:line)`` of a frame; `shorten_path` names its file.
+
+    The outermost two frames are the process and its thread: they give the `track` its name, and "".
+    """
     name: str = event["name"]
     source = event["args"]
     if not source["filename"]:

@@ -48,7 +48,7 @@ class Descriptor:
         return self._identity == other._identity
 
     def close(self) -> None:
-        """Close it, if that was not done already."""
+        """Close the descriptor, if that was not done already."""
         number, self._descriptor_number = self.descriptor_number, None
         if number is not None:
             os.close(number)

@@ -158,7 +158,7 @@ class SideFile:
         return number
 
     def close(self) -> None:
-        """Close it; later lines go nowhere."""
+        """Close the file; later lines go nowhere."""
         self._is_closed = True
         self._descriptor.close()
         self._reserve.close()

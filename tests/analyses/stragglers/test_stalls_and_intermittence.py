@@ -58,12 +58,14 @@ def test_stalls_that_others_wait_for_without_a_span() -> None:
         longer[data if rank == 1 else healthy_time.phase_names.index("backprop"), rows, rank] += (
             6 * healthy_time.typical_step_ns
         )
-    settled = compute_time._find_settled(longer)
+    settled = compute_time._find_comparable_rows(longer)
     assert settled[rows].all()
-    late = detection.find_episodes(replace(healthy_time, compute_ns=longer, is_settled_row=settled))
+    late = detection.find_episodes(
+        replace(healthy_time, compute_ns=longer, is_comparable_row=settled)
+    )
     assert (1, "data") in [(*one.rank_columns, one.phase) for one in late]
     longer[data, rows] = 6 * healthy_time.typical_step_ns
-    assert not compute_time._find_settled(longer)[rows].any()
+    assert not compute_time._find_comparable_rows(longer)[rows].any()
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 64])

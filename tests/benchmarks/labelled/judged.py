@@ -43,7 +43,7 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
         compute_ns=own_ns,
         step_length_ns=length,
         wait_ns=length - total,
-        is_settled_row=np.arange(steps) >= WARM_UP,
+        is_comparable_row=np.arange(steps) >= WARM_UP,
     )
     return [
         Verdict(

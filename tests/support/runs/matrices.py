@@ -62,5 +62,5 @@ def own_time(matrices: list[Floats]) -> ComputeTime:
         compute_ns=own_ns,
         step_length_ns=length,
         wait_ns=length - total,
-        is_settled_row=settled,
+        is_comparable_row=settled,
     )

@@ -139,8 +139,13 @@ def bound_costs(
 ) -> Costs:
     """Bound the latency of the kinds of calls whose cost was not fitted, where anything bounds it.
 
-    If several communicators have calls of a kind, the loosest of their bounds applies. `members` are
-    the ranks of each; `timed_calls` has a row per collective whose time on the wire is known.
+    If several communicators have calls of a kind, the loosest of their bounds applies.
+
+    Args:
+        find_messages: Returns the messages, one per row; called only if a kind has no fitted cost.
+        members: The ranks of each communicator.
+        timed_calls: One row per collective whose time on the wire is known.
+        fitted_costs: Of the other kinds.
     """
     unfitted_calls = {
         kind: group

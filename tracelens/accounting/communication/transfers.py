@@ -78,7 +78,10 @@ def list_collective_calls(trace: Trace) -> pl.DataFrame:
 
 
 def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Add how each call was carried out (`algorithm`), as one of its ranks recorded it; else null."""
+    """Add how each call was carried out (`algorithm`), as one of its ranks recorded it; else null.
+
+    `calls` has one row per call.
+    """
     algorithms = read_algorithms(trace)
     keys = [pl.col(name).cast(algorithms.schema[name]) for name in ("communicator", "seq")]
     return (

@@ -99,28 +99,40 @@ class Course:
     def empty(cls) -> Course:
         """Return the course of a process that recorded nothing."""
         nothing = np.zeros(0, np.int64)
-        pauses = {use: Intervals.merge(nothing, nothing) for use in PAUSES}
+        pauses = {pause_kind: Intervals.merge(nothing, nothing) for pause_kind in PAUSES}
         return cls(nothing.astype(np.int32), nothing, nothing, pauses, is_in_step=False)
 
-    def measure_pauses(self, begin_ns: Ints, end_ns: Ints, uses: Sequence[str]) -> dict[str, Ints]:
-        """Return for how long each use covers windows, [window] ns; what two cover is the first's."""
-        own_ns_by_use: dict[str, Ints] = {}
-        earlier_ns = np.zeros(len(begin_ns), np.int64)
-        for use in uses:
-            intervals = self.pauses[use]
+    def measure_pauses(
+        self, begin_ns: Ints, end_ns: Ints, pause_kinds: Sequence[str]
+    ) -> dict[str, Ints]:
+        """Return how long pauses of each kind take of windows, ns, [window]; none is counted twice.
+
+        Args:
+            begin_ns: Of each window, [window].
+            end_ns: Of each window, [window].
+            pause_kinds: The first ones of `PAUSES`. Time in pauses of two kinds is the first's.
+        """
+        ns_by_kind: dict[str, Ints] = {}
+        earlier_kinds_ns = np.zeros(len(begin_ns), np.int64)
+        for pause_kind in pause_kinds:
+            intervals = self.pauses[pause_kind]  # merged with those of all earlier kinds
             within_ns = intervals.covered_ns_before(end_ns) - intervals.covered_ns_before(begin_ns)
-            own_ns_by_use[use], earlier_ns = within_ns - earlier_ns, within_ns
-        return own_ns_by_use
+            ns_by_kind[pause_kind] = within_ns - earlier_kinds_ns
+            earlier_kinds_ns = within_ns
+        return ns_by_kind
 
 
 def _find_pauses(columns: Columns, is_span: Flags) -> dict[str, Intervals]:
-    """Return the pauses of a process by use, each merged with those of the uses before it."""
+    """Return the pauses of a process by kind, each merged with those of the kinds before it.
+
+    `is_span` flags the spans that count, [row].
+    """
     start_ns, end_ns = columns.number_column("start_ns"), columns.number_column("end_ns")
     kind, name = columns.word_column("kind"), columns.word_column("name")
     is_of_user = kind.is_in(["user"])
     is_pause, pauses = np.zeros(len(start_ns), np.bool_), {}
-    for use, kind_of_use in _KIND_BY_PAUSE.items():
-        names_of_use = [word for word in name.vocabulary if pause_by_name(word) == use]
-        is_pause |= is_span & (kind.is_in([kind_of_use]) | (is_of_user & name.is_in(names_of_use)))
-        pauses[use] = Intervals.merge(start_ns[is_pause], end_ns[is_pause])
+    for pause_kind, span_kind in _KIND_BY_PAUSE.items():
+        pause_names = [word for word in name.vocabulary if pause_by_name(word) == pause_kind]
+        is_pause |= is_span & (kind.is_in([span_kind]) | (is_of_user & name.is_in(pause_names)))
+        pauses[pause_kind] = Intervals.merge(start_ns[is_pause], end_ns[is_pause])
     return pauses

@@ -79,7 +79,7 @@ class Failure:
 
     @property
     def is_echo(self) -> bool:
-        """Whether it may be the consequence of another rank's failure."""
+        """Whether the failure may be the consequence of another rank's failure."""
         message = self.message.lower()
         has_echo_words = any(word in message for word in _ECHO_WORDS)
         return self.is_ordered or self.cause in _ECHO_CAUSES or has_echo_words

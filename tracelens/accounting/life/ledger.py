@@ -162,7 +162,8 @@ def measure_life(trace: Trace) -> LifeLedger | None:
 def name_uses(uses: Mapping[str, float], *, is_kept_known: bool) -> list[str]:
     """Return each use of the wall time but kept steps, with its share, as a phrase.
 
-    Where it is not known which steps were kept, all that may have been done again is an upper bound.
+    Unless it is known which steps were kept (`is_kept_known`), all that may have been done again is
+    an upper bound.
     """
     bound_by_use = {} if is_kept_known else {"repeated": "at most "}
     return [
@@ -197,9 +198,10 @@ def _find_later_steps(courses: Sequence[Course]) -> list[float]:
 
 
 def _is_kept_known(courses: Sequence[Course]) -> bool:
-    """Return False if every attempt numbers its steps from 0, as hooks do that only count them.
+    """Return True if step numbers tell which steps were kept, and which a later attempt did again.
 
-    Nor is it known if an attempt of several did not record its steps.
+    They do not if every attempt numbers its steps from 0, as hooks do that only count them, or if one of
+    several attempts did not record its steps.
     """
     if len(courses) > 1 and not all(course.has_recorded_steps for course in courses):
         return False
@@ -220,7 +222,16 @@ class _AttemptUses:
         *,
         is_last: bool,
     ) -> None:
-        """`later_step` is the lowest of later attempts, `all_steps_ns` the steps of all attempts."""
+        """Prepare to divide the time from `begin_ns` to the end of the attempt.
+
+        Args:
+            attempt: The attempt.
+            course: Its steps and pauses.
+            begin_ns: When it was launched.
+            later_step: The lowest step that a later attempt began with; infinite without any.
+            all_steps_ns: The lengths of the steps of all attempts.
+            is_last: No attempt follows it.
+        """
         self._is_last = is_last
         self._attempt = attempt
         self._course = course
@@ -282,7 +293,10 @@ class _AttemptUses:
         self._uses["kept"] += int(usual_parts_ns[~is_repeated].sum())
 
     def _find_usual(self, net_ns: Ints) -> tuple[int, float]:
-        """Return the usual length of a step, and above which length a step is slow, ns."""
+        """Return the usual length of a step, and above which length a step is slow, ns.
+
+        `net_ns`, [step], are the lengths of this attempt's steps without pauses.
+        """
         has_enough = len(net_ns) > MIN_STEPS_FOR_USUAL_OF_ATTEMPT
         sample_ns = net_ns[1:] if has_enough else self._all_steps_ns
         sample_ns = sample_ns if len(sample_ns) else net_ns

@@ -150,7 +150,10 @@ def _number_clocks(processes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _describe_one(clocks: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
-    """Describe the only clock; readings with the method ``common``, of a conversion, tell how sure."""
+    """Describe the only clock; readings with the method ``common``, of a conversion, tell how sure.
+
+    `clocks` has one row per host with this clock, `readings` one per reading of any clock.
+    """
     window_ns = readings.filter(pl.col("method") == "common")["window_ns"].max()
     uncertainty_ns = window_ns // 2 if isinstance(window_ns, int) else 0
     rows = clocks.select("host", "clock_domain").iter_rows()
@@ -253,7 +256,11 @@ def _read_clocks(trace: Trace, processes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sharpen(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
-    """Return the maps without a lasting lag, where ping-pong is more precise than exits scatter."""
+    """Return the maps, by clock, without a lasting lag where ping-pong shows one.
+
+    A map is shifted only if ping-pong is more precise than exits scatter. `readings` has one row per
+    reading of a clock.
+    """
     sharpened_maps, first_clock = dict(maps), min(maps, default=0)
     pings = readings.filter(pl.col("method") == "ping_pong", pl.col("peer_clock") == first_clock)
     for clock in maps.keys() & {*pings["clock"]}:
@@ -273,7 +280,10 @@ def _list_clocks(frame: pl.DataFrame, *columns: str) -> list[int]:
 def _tie_by_ping_pong(
     maps: dict[int, ClockMap], readings: pl.DataFrame, clock: int
 ) -> ClockMap | None:
-    """Map a clock by ping-pong with the mapped one that leaves least uncertainty; None without any."""
+    """Map a clock by ping-pong with the mapped one that leaves least uncertainty; None without any.
+
+    `maps` are by clock; `readings` has one row per reading of a clock.
+    """
     pings = readings.filter(pl.col("method") == "ping_pong")
     maps_by_peer = [
         map_by_ping_pong(

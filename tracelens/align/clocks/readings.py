@@ -78,7 +78,11 @@ class _Bounds:
 
     @classmethod
     def from_readings(cls, readings: Readings) -> _Bounds:
-        """Fit a line, and narrow each window to what the pace of a clock allows."""
+        """Fit a line to how far a clock is behind the common one, and narrow the windows of readings.
+
+        No window stays wider than the pace of the clock allows from one reading to the next. All arrays
+        are [reading], by time.
+        """
         common_ns, lead_ns = readings.common_ns, readings.lead_ns
         read_ns = common_ns - lead_ns
         since_first_ns = (read_ns - read_ns[0]).astype(np.float64)

@@ -110,7 +110,8 @@ def map_by_requests(
     """Map a clock by its requests with mapped clocks; None without any, or if no clock fits them.
 
     Readings of wall clocks are left out if they contradict the requests. So are pushes without a reply:
-    a worker may not have waited until they arrived.
+    a worker may not have waited until they arrived. `exchanges` has one row per request, with the times
+    of both sides.
     """
     windows = [*_find_windows(exchanges, clock, maps)]
     for candidates in (windows, [peer for peer in windows if peer.is_replied]):
@@ -139,7 +140,11 @@ class _Windows(NamedTuple):
 def _find_windows(
     exchanges: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap]
 ) -> Iterator[_Windows]:
-    """Yield the windows that requests with each mapped clock leave for the common clock's lead."""
+    """Yield the windows that requests with each mapped clock leave for the common clock's lead.
+
+    `exchanges` has one row per request: sent and returned at the worker, arrived and answered at the
+    server.
+    """
     own_exchanges = exchanges.filter((pl.col("clock") == clock) | (pl.col("peer") == clock))
     for (worker, server, replied), rows in own_exchanges.partition_by(*_PAIR, as_dict=True).items():
         peer_map = maps.get(server if worker == clock else worker)

@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 
 def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
-    """Report how the reported attempt ended, if not by itself, and how later ones failed."""
+    """Report how the reported attempt ended, if not by itself, and how later ones failed.
+
+    `open_spans` has one row per span that was open when recording ended.
+    """
     findings = _report_end_of_attempt(facts, open_spans, standstill)
     later_failures = _find_later_failures(facts)
     if not later_failures:
@@ -76,7 +79,10 @@ def _report_failed_start(failures: dict[int, str]) -> Finding:
 def _report_end_of_attempt(
     facts: Facts, open_spans: pl.DataFrame, standstill: Standstill
 ) -> list[Finding]:
-    """Report how the reported attempt ended: in a hang, by a failure, or cut off."""
+    """Report how the reported attempt ended: in a hang, by a failure, or cut off.
+
+    `open_spans` has one row per span that was open when recording ended.
+    """
     failures = facts.failures
     if failures and not standstill.calls and all(failure.is_echo for failure in failures):
         # An exception closes calls: ranks whose last call failed waited in it.
@@ -327,7 +333,10 @@ def _find_outer_end(facts: Facts) -> Finding | None:
 
 
 def _report_crash(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -> Finding:
-    """Report the failure that explains the others."""
+    """Report the failure that explains the others.
+
+    `open_spans` has one row per span that was open when recording ended.
+    """
     failure, *later_failures = facts.failures
     process = facts.trace.processes.filter(pl.col("process") == failure.process).row(0, named=True)
     span = next(open_spans.filter(pl.col("process") == failure.process).iter_rows(named=True), None)

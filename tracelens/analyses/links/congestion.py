@@ -275,7 +275,10 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
 
 
 def _compute_slows_down(phases: Phases, step_numbers: Ints, slow: _SlowSteps) -> bool:
-    """Return True if computation slows down in the slow ones of some steps."""
+    """Return True if computation slows down in slow steps.
+
+    `step_numbers`, [step], are the numbers of the steps that `slow` flags.
+    """
     compute_times = phases.pieces.step_windows.select(
         "step", ns=phases.sum_ns_by_window(*USEFUL_KINDS)
     )

@@ -208,7 +208,8 @@ def _price_links(
 ) -> TransferPrice:
     """Price that messages of slow links take no longer than others.
 
-    If those are hops of collectives, all calls (a row each) get shorter by what the first link loses.
+    If those are hops of collectives (`is_of_collectives`), all `calls`, one per row, get shorter by what
+    the first link of the group loses.
     """
     main_link = group[0]
     collectives_ns = transfers.measure_wire_ns(calls, main_link.step_numbers)  # [step]
@@ -264,7 +265,10 @@ def _name_links(messages: pl.DataFrame, group: list[_SlowLink], ranks: list[int]
 
 
 def _find_slow_links(facts: Facts, messages: pl.DataFrame) -> list[_SlowLink]:
-    """Search all links for slow ones; those inside of a host are not slow if one of their ranks is."""
+    """Search all links for slow ones; those inside of a host are not slow if one of their ranks is.
+
+    `messages` has one row per message. A link is a pair of sender and receiver.
+    """
     trace = facts.trace
     step_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     if messages.is_empty() or not isinstance(step_ns, float):

@@ -128,7 +128,10 @@ def _sum_ns_by(spans: pl.LazyFrame, key: str) -> pl.DataFrame:
 
 
 def _report_turns(workers: pl.DataFrame, trace: Trace, run_ns: int) -> list[Finding]:
-    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
+    """Report what serving in turns costs: without turns, the job lasts as long as its busiest part.
+
+    `workers` has one row each: its wait for its turn, `turn_ns`, also as a share of the job.
+    """
     waiting_workers = workers.filter(pl.col("turn_ns") > 0)
     if waiting_workers.height < 2:
         return []

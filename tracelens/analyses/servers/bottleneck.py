@@ -90,7 +90,7 @@ def classify_shards(exchange: Exchange, message_share: float) -> dict[int, Bound
 def find_bottlenecks(
     exchange: Exchange, bounds: dict[int, Bound], messages: Messages, explained: frozenset[int]
 ) -> list[Finding]:
-    """Report what binds, each kind once; of a kind, shards slower than others first.
+    """Report what limits the exchange of weights, each kind once; shards slower than others first.
 
     Fewer messages are advised instead of bandwidth where they save more. `bounds` are by a shard's
     column; shards (numbers) that are `explained` by the bytes they hold are left out.
@@ -99,6 +99,7 @@ def find_bottlenecks(
         findings: list[Finding] = []
     else:
         findings = _report_bounds(exchange, bounds, explained) or _report_gains(exchange, explained)
+    # Without advice to buy a faster network.
     without_upgrades = [f for f in findings if f.kind != _KINDS["network"] or f.category == "fault"]
     if explained or (findings and len(without_upgrades) == len(findings)):
         return findings
@@ -242,7 +243,7 @@ def _report_incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
 
 
 def _report_slower(exchange: Exchange, shard_columns: list[int], kind: Bound) -> list[Finding]:
-    """Report those of some shards (columns) whose device takes longer per byte than the others'."""
+    """Report the shards, of some (columns), whose device takes longer per byte than the others'."""
     if len(exchange.shard_ranks) < 2 or exchange.moved_bytes is None or not shard_columns:
         return []
     if np.isnan(_measure_busy_share(exchange, shard_columns, kind)):

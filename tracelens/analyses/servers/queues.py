@@ -108,7 +108,11 @@ def _measure_queueing(requests: pl.DataFrame, phases: Phases) -> Floats:
 
 
 def _measure_busy_share(requests: pl.DataFrame, services: pl.DataFrame) -> Floats:
-    """Return for what share of the time from the last push to its end a shard works, [request]."""
+    """Return for what share of the time from the last push to its end a shard works, [request].
+
+    `requests` has one row per request, with the last push before it (`sent_ns`), `services` one per
+    operation of a shard.
+    """
     sent_ns, end_ns, shard = (requests[name].to_numpy() for name in ("sent_ns", "end_ns", "shard"))
     busy_share = np.zeros(len(sent_ns))
     is_work = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)

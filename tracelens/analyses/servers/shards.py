@@ -192,7 +192,10 @@ def _sum_traffic(requests: pl.DataFrame) -> pl.DataFrame:
 
 
 def _add_clues(finding: Finding, trace: Trace, services: pl.DataFrame) -> Finding:
-    """Add to a finding what busy processors are at work with, and the sampled code of the shards."""
+    """Add to a finding what busy processors are at work with, and the sampled code of the shards.
+
+    `services` has one row per operation of a shard.
+    """
     culprit = sampled_code.find_in_shards(trace, finding.shards)
     if finding.kind != "ps_cpu_bound":
         return sampled_code.add_code(finding, culprit)

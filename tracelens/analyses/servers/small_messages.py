@@ -46,13 +46,16 @@ class Messages:
 
     @classmethod
     def from_requests(cls, requests: pl.DataFrame, services: pl.DataFrame) -> Self:
-        """Count workers' requests that move bytes, and measure what they cost the shards' links."""
+        """Count workers' requests that move bytes, and measure what they cost the shards' links.
+
+        `requests` has one row per request, `services` one per operation of a shard.
+        """
         with_bytes = requests.filter(pl.col("bytes") > 0)
-        rank_steps = max(with_bytes.select("rank", "step").n_unique(), 1)
+        rank_step_count = max(with_bytes.select("rank", "step").n_unique(), 1)
         mean_bytes = with_bytes["bytes"].mean()
         cost_ns, cost_share = _measure_costs(services)
         return cls(
-            count_per_step=with_bytes.height / rank_steps,
+            count_per_step=with_bytes.height / rank_step_count,
             shard_count=with_bytes["shard"].n_unique(),
             mean_bytes=float(mean_bytes) if isinstance(mean_bytes, float) else 0.0,
             cost_ns_per_message=cost_ns,
@@ -69,7 +72,10 @@ class Messages:
 
 
 def _measure_costs(services: pl.DataFrame) -> tuple[float, float]:
-    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1."""
+    """Return the cost of a message however few its bytes, ns, and its share of all costs, 0 to 1.
+
+    `services` has one row per operation of a shard.
+    """
     latencies_ns, sum_of_latencies_ns, total_ns = [], 0.0, 0.0
     for op in ("receive", "reply"):
         messages = services.filter(pl.col("op") == op, pl.col("bytes") > 0)

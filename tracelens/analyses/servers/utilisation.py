@@ -168,8 +168,8 @@ def measure_utilisation(
     """Sum up for how long each shard was at work, a row per shard and step, with the columns `_TIMES`.
 
     Shards recorded `services`, workers `requests`, a row each. `link_ns` is all work of the link,
-    `receiving_ns` its work for pushes. Where nothing shows when pushes came, as workers' times do not if
-    clocks are not aligned, their window is 0.
+    `receiving_ns` its work for pushes. Where nothing shows when pushes came, their window is 0.
+    If clocks are aligned (`is_aligned`), the times of workers show that.
     """
     first_sends = requests.filter(op="push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
     has_receives = (pl.col("receiving_ns") > 0).any().over("shard")
@@ -208,7 +208,10 @@ def _measure_window_ns(is_work: pl.Expr) -> pl.Expr:
 
 
 def _do_pushes_interleave(services: pl.DataFrame) -> bool:
-    """Return True if shards add up a push of most steps before they have added up an earlier step's."""
+    """Return True if shards add up a push of most steps before they have added up an earlier step's.
+
+    `services` has one row per operation of a shard.
+    """
     windows = (
         services.filter(pl.col("op") == "aggregate")
         .group_by(_GROUP)

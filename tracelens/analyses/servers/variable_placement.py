@@ -32,7 +32,7 @@ PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
 TENSOR_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "tensor": pl.String(),
-    "step_bytes": pl.Int64(),  # that a worker moves one way in a step
+    "step_bytes": pl.Int64(),  # that a worker pushes in a step, or pulls if pushes have none
     "bytes": pl.Int64(),  # that all moved
     "requests": pl.Int64(),
     "share": pl.Float64(),  # of the shard's bytes
@@ -63,9 +63,9 @@ class Advice:
 
 def advise(replay: WindowedReplay, requests: pl.DataFrame, shards: pl.DataFrame) -> Advice:
     """Try the placements, as edits of the replay; requests (of workers) and shards have a row each."""
-    one_way, rank_steps = _select_one_way(requests)
-    bytes_by_variable = measure_tensors(one_way, rank_steps)
-    by_shard = one_way.group_by("shard").agg(pl.col("bytes").sum() / rank_steps)
+    pushes_or_pulls, rank_step_count = _select_one_direction(requests)
+    bytes_by_variable = measure_tensors(pushes_or_pulls, rank_step_count)
+    by_shard = pushes_or_pulls.group_by("shard").agg(pl.col("bytes").sum() / rank_step_count)
     loads_now = shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
     shard_bytes = [max(round(nbytes), 1) for nbytes in loads_now["bytes"].fill_null(0).to_list()]
     total_bytes, shard_count = sum(shard_bytes), len(shard_bytes)
@@ -146,31 +146,35 @@ def label_tensors(requests: pl.DataFrame) -> pl.DataFrame:
     return requests.with_columns(tensor=by_key.otherwise(by_name))
 
 
-def _select_one_way(requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the requests that move variables one way, and in how many steps of ranks they do."""
+def _select_one_direction(requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Return the pushes, or all requests if no push has bytes, and their number of (rank, step)."""
     pushes = requests.filter(pl.col("op") == "push")
-    one_way = pushes if pushes["bytes"].sum() else requests  # without their bytes, pulls
-    return one_way, max(one_way.select("rank", "step").n_unique(), 1)
+    selected = pushes if pushes["bytes"].sum() else requests  # only pulls have bytes then
+    return selected, max(selected.select("rank", "step").n_unique(), 1)
 
 
-def measure_tensors(requests: pl.DataFrame, rank_steps: int) -> Mapping[str, int]:
-    """Return the bytes that a worker moves one way in a step, by tensor; empty where one is unknown.
+def measure_tensors(requests: pl.DataFrame, rank_step_count: int) -> Mapping[str, int]:
+    """Return the bytes that a worker pushes in a step, by tensor; empty where a tensor is unknown.
 
-    `requests` move tensors one way, in `rank_steps` steps of ranks. Tensors are in order of creation, as
-    keys show, or else of first use.
+    `requests` are pushes (or pulls), one per row, of `rank_step_count` steps: each rank's step counts.
+    Tensors are in order of creation, as keys show, or else of first use.
     """
     if requests["tensor"].null_count():
         return {}
     by_tensor = requests.group_by("tensor").agg(
-        pl.col("bytes").sum() / rank_steps, pl.col("key").min(), first=pl.col("start_ns").min()
+        pl.col("bytes").sum() / rank_step_count, pl.col("key").min(), first=pl.col("start_ns").min()
     )
     rows = by_tensor.sort("key", "first", nulls_last=True).select("tensor", "bytes").iter_rows()
     return {tensor: round(nbytes) for tensor, nbytes in rows}
 
 
 def list_largest_tensors(requests: pl.DataFrame) -> pl.DataFrame:
-    """Return the largest tensors of each shard, the largest first, in `TENSOR_COLUMNS`."""
-    one_way, rank_steps = _select_one_way(requests)
+    """Return the largest tensors of each shard, the largest first, in `TENSOR_COLUMNS`.
+
+    `requests` has one row per request (push or pull) of a worker for a tensor. `step_bytes` is what one
+    rank pushes of the tensor in one step, or pulls if no push has bytes.
+    """
+    pushes_or_pulls, rank_step_count = _select_one_direction(requests)
     longest = pl.col("ns").arg_max()
     tensors = (
         requests.drop_nulls("tensor")
@@ -182,7 +186,8 @@ def list_largest_tensors(requests: pl.DataFrame) -> pl.DataFrame:
             requests=pl.len(),
         )
     )
-    by_step = one_way.group_by("shard", "tensor").agg(step_bytes=pl.col("bytes").sum() / rank_steps)
+    step_bytes = pl.col("bytes").sum() / rank_step_count
+    by_step = pushes_or_pulls.group_by("shard", "tensor").agg(step_bytes=step_bytes)
     share = pl.col("bytes") / pl.col("bytes").sum().over("shard").clip(lower_bound=1)
     return (
         tensors.join(by_step, on=["shard", "tensor"], how="left")

@@ -314,7 +314,10 @@ def _find_period(step_numbers: Ints) -> int | None:
 def _report_loading(
     times: ComputeTime, spent_ns: Floats, job_ns: int, replay: WindowedReplay | None
 ) -> list[_Stall]:
-    """Report the opportunity of loading data ahead, where every rank always waits for it."""
+    """Report the opportunity of loading data ahead, where every rank always waits for it.
+
+    `spent_ns` is the time of loading, [step, rank].
+    """
     least_ns = _find_least(spent_ns)
     usual_ns = float(np.median(least_ns))
     if usual_ns * len(least_ns) < MIN_SHARE_OF_JOB_LOADING * job_ns:

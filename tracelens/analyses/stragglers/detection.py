@@ -110,7 +110,7 @@ class Episode:
 
 def find_episodes(times: ComputeTime) -> list[Episode]:
     """Find every delay of a single rank, and a delay that migrates."""
-    if not times.phase_names or not times.is_settled_row.any():
+    if not times.phase_names or not times.is_comparable_row.any():
         return []
     # Of each phase, and last of all of them: [step, rank] as shares of a step.
     residuals = [_measure_residuals(times, phase_ns) for phase_ns in times.compute_ns]
@@ -120,8 +120,8 @@ def find_episodes(times: ComputeTime) -> list[Episode]:
     if migrating:
         for residual in residuals:
             residual[migrating.delay_ns > 0] = 0.0
-    settled_residuals = [residual[times.settled_rows] for residual in residuals]
-    evidence = find_evidence(settled_residuals, np.flatnonzero(times.is_settled_row))
+    comparable_residuals = [residual[times.comparable_rows] for residual in residuals]
+    evidence = find_evidence(comparable_residuals, np.flatnonzero(times.is_comparable_row))
     episodes = [migrating] if migrating else []
     for column in sorted({item.rank_column for item in evidence}):
         rank_evidence = [item for item in evidence if item.rank_column == column]
@@ -155,20 +155,20 @@ class _RankDelays:
     rank_column: int
 
     @cached_property
-    def settled_rows(self) -> Indices:
+    def comparable_rows(self) -> Indices:
         """Rows of the steps that are compared; evidence is of indices of these."""
-        return np.flatnonzero(self.times.is_settled_row)
+        return np.flatnonzero(self.times.is_comparable_row)
 
     def explain(self, evidence: list[Evidence]) -> list[Episode]:
         """Follow the delays that there is evidence for, the greatest first; return their episodes."""
-        residuals_before = self.unexplained_shares[:, self.settled_rows].copy()
+        residuals_before = self.unexplained_shares[:, self.comparable_rows].copy()
         episodes = []
         while evidence:
             greatest = max(evidence, key=self._measure_explained_squares)
             of_one_delay = [
                 item
                 for item in evidence
-                if _measure_overlap(greatest.settled_indices, item.settled_indices)
+                if _measure_overlap(greatest.comparable_indices, item.comparable_indices)
                 >= MIN_OVERLAP_OF_ONE_DELAY
             ]
             episode_and_level = self._follow(of_one_delay)
@@ -193,8 +193,8 @@ class _RankDelays:
             return episodes
         longest = max(lasting_episodes, key=lambda episode: len(episode.late_step_rows))
         phase_rows = [self.times.phase_names.index(name) for name in longest.phase_names]
-        # As a share of a step, [settled step].
-        residual = self.unexplained_shares[phase_rows].sum(axis=0)[self.settled_rows]
+        # As a share of a step, [comparable step].
+        residual = self.unexplained_shares[phase_rows].sum(axis=0)[self.comparable_rows]
         level = float(np.median(residual))
         is_slower = level >= window_scan.choose_min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
@@ -206,7 +206,7 @@ class _RankDelays:
 
     def _measure_explained_squares(self, item: Evidence) -> float:
         """Return the part of the sum of squares that a delay explains."""
-        residual = self.unexplained_shares[item.series_index, self.settled_rows]
+        residual = self.unexplained_shares[item.series_index, self.comparable_rows]
         return float((residual**2).sum()) - _find_best_course(residual, [item]).cost
 
     def _is_unexplained(
@@ -215,10 +215,10 @@ class _RankDelays:
         """Return True if an episode leaves a good part of an item of evidence.
 
         In the steps of the episode it must also be as great as the episode's `level`, a share of a step,
-        as are the residuals before all episodes, [series, settled step].
+        as are the residuals before all episodes, [series, comparable step].
         """
-        median_before = np.median(residuals_before[item.series_index, item.settled_indices])
-        item_rows = self.settled_rows[item.settled_indices]
+        median_before = np.median(residuals_before[item.series_index, item.comparable_indices])
+        item_rows = self.comparable_rows[item.comparable_indices]
         median_left = np.median(self.unexplained_shares[item.series_index, item_rows])
         overlap = _measure_overlap(item_rows, episode.late_step_rows)
         least_level = level if overlap >= MIN_OVERLAP_WITH_EPISODE else 0.0
@@ -229,7 +229,7 @@ class _RankDelays:
 
         Return its episode and level (a share of a step); None if it is no delay as in its evidence.
         """
-        residuals = self.unexplained_shares[:, self.settled_rows]  # [series, settled step]
+        residuals = self.unexplained_shares[:, self.comparable_rows]  # [series, comparable step]
         phase_count = len(self.times.phase_names)
         phase_residuals = residuals[:phase_count]
         certain_phases = sorted(
@@ -248,14 +248,14 @@ class _RankDelays:
         elif sorted(phases) != certain_phases:
             course = _find_best_course(residuals[phases].sum(axis=0), evidence)
         delay = self._extend(
-            course, self.unexplained_shares[phases, : self.settled_rows[0]].sum(axis=0)
+            course, self.unexplained_shares[phases, : self.comparable_rows[0]].sum(axis=0)
         )
         late_steps = int(np.count_nonzero(delay))
         if course.mean_delay <= 0 or not self._lasts_as_seen(course, evidence, late_steps):
             return None
         if course.has_mostly_stalls:
             stalls = np.maximum(residuals[phases].sum(axis=0), 0.0)
-            delay[self.settled_rows] = np.where(course.is_upper, stalls, 0.0)
+            delay[self.comparable_rows] = np.where(course.is_upper, stalls, 0.0)
             self.unexplained_shares[:, delay > 0] = 0.0
         else:
             increases = np.maximum(_measure_increases(phase_residuals, course), 0.0)
@@ -270,26 +270,26 @@ class _RankDelays:
             return any(item.is_of_stalls for item in evidence)
         min_steps = MIN_STEPS_OF_LASTING_DELAY
         if len(self.times.ranks) == 2:
-            min_steps = window_scan.min_window_of_pair(len(self.settled_rows))
+            min_steps = window_scan.min_window_of_pair(len(self.comparable_rows))
         return late_steps >= min_steps and not all(item.is_of_stalls for item in evidence)
 
     def _extend(self, course: Course, warm_up_residuals: Floats) -> Floats:
         """Return the delay of all steps, [step], also of those in a run that are not compared.
 
-        A run that begins with the first settled step includes the warm-up, whose residuals are given, if
-        that is as slow. All are shares of a step.
+        A run that begins with the first comparable step includes the warm-up, whose residuals are given,
+        if that is as slow. All are shares of a step.
         """
         delay = np.zeros(len(self.times.step_numbers))
-        delay[self.settled_rows] = course.delays
+        delay[self.comparable_rows] = course.delays
         if course.pattern == "drifting" or course.has_mostly_stalls:
             return delay
         for first_row, last_row in course.upper_runs:
-            delay[self.settled_rows[first_row] : self.settled_rows[last_row] + 1] = (
+            delay[self.comparable_rows[first_row] : self.comparable_rows[last_row] + 1] = (
                 course.mean_delay
             )
         has_warm_up = course.first_row == 0 and len(warm_up_residuals) > 0
         if has_warm_up and np.median(warm_up_residuals) > course.mean_delay / 2:
-            delay[: self.settled_rows[0]] = course.mean_delay
+            delay[: self.comparable_rows[0]] = course.mean_delay
         return delay
 
     def _build_episode(
@@ -325,7 +325,7 @@ def _find_best_course(residual: Floats, evidence: list[Evidence]) -> Course:
     courses = []
     for item in evidence:
         is_inside = np.zeros(len(residual), np.bool_)
-        is_inside[item.settled_indices] = True
+        is_inside[item.comparable_indices] = True
         courses.append(fit_courses(residual, is_inside, scattered=item.is_of_stalls))
     return min(courses, key=lambda course: course.cost)
 
@@ -394,13 +394,13 @@ def find_migrating(
     `residuals` is what ranks take beyond their peers in all phases, [step, rank] as shares of a step,
     `residuals_of_phases` in each of them.
     """
-    rows = np.flatnonzero(times.is_settled_row)
-    settled = residuals[times.settled_rows]
+    rows = np.flatnonzero(times.is_comparable_row)
+    comparable_residuals = residuals[times.comparable_rows]
     has_few_ranks = len(times.ranks) < MIN_RANKS_FOR_MIGRATING_TEST
     if has_few_ranks or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
         return None
-    edges = _divide_into_stretches(len(settled))
-    stretches = block_medians(settled, edges)  # [stretch, rank]
+    edges = _divide_into_stretches(len(comparable_residuals))
+    stretches = block_medians(comparable_residuals, edges)  # [stretch, rank]
     deviations = (stretches - medians(stretches, axis=0))[stretches != 0]
     spread = max(measure_deviation(deviations) if deviations.size else 0.0, MIN_SPREAD_OF_STRETCHES)
     # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
@@ -410,11 +410,11 @@ def find_migrating(
         return None
     level = float(np.median(clear_delays))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
-        gains = np.minimum(settled, level + spread) - level / 2
-        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)  # [settled step, rank]
+        gains = np.minimum(comparable_residuals, level + spread) - level / 2
+        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)  # [comparable step, rank]
         if not _migrates(is_late):
             return None
-        level = float(np.median(settled[is_late]))
+        level = float(np.median(comparable_residuals[is_late]))
     p_value = float(student_tail(level / spread, FREEDOM_OF_STRETCHES)) * stretches.size
     if p_value > MAX_P_VALUE_OF_MIGRATING_DELAY:
         return None

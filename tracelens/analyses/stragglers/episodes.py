@@ -185,7 +185,7 @@ def _measure_levels(
 
     `host_episode` is the episode of the host as one rank, `host_columns` are its ranks.
     """
-    rows = np.flatnonzero(times.is_settled_row)
+    rows = np.flatnonzero(times.is_comparable_row)
     phase_rows = [times.phase_names.index(name) for name in host_episode.phase_names]
     phases_ns = times.compute_ns[phase_rows].sum(axis=0)  # of the host's late phases, [step, rank]
     residuals = measure_peer_residuals(phases_ns, times.typical_step_ns)[rows][:, host_columns]

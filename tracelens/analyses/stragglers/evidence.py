@@ -56,15 +56,15 @@ LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Settled steps in which a rank (column) is late, and how likely chance explains them.
+    """Steps in which a rank (column) is late, and how likely chance explains them.
 
-    `settled_indices` are indices among the settled rows. `series_index` is the phase, an index of
+    `comparable_indices` are indices among the comparable rows. `series_index` is the phase, an index of
     `ComputeTime.phase_names`, or one more for all phases together; `relative_error` is the delay's
     standard error as a share of it; `is_of_stalls`: the steps are single ones.
     """
 
     rank_column: int
-    settled_indices: Indices
+    comparable_indices: Indices
     p_value: float
     series_index: int = 0
     relative_error: float = 0.0
@@ -93,7 +93,7 @@ def _find_windows(residuals: list[Floats]) -> list[Evidence]:
     return [
         Evidence(
             rank_column=int(column),
-            settled_indices=np.arange(
+            comparable_indices=np.arange(
                 scans[series].first_rows[column], scans[series].last_rows[column] + 1
             ),
             p_value=float(p_values[series, column]),
@@ -191,14 +191,21 @@ def find_stalls(
 def _judge_stalls(
     is_stalled: Flags, step_numbers: Indices, max_p_value: float, stall_share: float
 ) -> Iterator[Evidence]:
-    """Judge every rank by when it stalled, [step, rank], for `stall_share` of a step or longer.
+    """Yield evidence of each rank with more stalls than chance explains, likely or not.
 
-    `step_numbers` are those of the rows. Yield evidence of the ranks with more stalls than a few.
+    A rank that stalls often is judged by the number of its stalls and by their period. If that does not
+    show it, only the stretch of steps in which it stalls most densely is.
+
+    Args:
+        is_stalled: True where a rank stalled, [step, rank].
+        step_numbers: Of the rows of `is_stalled`.
+        max_p_value: A rank with a smaller p-value, times the number of ranks, is shown.
+        stall_share: The least length of these stalls, as a share of a step: longer ones are rarer.
     """
     step_count, rank_count = is_stalled.shape
     is_begin = _mark_begins(is_stalled)
     stall_counts = is_begin.sum(axis=0)  # [rank]
-    usual_counts = _find_usual_counts(stall_counts)
+    usual_counts = _find_usual_counts(stall_counts)  # [rank]
     is_scattered = is_stalled.sum(axis=0) < step_count / 2
     is_often = (stall_counts > np.maximum(MAX_STALLS_BY_CHANCE, usual_counts)) & is_scattered
     p_values = _judge_counts(stall_counts, usual_counts, step_count, is_often, stall_share)
@@ -206,20 +213,20 @@ def _judge_stalls(
         rows, begins = np.flatnonzero(is_stalled[:, column]), np.flatnonzero(is_begin[:, column])
         p_value = 1.0
         if is_often[column]:
-            p_value = _judge_period(float(p_values[column]), step_numbers[begins])
+            p_value = _join_with_period(float(p_values[column]), step_numbers[begins])
         if p_value * rank_count >= max_p_value:
             peers_count = float(np.delete(stall_counts, column).mean())
             usual_rate = (peers_count + 1) / (step_count + 1)
             rows, p_value = _find_dense_stretch(rows, begins, usual_rate, step_count)
         yield Evidence(
             rank_column=column,
-            settled_indices=rows,
+            comparable_indices=rows,
             p_value=p_value * rank_count,
             is_of_stalls=True,
         )
 
 
-def _judge_period(p_value: float, step_numbers: Indices) -> float:
+def _join_with_period(p_value: float, step_numbers: Indices) -> float:
     """Join the p-value of a number of stalls with that of their steps' period (Fisher 1932)."""
     gaps = np.diff(step_numbers)
     period = max(float(np.median(gaps)), 1.0)

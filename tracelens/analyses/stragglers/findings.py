@@ -157,10 +157,10 @@ def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
             f"Only {steps_text} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
         )
     min_steps = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
-    settled_steps = int(np.count_nonzero(times.is_settled_row))
-    if settled_steps < min_steps:
+    comparable_steps = int(np.count_nonzero(times.is_comparable_row))
+    if comparable_steps < min_steps:
         return (
-            f"Only {settled_steps} of {len(times.step_numbers)} steps can be compared: not the first "
+            f"Only {comparable_steps} of {len(times.step_numbers)} steps can be compared: not the first "
             f"{WARM_UP}, nor those in which all ranks take far longer than usual "
             f"or half are not there; straggler tests need {min_steps}{advice}."
         )

@@ -89,7 +89,10 @@ class Sections:
 def compare_sections(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, step_numbers: Ints
 ) -> Sections | None:
-    """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer."""
+    """Compare late ranks' spans in a phase and some steps with their peers'; None if not longer.
+
+    `ranks` are late, `peers` are not; `step_numbers` are those of the late steps.
+    """
     spans = phases.pieces.sum_ns_by_span_name(phase, step_numbers).filter(
         pl.col("rank").is_in([*ranks, *peers])
     )

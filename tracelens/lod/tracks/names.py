@@ -82,6 +82,7 @@ class Names:
     def __init__(
         self, processes: Sequence[int], read: Callable[[int], pl.DataFrame], folder: Path | None
     ) -> None:
+        """Prepare to count names: `read` returns the events of a process, `folder` is the index."""
         self._processes = processes
         self._read = read
         self._file = folder / FILE if folder else None
@@ -90,7 +91,7 @@ class Names:
 
     @classmethod
     def from_run(cls, run: Run, read: Callable[[int], pl.DataFrame]) -> Self:
-        """Count those of a run, whose events of a process `read` gives, or take what its index has."""
+        """Count names of a run's spans, or take its index's counts; `read` gives a process's events."""
         processes = [*run.workers["process"], *run.shards["process"]]
         pyramid = run.scene.colour_pyramid
         return cls(processes, read, pyramid.folder if pyramid else None)

@@ -77,7 +77,10 @@ def select_communication(table: EventTable, groups: Groups) -> pl.DataFrame:
 
 
 def _is_communication(events: pl.DataFrame) -> pl.Expr:
-    """Return an expression for communication: kernels, or spans of a library for the host."""
+    """Return an expression for communication: kernels, or spans of a library for the host.
+
+    `events` are those to which it is applied, one per row.
+    """
     distinct_names = events["name"].unique().cast(pl.String)
     kernel_names = distinct_names.filter(distinct_names.str.contains(_KERNEL)).implode()
     library_names = [name for name in distinct_names.to_list() if name.startswith(_HOST_LIBRARIES)]

@@ -155,9 +155,9 @@ def _parse_below(value: object, limit: int) -> int | None:
 
 
 def read_events(path: Path) -> EventTable:
-    """Read a file of trace events, as `FilesReader.read_file` says."""
+    """Read the trace events of a file, as `FilesReader.read_file` says; begins and ends become one."""
     table, stream = EventTable(path), EventStream(path, decode_list=decode_events)
-    open_begins: dict[tuple[str, str], list[Event]] = {}
+    open_begins: dict[tuple[str, str], list[Event]] = {}  # by pid and tid, the innermost last
     frames: list[pl.DataFrame] = []
     cells = _Cells()
     for events in stream.read_pieces():

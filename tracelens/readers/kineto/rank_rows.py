@@ -78,6 +78,7 @@ def _mark_ranges(host_events: pl.DataFrame) -> pl.DataFrame:
     """Make operators annotations that are ranges of the profiler by their names.
 
     PyTorch 1.8 and 1.9 write all annotations as operators: there, names of phases are ranges, too.
+    `host_events` has one row per operator or annotation.
     """
     is_operator = pl.col("category") == "operator"
     operator_names = host_events.filter(is_operator)["name"].unique().cast(pl.String)
@@ -98,6 +99,7 @@ def _build_host_spans(
 
     The kind is that of the annotation itself (a step, or the phase that it names), else that of the
     name of a span of another tool, else the phase of the window around it, else the user's code.
+    `windows` has one row per stretch of a thread in one phase.
     """
     kind_of_annotation = _translate_names(
         host_events,
@@ -123,7 +125,7 @@ def _build_host_spans(
 def _translate_names(
     events: pl.DataFrame, category: str, find_kind: Callable[[str], str | None]
 ) -> pl.Series:
-    """Return the kind of each event of a category, by its name; null elsewhere, or if unknown."""
+    """Return the kind of each event of a category, as `find_kind` knows it by name; else null."""
     is_of_category = pl.col("category") == category
     names = events.filter(is_of_category)["name"].unique().cast(pl.String).to_list()
     kind_by_name = {name: kind for name in names if (kind := find_kind(name))}
@@ -169,7 +171,10 @@ def _build_window_spans(windows: pl.DataFrame, table: EventTable) -> pl.DataFram
 def _build_wait_spans(
     runtime_calls: pl.DataFrame, windows: pl.DataFrame, table: EventTable
 ) -> pl.DataFrame:
-    """Return the calls in which threads that train (those of `windows`) wait for the device."""
+    """Return the calls in which threads that train (those of `windows`) wait for the device.
+
+    Tables have one row per call, and per stretch of a thread in one phase (`windows`).
+    """
     training_threads = windows.select("pid", "tid").unique()
     waits = runtime_calls.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONIZES))
     return waits.join(training_threads, on=["pid", "tid"], how="semi").with_columns(
@@ -180,7 +185,10 @@ def _build_wait_spans(
 def _build_device_spans(
     events: pl.DataFrame, runtime_calls: pl.DataFrame, windows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return kernels and copies of the phase in which a call of the same `correlation` launched them."""
+    """Return kernels and copies of the phase in which a call of the same `correlation` launched them.
+
+    `windows` has one row per stretch of a thread in one phase.
+    """
     device_events = events.filter(pl.col("category").is_in(["kernel", "copy"]))
     launches = runtime_calls.drop_nulls("correlation").unique("correlation", keep="first")
     launch_phase = find_phase_of_events(launches, windows)
@@ -207,7 +215,8 @@ def _begin_when_issued(
     """Let calls of library threads begin when a thread of the code issued them, if that is known.
 
     The order of issues (operators `c10d::...`) is that of the code, and alike on all ranks. Threads of
-    the library may be late to a call, and two of them may begin theirs in the other order.
+    the library may be late to a call, and two of them may begin theirs in the other order. `calls` and
+    `host_events` have one row each; rows of `table` have the sizes of tensors.
     """
     is_on_library_thread = (pl.col("category") != "kernel") & pl.col("op").is_not_null()
     names = host_events["name"].unique().cast(pl.String).to_list()

@@ -67,6 +67,7 @@ def _find_shift(peer_calls: pl.DataFrame, rank_calls: pl.DataFrame) -> int | Non
     """Return by how many steps a rank counts less than its peer; None if that is unknown.
 
     Only calls of groups that both are in tell it: those with equal numbers, else when steps end.
+    `peer_calls` and `rank_calls` have one row per collective.
     """
     group = pl.col("communicator")
     peer_calls, rank_calls = (
@@ -98,7 +99,8 @@ def _find_shift_by_exits(
     """Return the number of steps to add to those of a rank; None if neither clocks nor exits show it.
 
     At the right shift, exits of equal steps scatter little around one distance, which is near zero if
-    both ranks read the same clock. 0 if no shift is needed, or too few steps are in common at any.
+    both ranks read the same clock (`have_one_clock`). 0 if no shift is needed, or too
+    few steps are in common at any.
     """
     step_ns = float(np.median(np.diff(peer_exits.exit_ns))) if len(peer_exits.exit_ns) > 1 else 0.0
     max_near_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)

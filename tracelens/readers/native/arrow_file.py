@@ -194,7 +194,7 @@ def _read_by_footer(
     column_names: Sequence[str],
     window_ns: tuple[int, int] | None,
 ) -> pa.Table:
-    """Decode those of the columns that are not null in all rows; the others are made of nulls.
+    """Decode the columns that are not null in all rows; the others are made of nulls.
 
     Indices are those of columns in the file's schema. Batches outside of `window_ns` are left out.
     """

@@ -84,7 +84,7 @@ class Part:
         return shared_part, free_bytes
 
     def share_with(self, neighbour: Part | None) -> Part:
-        """Return it with what it shares with another part."""
+        """Return the part with the arrays of another part where they are equal, so that one is kept."""
         if neighbour is None:
             return self
         kept_columns, outline = self.kept_columns, self.outline.share_arrays_of(neighbour.outline)

@@ -66,8 +66,13 @@ def hold_to_range(name: str, values: Array) -> Array:
 def repair_columns(columns: Columns, uid_by_index: dict[int, str], cache: BoundedCache) -> Columns:
     """Return columns with the uids of communicators, and device times only where both are in range.
 
-    A communicator becomes an index into the uids, -1 without one: `uid_by_index` has the index that the
-    process gave it. Other values have been held to their ranges before.
+    Other values have been held to their ranges before.
+
+    Args:
+        columns: Of one process; `communicator` is the index that this process gave it.
+        uid_by_index: The uid of each such index. Its order is that of the returned uids, by which the
+            returned columns refer to communicators; -1 = none.
+        cache: Keeps a renumbered column for the next call with the same one.
     """
     numbers = dict(columns.number_columns)
     if "communicator" in numbers:

@@ -187,7 +187,10 @@ def _try_group(
 def _try_one(
     path: Path, trace: Path | None, cache: BoundedCache, *, keep_events: bool
 ) -> Part | Exception:
-    """Read one file of the folder `trace`; return the error if that fails."""
+    """Read one file of the folder `trace`; return the error if that fails.
+
+    Its events stay in memory only if `keep_events`.
+    """
     try:
         if trace is not None:
             check_inside(path, trace)

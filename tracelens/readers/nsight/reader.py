@@ -272,7 +272,10 @@ def _recognize(
     *,
     is_assumed: bool,
 ) -> Recognition:
-    """Summarize what was recognized; `unowned_count` events are of no rank. The rank may be assumed."""
+    """Summarize what was recognized; `unowned_count` events are of no rank.
+
+    `is_assumed`: the rank of the only process is not known, and assumed to be 0.
+    """
     event_counts, left_out_counts = Counter[str](), Counter[str]()
     if unowned_count:
         left_out_counts[UNOWNED] = unowned_count

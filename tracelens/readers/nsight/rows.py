@@ -153,7 +153,10 @@ def _drop_impossible_spans(all_spans: pl.DataFrame) -> tuple[pl.DataFrame, list[
 def _find_lost_kernels(
     launches: pl.DataFrame, device_work: pl.DataFrame, all_spans: pl.DataFrame
 ) -> dict[int, LostKernels]:
-    """Compare the launches of each process, by its number, with its work on devices."""
+    """Compare the launches of each process with its work on devices; return what was lost, by process.
+
+    Tables have one row per launch, per kernel or copy (`device_work`), and per span.
+    """
     launches = launches.filter(pl.col("name").str.contains(KERNEL_LAUNCHES))
     launches = launches.rename({"issued_ns": "start_ns"})
     launches_by_process = launches.partition_by("process", as_dict=True)
@@ -198,7 +201,10 @@ def _read_environment(database: Database, name: str) -> str | None:
 
 
 def _read_kernels(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels: communication by their name, else work of a device."""
+    """Return kernels: communication by their name, else work of a device.
+
+    `texts` are the names that rows of the database refer to by number.
+    """
     kernels = database.read_columns(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         start=_INT, end=_INT, deviceId=_INT, streamId=_INT, correlationId=_INT, globalPid=_INT,
@@ -319,7 +325,10 @@ def _read_launches(database: Database, texts: pl.DataFrame) -> pl.DataFrame:
 def _assign_phases(
     device_work: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFrame
 ) -> pl.DataFrame:
-    """Give work of a device the phase of the last range begun around its launch, and when that was."""
+    """Give work of a device the phase of the last range begun around its launch, and when that was.
+
+    Tables have one row per kernel or copy, per call that launched one, and per range of NVTX.
+    """
     phase_ranges = ranges.filter(pl.col("kind").is_in(_PHASES))
     phase_ranges = phase_ranges.drop_nulls(["start_ns", "end_ns"])
     launches_and_ranges = launches.sort("issued_ns").join_asof(

@@ -110,7 +110,10 @@ def _damaged(anchor: Path, reason: str) -> NotATrace:
 
 
 def _parse_output(output: bytes) -> tuple[dict[str, Any], pl.DataFrame, pl.DataFrame]:
-    """Return the definitions, the spans and the operations that `unpack` printed."""
+    """Return the definitions, the spans and the operations that `unpack` printed.
+
+    Spans have one row each, operations (of MPI) one per event of theirs.
+    """
     definitions_line, _, content = output.partition(b"\n")
     definitions: dict[str, Any] = json.loads(definitions_line)
     numbers = np.frombuffer(content, np.int64)  # column by column

@@ -128,7 +128,10 @@ def _build_locations(definitions: dict[str, Any], rank_by_group: dict[int, int])
 def _add_meanings(
     spans: pl.DataFrame, regions: pl.DataFrame, locations: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add the meaning of each span's region (name, kind, op, step), and where it ran."""
+    """Add the meaning of each span's region (name, kind, op, step), and where it ran.
+
+    Tables have one row per span, region, and location (thread or stream).
+    """
     spans = spans.join(locations, on="location", how="left", maintain_order="left")
     is_on_device = pl.col("stream").is_not_null()
     kernels = build_kernel_table(regions)
@@ -214,7 +217,10 @@ def _requests_in_flight(operations: pl.DataFrame) -> list[pl.DataFrame]:
 def _join_requests(
     operations: pl.DataFrame, begin_code: int, end_code: int, *, described_by: str, op: pl.Expr
 ) -> pl.DataFrame:
-    """Join begins and ends of requests; one of them, "begin" or "end", describes the operation `op`."""
+    """Join begins and ends of requests; one of them, "begin" or "end", describes the operation `op`.
+
+    `operations` has one row per event; begins have `begin_code`, ends `end_code`.
+    """
     key = ["location", "request", "turn"]
     begins, ends = (_number_turns(operations, code) for code in (begin_code, end_code))
     descriptions, other_events = (begins, ends) if described_by == "begin" else (ends, begins)

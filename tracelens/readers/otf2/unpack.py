@@ -96,6 +96,7 @@ class Events:
         field_names, code_index = CODES[code], [*CODES].index(code)
 
         def note_operation(location: int, time: int, _user: Any, _more: Any, *values: Any) -> None:
+            """Append an event of an operation, in the innermost open span; -1 is no value."""
             self.counts[code] += 1
             open_rows = self._open_rows_by_location.get(location)
             cells = dict(zip(field_names, map(_number, values), strict=True))

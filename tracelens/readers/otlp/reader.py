@@ -38,7 +38,7 @@ class OtlpReader(FilesReader[SpanFile]):
     is_format = staticmethod(is_otlp)
 
     def read_file(self, file: Path) -> SpanFile:
-        """Read one file, as `FilesReader.read_file` says."""
+        """Read the spans of a file, as `FilesReader.read_file` says."""
         rows = SpanRows(SpanFile())
         for scope_spans in read_requests(file, rows.span_file):
             rows.add_scope(scope_spans)

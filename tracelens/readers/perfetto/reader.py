@@ -87,7 +87,7 @@ class _Slice(NamedTuple):
 
 
 def read_slices(path: Path) -> Slices:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the slices (spans) of a file, as `FilesReader.read_file` says."""
     slices, reading = Slices(), _Reading()
     packets = Packets(path)
     has_packets = False

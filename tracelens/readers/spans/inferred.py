@@ -102,8 +102,8 @@ def _number_threads(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _crosses_work(spans: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
     """Return True if operations of `kind` overlap earlier or later `_WORK` of their worker's thread.
 
-    A nested operation lies within the work around it, and crosses none. Without threads, being within
-    other work is enough.
+    A nested operation lies within the work around it, and crosses none. Unless the table says which
+    thread spans are of (`has_threads`), being within other work is enough.
     """
     is_operation, start_ns, end_ns = pl.col("is_operation"), pl.col("start_ns"), pl.col("end_ns")
     is_work = ~is_operation
@@ -164,7 +164,10 @@ def _count_depths(spans: pl.DataFrame) -> pl.Series:
 
 
 def _note_overlap(crossing_kinds: list[str], *, has_threads: bool) -> list[Note]:
-    """Note the kinds of communication that overlap other work; no note without any."""
+    """Note the kinds of communication that overlap other work; no note without any.
+
+    `has_threads`: the table says which thread spans are of.
+    """
     if not crossing_kinds:
         return []
     owner = "thread" if has_threads else "rank"
@@ -225,7 +228,8 @@ def number_steps(spans: pl.DataFrame) -> pl.DataFrame:
 def match_collectives(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Complete `communicator`, `seq` and `status` of the workers' collectives; return spans and notes.
 
-    Estimated times without a number have no order that would match them.
+    `seq` is the number of a call in its communicator: calls of ranks with equal numbers match. Calls
+    with estimated times and without a number cannot be matched. Notes tell which communicators cannot.
     """
     is_call = (pl.col("kind") == "reduction") & (pl.col("role") == "worker")
     is_call &= pl.col("op").cast(pl.String).is_in(COLLECTIVES)
@@ -362,7 +366,10 @@ def _has_repeated_key(calls: pl.DataFrame, *key_columns: str) -> bool:
 
 
 def _describe_uneven_call(calls: pl.DataFrame) -> str:
-    """Describe the first call that processes make different numbers of in a step; "" without one."""
+    """Describe the first call that processes make different numbers of in a step; "" without one.
+
+    `calls` has one row per call of a process, in order of time.
+    """
     process_count = calls["process"].n_unique()
     uneven_calls = (
         calls.group_by("name", "step", "process", maintain_order=True)
@@ -382,7 +389,8 @@ def _describe_uneven_call(calls: pl.DataFrame) -> str:
 def _number_by_key(calls: pl.DataFrame, *key_columns: str) -> pl.DataFrame:
     """Return the number table of calls: equal keys share a number, in the order of the first rank.
 
-    Calls without `seq` get no number if it is a key column.
+    Calls without `seq` get no number if it is a key column. The table has the `row` of each call (rows
+    of `calls`), and its `number`.
     """
     first_calls = (
         calls.sort("process", "start_ns")

@@ -36,7 +36,7 @@ def is_py_spy(path: Path) -> bool:
 
 
 def read_stacks(path: Path) -> Stacks:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the sampled stacks of a file, as `FilesReader.read_file` says."""
     stacks = Stacks()
     threads: dict[tuple[int, int], _OpenFrames] = defaultdict(_OpenFrames)  # by pid and tid
 

@@ -35,7 +35,7 @@ class StacksReader(FilesReader[Stacks]):
         return chrometrace.is_py_spy(file) or speedscope.is_speedscope(file)
 
     def read_file(self, file: Path) -> Stacks:
-        """Read one file, as `FilesReader.read_file` says."""
+        """Read the sampled stacks of a file, as `FilesReader.read_file` says."""
         if chrometrace.is_py_spy(file):
             return chrometrace.read_stacks(file)
         return speedscope.read_stacks(file)

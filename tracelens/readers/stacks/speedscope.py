@@ -38,7 +38,7 @@ def is_speedscope(path: Path) -> bool:
 
 
 def read_stacks(path: Path) -> Stacks:
-    """Read one file, as `FilesReader.read_file` says."""
+    """Read the sampled stacks of a file, as `FilesReader.read_file` says."""
     try:
         document = as_object(orjson.loads(read_contents(path)))
     except orjson.JSONDecodeError as error:

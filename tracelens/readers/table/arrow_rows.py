@@ -87,6 +87,7 @@ def _scan(schema: pa.Schema, read_batches: _ReadBatches) -> pl.LazyFrame:
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
+        """Yield batches with the columns and rows that polars asks for; None: all of them."""
         column_names, rows_left = names if columns is None else columns, n_rows
         for batch in read_batches(column_names):
             table = _to_frame(batch).select(column_names)

@@ -158,7 +158,10 @@ def describe_column(
 
 
 def _time_column(our_name: str, source: Source, dtype: pl.DataType, *, is_iso_text: bool) -> Column:
-    """Describe a column of times in ns; a begin may be -1, an end or a duration of -1 does not apply."""
+    """Describe a column of times in ns; a begin may be -1, an end or a duration of -1 does not apply.
+
+    `is_iso_text`: its cells are dates as texts (ISO 8601), not numbers.
+    """
     cell, unit_ns = pl.col(source.column_name), source.unit_ns or 1
     value = parse_moment_ns(cell) if is_iso_text else to_nanoseconds(cell, dtype, unit_ns)
     has_moments = is_iso_text or isinstance(dtype, pl.Datetime)

@@ -199,7 +199,7 @@ def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]
 
 
 def _choose_source(our_name: str, candidates: list[Source], table: str) -> Source:
-    """Return the first; of a required column, only if it has the plain name or is the only one."""
+    """Return the first candidate; for a required column only if its name is plain, or it is alone."""
     closest, *others = candidates
     if others and our_name in REQUIRED and _distance(our_name, closest.column_name) > 1:
         both = " and ".join(quoted(source.column_name) for source in candidates[:2])

@@ -244,6 +244,8 @@ def _is_ours(path: Path) -> bool:
 def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool) -> Trace:
     """Read a table; `file` is its name, empty if it is no file.
 
+    With `one_clock` the times of all ranks count as those of one clock.
+
     Raises:
         UnusableInput: columns are missing, or no row is usable.
     """

@@ -266,7 +266,11 @@ def _find_needed_calls(graph: EventGraph, calls: Calls) -> Flags:
 def _number_groups(
     step_numbers: Ints, sizes_bytes: Ints, max_bytes: int, ends_group: Flags
 ) -> Ints:
-    """Return the joined call of each, [call]: it ends with its step, at `ends_group`, or `max_bytes`."""
+    """Return the number of the joined call that each call becomes a part of, [call], as all arrays.
+
+    A joined call ends with its step, with a call where `ends_group` is True, or before it has more than
+    `max_bytes`.
+    """
     groups = np.zeros(len(step_numbers), np.int64)
     group, joined_bytes = 0, 0
     begins_group = (np.diff(step_numbers, prepend=step_numbers[:1]) != 0) | np.append(

@@ -111,7 +111,10 @@ class Costs:
         return np.asarray(np.maximum(latency_ns + sizes_bytes * ns_per_byte, 1e-9))
 
     def explain_lack(self, *, is_network: bool) -> str:
-        """Explain what is missing for a line of messages, or of servers' own work."""
+        """Explain what is missing for a line (time over bytes) of messages, or of servers' own work.
+
+        It is that of messages if `is_network`.
+        """
         is_line_of_kind = [line.is_network == is_network for line in self.edges.cost_lines]
         is_of_kind = np.array([*is_line_of_kind, False])[self.edges.cost_line_indices]
         kind_name, sizes_bytes = _KINDS[is_network], self.edges.nbytes[is_of_kind & self._is_sized]

@@ -73,6 +73,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def sum_up(selected_data: Any, *values: Any) -> Component | None:
+        """Return the card with sums over the marked area; `values` are those of the controls."""
         store, controls = names.read_arguments(values)
         marked_area = area_of(store, viewport.frame(store, controls), selected_data)
         return card(store, marked_area) if marked_area else None
@@ -83,7 +84,8 @@ def register(app: Dash) -> None:
         current.RUN,
         prevent_initial_call=True,
     )
-    def measure(selected_data: Any, run_key: Any) -> str:
+    def measure_time(selected_data: Any, run_key: Any) -> str:
+        """Return the length of the marked stretch of time, as a text."""
         return describe_time(current.store_of_run(run_key), selected_data)
 
 

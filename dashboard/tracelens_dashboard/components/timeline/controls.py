@@ -66,7 +66,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def initial_pins(store: Store, view: ViewState) -> list[str]:
-    """Return the ranks to pin: those of a link, or, for a whole run, those that faults name."""
+    """Return the ranks to pin, as texts: the address's, or, for a whole run, those with faults."""
     unpinned_view = ViewState(
         sort_key=view.sort_key,
         run_key=view.run_key,

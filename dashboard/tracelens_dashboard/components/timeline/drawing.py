@@ -84,7 +84,8 @@ def _register_drawing(app: Dash) -> None:
         State(names.VIEW, "data"),
         prevent_initial_call=True,
     )
-    def grow(run_key: Any, view_data: Any) -> tuple[Any, str]:
+    def follow_end(run_key: Any, view_data: Any) -> tuple[Any, str]:
+        """Return the view of a run that was read again, and its key: a view of its end stays there."""
         return grow_view(current.store_of_run(run_key), view_data), str(run_key)
 
 
@@ -112,7 +113,8 @@ def _register_following(app: Dash) -> None:
         *names.control_arguments(names.VIEW, names.SELECTED, names.PATH),
         prevent_initial_call=True,
     )
-    def follow(scheme: str | None, *values: Any) -> tuple[Any, ...]:
+    def draw_view(scheme: str | None, *values: Any) -> tuple[Any, ...]:
+        """Return the change of the figure, and a note twice; `values` are those of the controls."""
         store, controls = names.read_arguments(values)
         # Without a width it is not drawn yet, and only a store without data changed.
         current.prevent_update_unless(controls.plot_width_px)

@@ -67,8 +67,9 @@ def register(app: Dash) -> None:
     timeline_state = names.control_arguments()
 
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
-    def find(value: Any, run_key: Any) -> Component | None:
-        search = read_search(value)
+    def find(search_text: Any, run_key: Any) -> Component | None:
+        """List what matches the text of the search field; nothing without a text."""
+        search = read_search(search_text)
         return list_matches(current.store_of_run(run_key), search) if search else None
 
     @app.callback(
@@ -101,15 +102,17 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def lead_to_row(clicked_cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
+        """Show the span of a clicked row of the table; `values` are those of the controls."""
         store, controls = names.read_arguments(values)
         return _show_hit(store, hit_of_row(store, clicked_cell, rows), controls)
 
     @app.callback(
         *SPAN_OUTPUTS, Input(names.POINTED, "data"), *timeline_state, prevent_initial_call=True
     )
-    def lead_to_pointed(value: Any, *values: Any) -> tuple[Any, ...]:
+    def lead_to_pointed(pointed_span: Any, *values: Any) -> tuple[Any, ...]:
+        """Show the span that a link points to; `values` are those of the controls."""
         store, controls = names.read_arguments(values)
-        span = value if isinstance(value, dict) else {}
+        span = pointed_span if isinstance(pointed_span, dict) else {}
         hit = hit_of(store, span, inside=span.get("inside") is True)
         return _show_hit(store, hit, controls)
 

@@ -86,6 +86,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def toggle(toggled: Any, *values: Any) -> list[str]:
+        """Open or close the row with the key that `toggled` has; return the keys of all open rows."""
         store, controls = names.read_arguments(values)
         key = toggled.get("key") if isinstance(toggled, dict) else None
         return current.prevent_update_unless(toggle_key(store, key, controls))

@@ -61,7 +61,8 @@ def register(app: Dash) -> None:
         *names.control_arguments(),
         prevent_initial_call=True,
     )
-    def describe(click_data: Any, *values: Any) -> tuple[Component, Selection]:
+    def describe_span(click_data: Any, *values: Any) -> tuple[Component, Selection]:
+        """Describe the clicked span, and select it; `values` are those of the controls."""
         store, controls = names.read_arguments(values)
         frame = viewport.frame(store, controls)
         position = current.prevent_update_unless(viewport.find_position(store, frame, click_data))

@@ -53,6 +53,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def go(pressed: Any, view_data: Any, selected_point: Any, run_key: Any) -> list[float]:
+        """Return the window (begin, end in seconds) to which a pressed key leads."""
         key = _pressed_key(pressed)
         window = current.prevent_update_unless(
             find_destination(current.store_of_run(run_key), key, view_data, selected_point)
@@ -63,6 +64,7 @@ def register(app: Dash) -> None:
         Output(names.PINS, "value"), Input(PRESSED, "data"), *under_mouse, prevent_initial_call=True
     )
     def pin(pressed: Any, hover_data: Any, *values: Any) -> list[str]:
+        """Pin the rank under the mouse, or the selected one, or release it; return all pinned ranks."""
         current.prevent_update_unless(_pressed_key(pressed) == PIN)
         store, controls = names.read_arguments(values)
         position = _meant_position(store, viewport.frame(store, controls), hover_data, controls)
@@ -76,6 +78,7 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def open_or_close(pressed: Any, hover_data: Any, *values: Any) -> dict[str, Any]:
+        """Return the key of the row to open or close: the one under the mouse, or the selected one."""
         current.prevent_update_unless(_pressed_key(pressed) == OPEN)
         store, controls = names.read_arguments(values)
         key = current.prevent_update_unless(_meant_key(store, hover_data, controls))

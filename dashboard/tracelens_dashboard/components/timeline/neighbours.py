@@ -63,7 +63,7 @@ def members_section(store: Store, position: Position) -> Component | None:
 
 
 def _list_member(store: Store, call: Call, rank: int, *, is_selected: bool) -> Component:
-    """Return the line of a rank in the list; one without a row in the timeline leads nowhere."""
+    """Return the line of a rank, marked if selected; without a row in the timeline it leads nowhere."""
     # A call knows when each rank entered and left (ns, by rank), and the first and last arrival.
     entered_ns, row = call.entered_ns_by_rank[rank], store.scene_row_of_rank(rank)
     name_cell: list[str | Component] = [f"rank {rank}"]

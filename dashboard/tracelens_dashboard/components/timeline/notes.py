@@ -140,7 +140,8 @@ def register(app: Dash) -> None:
         Input(names.NOTES, "data"),
         Input(names.NOTE_EDITED, "data"),
     )
-    def show(notes: Any, edited: Any) -> list[Component]:
+    def list_notes(notes: Any, edited: Any) -> list[Component]:
+        """Return the list of notes; `edited` is the index of the one that is a text field now."""
         edited_index = edited if isinstance(edited, int) else None
         return lay_out_list(Notes(address_notes.from_browser(notes), edited_index))
 

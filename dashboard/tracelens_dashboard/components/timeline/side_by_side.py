@@ -100,7 +100,8 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
     @app.callback(
         Output(STEP, "value"), Input(graph_id, "clickData"), current.RUN, prevent_initial_call=True
     )
-    def choose(click_data: Any, run_key: Any) -> int:
+    def choose_step(click_data: Any, run_key: Any) -> int:
+        """Return the index of the step whose cell was clicked."""
         point = current.prevent_update_unless(chart.clicked_point(click_data))
         return index_of_step(current.store_of_run(run_key), int(point["x"]))
 
@@ -111,10 +112,11 @@ def _register_steps(app: Dash, other_id: str, graph_id: Any) -> None:
         State(other_id, "data"),
         prevent_initial_call=True,
     )
-    def align(index: Any, run_key: Any, other_run: Any) -> dict[str, Any]:
+    def align(step_index: Any, run_key: Any, other_run: Any) -> dict[str, Any]:
+        """Return the view in which both timelines show the chosen step."""
         other_store = current.prevent_update_unless(current.find_store(other_run))
-        current.prevent_update_unless(isinstance(index, int) and index >= 0)
-        return view_step(current.store_of_run(run_key), other_store, index)
+        current.prevent_update_unless(isinstance(step_index, int) and step_index >= 0)
+        return view_step(current.store_of_run(run_key), other_store, step_index)
 
 
 def _register_drawing(app: Dash, other_id: str) -> None:

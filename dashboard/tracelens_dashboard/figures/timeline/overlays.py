@@ -271,6 +271,7 @@ def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 
 def _note_label(at_s: float, words: str, theme: Theme) -> dict[str, Any]:
+    """Return the label of a note above the steps, at a time in seconds since the start."""
     box = {
         "bgcolor": theme.surface_colour,
         "bordercolor": theme.text_colour,

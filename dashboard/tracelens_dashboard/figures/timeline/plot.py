@@ -384,6 +384,7 @@ def mark_edges(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
 
 
 def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return the label at the begin of the window that a finding marks; empty without one."""
     if frame.marked_window is None:
         return []
     x = frame.seconds_since_start(frame.marked_window.start_ns)

@@ -42,7 +42,7 @@ def attach(comm: MPI.Comm, *, record: bool = True) -> MPI.Comm:
     if not record:
         communicators.leave_out(comm)
     else:
-        _attach(comm, compare=True)
+        _attach(comm, compares_clocks=True)
     return comm
 
 
@@ -50,7 +50,7 @@ def install(framework: Any) -> None:
     """Record all communicators as soon as MPI runs."""
     if framework.Is_initialized():
         communicators.RECORDS_EVERYTHING.turn_on_if_off()
-        _attach(framework.COMM_WORLD, compare=_all_ranks_record())
+        _attach(framework.COMM_WORLD, compares_clocks=_all_ranks_record())
     else:
         _INITIALIZERS.replace([framework], dict.fromkeys(("Init", "Init_thread"), _initializing))
         recorder.on_stop(_INITIALIZERS.restore)
@@ -74,11 +74,12 @@ def _all_ranks_record() -> bool:
     return ALL_RANKS_VARIABLE in os.environ
 
 
-def _attach(comm: MPI.Comm, *, compare: bool) -> None:
+def _attach(comm: MPI.Comm, *, compares_clocks: bool) -> None:
+    """Record a communicator, if anything is recorded, and replace the methods of MPI."""
     if not _is_recorded():
         return
     if not communicators.is_known(comm):
-        attempt(_record, comm, compare=compare)
+        attempt(_record, comm, compares_clocks=compares_clocks)
     _resume()
     if _RESUMES.turn_on_if_off():
         recorder.on_start(_resume)
@@ -88,11 +89,12 @@ def _is_recorded() -> bool:
     return recorder.active() and recorder.detail() != "step"
 
 
-def _record(comm: MPI.Comm, *, compare: bool) -> None:
+def _record(comm: MPI.Comm, *, compares_clocks: bool) -> None:
+    """Record a communicator; compare the clocks of its ranks if all of them take part in that."""
     if comm == MPI.COMM_WORLD:
         recorder.identify(comm.rank, comm.size)
     communicators.leave_out(comm)  # while we use it ourselves
-    if compare and isinstance(comm, MPI.Intracomm):
+    if compares_clocks and isinstance(comm, MPI.Intracomm):
         attempt(compare_clocks, comm, list_members(comm)[0])
     name = comm.name or f"MPI communicator of {comm.size}"
     communicators.record_communicator(comm, name)

@@ -178,7 +178,7 @@ class Notices:
         """Go on with the call."""
 
     def __exit__(self, failed: object, *_: object) -> None:
-        """End it for all, the last one first, as they lie in each other."""
+        """End all notices, the last one first, as they lie in each other."""
         for token in reversed(self._tokens):
             token.end(failed is not None)
 

@@ -312,6 +312,8 @@ def _make_starting(_name: str, mpi_method: Function) -> Function:
 
 
 def _make_starting_all(_name: str, mpi_method: Function) -> Function:
+    """Make the method that starts several persistent requests, and records their operations."""
+
     def method(cls: type, /, *args: Any, **kwargs: Any) -> Any:
         """Start persistent requests, whose operations have begun then, or failed."""
         argument: Any = args[0] if args else kwargs.get("requests")

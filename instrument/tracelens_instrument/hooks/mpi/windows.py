@@ -149,6 +149,7 @@ def _begin_call(
     kwargs: dict[str, Any],
     records_all: bool,  # noqa: FBT001 - `guarded` takes what is given by position
 ) -> AbstractContextManager[Any] | None:
+    """Begin the span of a call on a window; None if the window is not recorded (see `_window_of`)."""
     recorded_window = _window_of(window, records_all=records_all)
     return None if recorded_window is None else recorded_window.begin_call(name, args, kwargs)
 

@@ -126,7 +126,7 @@ def has_plan(directory: Path) -> bool:
 
 
 def write_plan(directory: Path, plan: Plan) -> None:
-    """Write it, whole or not at all."""
+    """Write the plan, whole or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     unfinished = directory / f"{_FILE}.{os.getpid()}"
     unfinished.write_text(json.dumps(asdict(plan)))

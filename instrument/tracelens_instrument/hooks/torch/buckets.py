@@ -140,7 +140,7 @@ def _remember_buffer(buffer: torch.Tensor, group: Group) -> _Buffer:
 
 
 def resume() -> None:
-    """Let what is compiled see buckets that were met."""
+    """Let compiled code see the buckets that were met."""
     library = compiled.load_library()
     if library is not None:
         engine = tuple(backward.ENGINE)
@@ -151,7 +151,7 @@ def resume() -> None:
 
 
 def suspend() -> None:
-    """Let it see none."""
+    """Let compiled code see no buckets."""
     library = compiled.load_library()
     if library is not None:
         library.suspend()

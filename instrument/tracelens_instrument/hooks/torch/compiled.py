@@ -62,7 +62,7 @@ class BucketsLibrary(Protocol):
         next_seq: Callable[[], int],
         /,
     ) -> None:
-        """See this buffer's reductions from now on."""
+        """Record the reductions of a buffer (a bucket) from now on: `begin` begins the span of one."""
 
     def resume(self) -> None:
         """See buckets."""
@@ -135,7 +135,7 @@ def _library_path() -> Path:
 
 
 def main() -> int:
-    """Build it, and say where; exit code 1 if it cannot be."""
+    """Build the library, and print its path; exit code 1 if it cannot be built."""
     try:
         library_path = build()
     except FileNotFoundError as error:

@@ -224,6 +224,8 @@ def _begin_message(op: str, call: _Call) -> Flight:
 def _watch_message(
     begin: Callable[[tuple[Any, ...]], Flight],
 ) -> Callable[[tuple[Any, ...]], Flight | None]:
+    """Return `begin`, which begins the span of a message, made safe for the user's training code."""
+
     def watch(args: tuple[Any, ...]) -> Flight | None:
         """See a message, unless a communication hook sends it."""
         if buckets.in_users_hook():

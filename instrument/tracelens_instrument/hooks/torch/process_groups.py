@@ -29,10 +29,11 @@ class Group:
     `global_ranks` are those of its members.
     """
 
-    def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
+    def __init__(self, name: str, ranks: list[int], *, queues_on_device: bool) -> None:
+        """Name the communicator; `queues_on_device`: for the host, operations are over once queued."""
         self._communicator_id = recorder.communicator(ranks, name)
         self.global_ranks = ranks
-        self.queued_ends = QueuedEnds() if queues else None
+        self.queued_ends = QueuedEnds() if queues_on_device else None
         self._spans_by_name: dict[str, tuple[Span, Placed | None]] = {}
         self.bucket_track = recorder.track("gradient buckets")
         self.collective_track = recorder.track("collectives")
@@ -70,7 +71,7 @@ def group_of(process_group: dist.ProcessGroup) -> Group:
     if process_group is dist.group.WORLD:
         note_attached(f"process group of {len(ranks)} ranks")
     name = f"torch {process_group.group_name}"
-    group = Group(name, ranks, queues=queues_only(process_group))
+    group = Group(name, ranks, queues_on_device=queues_only(process_group))
     _GROUP_BY_ID[id(process_group)] = weakref.ref(process_group, _forget_group), group
     return group
 

@@ -39,7 +39,7 @@ class CallbackSteps:
         self._token_by_pause_name[name] = recorder.span(name, kind=kind).begin()
 
     def end(self, name: str) -> None:
-        """End it."""
+        """End the work that `begin` began under this name, if any."""
         token = self._token_by_pause_name.pop(name, None)
         if token is not None:
             token.end()

@@ -69,7 +69,12 @@ SMOKES: Final = (
     Smoke("replaying", "", ("| replay |", "| moments |")),
     Smoke("savings", "", ("### Savings beside runs", "| MPI, work 2.5 times as long |")),
     Smoke("simulate", "", ("events of 72 processes",)),
-    Smoke("soak", "", ("| folder, last steps | files |", "0 lost or twice"), exit_codes=MISSED),
+    Smoke(
+        "soak",
+        "",
+        ("| folder, last steps | files |", " 0 were lost or occur twice"),
+        exit_codes=MISSED,
+    ),
     Smoke("start", "", ("### Import and start, 1 processes each", "| `import tracelens` |")),
     Smoke("stragglers", "", ("ranks steps noise   alarms", "    3   100 spiky")),
     Smoke("verdicts", "", ("### Rank and place", "| loader 30 ms longer |")),

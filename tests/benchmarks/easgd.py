@@ -136,9 +136,10 @@ def report(runs_by_method: dict[str, list[Run]], settings: Sequence[str]) -> str
     head = ("method", "communication", "waiting for the turn", "other", "least to most")
     title = f"Share of the workers' steps, medians of {count} runs"
     summary = (
-        f"4 workers with `{' '.join(settings)}` on {os.cpu_count()} processors. The centres with which "
-        f"sync1, sync2 and sync3 ended in these runs differ by {apart(runs_by_method):.1e} at most; the "
-        f"largest weight is {float(np.abs(runs_by_method['sync1'][0].centre).max()):.2f}."
+        f"4 workers with `{' '.join(settings)}` on {os.cpu_count()} processors. The final common "
+        "weights of sync1, sync2 and sync3 in these runs differ by "
+        f"{apart(runs_by_method):.1e} at most; the largest weight is "
+        f"{float(np.abs(runs_by_method['sync1'][0].centre).max()):.2f}."
     )
     return f"{table(title, head, rows(runs_by_method))}\n\n{summary}"
 

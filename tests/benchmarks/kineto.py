@@ -97,7 +97,8 @@ def reading(sample: Path, size: int, rounds: int, folder: Path) -> Section:
     section.judge(RATE, rates, judged=True)
     section.judge(MEMORY, peaks, judged=True)
     section.texts.append(
-        f"That is {write_spread(parsing)} times what orjson takes to parse the file whole, and start."
+        f"Reading, without the start of the process, takes {write_spread(parsing)} times the CPU time "
+        "of a process that starts and parses the whole file with orjson."
     )
     return section
 
@@ -161,7 +162,7 @@ def main() -> None:
             tables.append(
                 beside_hta(options.sample, options.hta_size, options.hta, options.rounds, folder)
             )
-    from_ = f"Events of {options.sample.name}, again and again. Measured on {machine_words}."
+    from_ = f"The files repeat the events of {options.sample.name}. Measured on {machine_words}."
     text = "\n\n".join([*(section.markdown() for section in tables), from_])
     sys.stdout.write(text + "\n")
     if options.publish:

@@ -182,8 +182,8 @@ def sum_up(
     failed = sum(answers.values()) - answers["200"]
     text = table(f"{seconds / 60:.0f} minutes", HEADS, rows)
     return (
-        f"{text}\n\n{spans:,} spans by three processes, of those to be kept {lost} lost or twice; "
-        f"{len(reports)} reports of the run that was recorded, "
+        f"{text}\n\nThree processes recorded {spans:,} spans. Of the spans that were to be kept, {lost} "
+        f"were lost or occur twice. {len(reports)} reports of the run that was recorded, "
         f"{sum(report.code != 0 for report in reports)} failed, "
         f"the longest took {max(report.took_s for report in reports):.1f} s; {answers['200']:,} "
         f"answers of the dashboard, {failed} errors. Medians and slopes are those after the first "

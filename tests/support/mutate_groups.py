@@ -294,10 +294,14 @@ def _to_section(name: str, stored: dict[str, object]) -> str:
     text = table(name.capitalize(), HEADS, [*shown, _row("**all**", total)])
     made = total.total() - total[UNSEEN]
     bounds = binomtest(made - total["survived"], made).proportion_ci(method="wilson")
-    drawn = f"one of {stored['one_in']}, seed {stored['seed']}" if stored["one_in"] != 1 else "each"
+    drawn = (
+        f"One of {stored['one_in']} possible changes was made (seed {stored['seed']})"
+        if stored["one_in"] != 1
+        else "Each possible change was made"
+    )
     return (
-        f"{text}\n\nOf the changes that could be made {drawn} was made: "
-        f"{bounds.low:.0%} to {bounds.high:.0%} of all are noticed (95 %)."
+        f"{text}\n\n{drawn}. The tests notice {bounds.low:.0%} to {bounds.high:.0%} of all possible "
+        "changes (95 % interval)."
     )
 
 

@@ -45,8 +45,9 @@ def whole_report(bench: Bench) -> Section:
     section.judge(over, rounds.over_floor(rounds.alone), judged=judged)
     extra = write_spread(rounds.over_floor(rounds.first), "x")
     section.texts.append(
-        "The report that is held to the floor keeps nothing, as the floor does. The default also writes "
-        f"down the report and the dashboard's index: {extra} the floor."
+        "The report that is compared with the floor stores nothing, like the floor. By default, "
+        "`analyze` also stores the report and the dashboard's index. This takes "
+        f"{extra} the CPU time of the floor."
     )
     memory = Bound("memory of its processes", 0.8, "GiB")
     section.judge(memory, _peaks(rounds.first, GIB), judged=judged)
@@ -126,8 +127,9 @@ def hundred_million(bench: Bench) -> Section:
         bound, _exponents(start, fewer, rounds, size.events / small.events), judged=judged
     )
     section.texts.append(
-        f"The exponent is that of CPU time beyond the report of 8 ranks x 20 steps "
-        f"({write_spread(_cpu(start.first), 's')}), which is all start; {small.title}: "
+        "The exponent says how CPU time grows with the number of events. It leaves out the CPU time of "
+        f"the report of 8 ranks x 20 steps ({write_spread(_cpu(start.first), 's')}), which is only the "
+        f"start of the command. The smaller run ({small.title}) takes "
         f"{write_spread(_cpu(fewer.first), 's')}."
     )
     section.texts.append(_billion(bench, start))
@@ -155,11 +157,11 @@ def _billion(bench: Bench, start: Rounds) -> str:
     return (
         f"**10^9 events**, 4,096 ranks x 7,398 steps: 64 of their files ({part_size.title}) take "
         f"{write_spread(_cpu(rounds.first), 's')} of CPU time; their maps, on one thread, "
-        f"{write_spread(maps, 's')}. If both, less the start, grow as events do, all files, "
-        f"{gigabytes:.0f} GB, take "
-        f"{minutes:.0f} minutes of one core, of which {of_maps:.0f} are maps. Assumed that a worker has "
-        "a core of its own and that what the maps send does not hold up who puts it together, a report "
-        "takes:\n\n" + table("10^9 events, by arithmetic", ("workers", "minutes"), rows)
+        f"{write_spread(maps, 's')}. If both times, without the start, grow in proportion to the "
+        f"events, all files ({gigabytes:.0f} GB) take {minutes:.0f} minutes of one core, of which "
+        f"{of_maps:.0f} are maps. The table gives the time of a report, under two assumptions: each "
+        "worker has its own core, and the process that merges never waits for the tables of the maps."
+        "\n\n" + table("10^9 events, by arithmetic", ("workers", "minutes"), rows)
     )
 
 

@@ -173,9 +173,9 @@ def _maps(measured: _Measured, absent: dict[str, str]) -> str:
     head = ("workers", "wall s, one on one core", "wall s, two on two", "times as fast")
     shown = table("The maps", head, rows)
     return (
-        f"{shown}\n\nTwo processes that know nothing of each other, each with all maps of its own, "
-        f"get through {write_spread(measured.at_most)} x as much as one does alone: more cannot be "
-        "gained here."
+        f"{shown}\n\nTwo independent processes, each with all maps of its own, do "
+        f"{write_spread(measured.at_most)} x the work of one process alone in the same time. Two "
+        "workers cannot be faster than this."
     )
 
 

@@ -114,9 +114,10 @@ def _find_ended_hang(facts: Facts, standstill: Standstill) -> Finding | None:
         return None
     rank = root.ranks[0]
     failure = echo_by_rank.get(rank)
-    if failure is None:
+    last_ns = _find_last_sign_ns(facts.trace, rank)
+    if failure is None or last_ns is None:
         return None
-    silent_ns = failure.at_ns - _find_last_sign_ns(facts.trace, rank)
+    silent_ns = failure.at_ns - last_ns
     if not _is_hang(facts.trace, silent_ns):
         return None
     stall = _find_stall(facts.trace, rank)
@@ -193,11 +194,15 @@ def _find_silent_root(standstill: Standstill) -> Root | None:
     return roots[0] if roots else None
 
 
-def _find_last_sign_ns(trace: Trace, rank: int) -> int:
-    """Return when a rank last began a span, or ended one by itself: an exception ends all open ones."""
+def _find_last_sign_ns(trace: Trace, rank: int) -> int | None:
+    """Return when a rank last began a span, or ended one by itself: an exception ends all open ones.
+
+    None if it recorded no event.
+    """
     ends_ns = pl.col("end_ns").filter(pl.col("status").cast(pl.String) == "closed")
     signs_ns = pl.max_horizontal(pl.col("start_ns").max(), ends_ns.max())
-    return int(trace.events.filter(pl.col("rank") == rank).select(signs_ns).collect().item())
+    sign_ns = trace.events.filter(pl.col("rank") == rank).select(signs_ns).collect().item()
+    return None if sign_ns is None else int(sign_ns)
 
 
 def _report_silent_root(
@@ -256,7 +261,10 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
     failures, trace = facts.failures, facts.trace
     if not all(failure.is_ordered for failure in failures):
         return None
-    last_ns = max(_find_last_sign_ns(trace, failure.rank) for failure in failures)
+    signs_ns = [_find_last_sign_ns(trace, failure.rank) for failure in failures]
+    last_ns = max((sign_ns for sign_ns in signs_ns if sign_ns is not None), default=None)
+    if last_ns is None:
+        return None
     silent_ns = min(failure.at_ns for failure in failures) - last_ns
     if not _is_hang(trace, silent_ns):
         return None

@@ -54,6 +54,9 @@ ANSWER_LIMIT_MS: Final = 150_000  # two of which fit into what pytest gives a te
 # Every chart that is shown has the sentence that comes with its drawing.
 EXPLAINED: Final = """() => [...document.querySelectorAll("p.summary:has(+ [role=img]), #timeline-note")]
   .filter((sentence) => sentence.checkVisibility()).every((sentence) => sentence.textContent)"""
+# JavaScript: no transition is under way; what turns for ever, such as a spinner, does not matter.
+STILL: Final = """() => document.getAnimations().every(animation =>
+  animation.playState !== "running" || animation.effect.getComputedTiming().iterations === Infinity)"""
 
 
 @dataclass
@@ -211,7 +214,8 @@ def place_saying(page: Page, height: float, kind: str) -> tuple[float, float]:
 
 
 def wait_until_settled(page: Page) -> None:
-    """Wait until a page has what it asks for, and every chart is drawn and explained."""
+    """Wait until a page has what it asks for, every chart is explained, and nothing fades in."""
     page.wait_for_load_state("networkidle")
     page.wait_for_function(EXPLAINED)
     page.wait_for_load_state("networkidle")
+    page.wait_for_function(STILL)

@@ -112,7 +112,14 @@ def _read_gaps(columns: Columns, update_rows: Indices, pass_rows: Indices) -> tu
 def _read_updates(
     columns: Columns, update_rows: Indices, step_interval: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
-    """Return step, bucket (`NULL`: none), begin and end, ns, [update], of every n-th step's updates."""
+    """Return step, bucket (`NULL`: none), begin and end, ns, [update], of every n-th step's updates.
+
+    Args:
+        columns: The events of a process.
+        update_rows: Rows of spans that update weights.
+        step_interval: Only steps whose number is a multiple of it are read.
+        cache: Holds the order of rows, which processes of one program share.
+    """
     steps, buckets = columns.number_column("step"), columns.number_column("bucket")
     step, bucket, rows, group_begins = cache.get_or_make(
         "order of updates",
@@ -120,6 +127,7 @@ def _read_updates(
         partial(_sort_by_bucket, update_rows, steps, buckets, step_interval),
         step_interval,
     )
+    # The spans of one bucket are one update: each begins at an index of `rows` in `group_begins`.
     start_ns, end_ns = (columns.number_column(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(group_begins):
         return step, bucket, start_ns, end_ns

@@ -125,9 +125,11 @@ def _number_rows(columns: list[Array]) -> Ints:
 
 
 def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indices] | None:
-    """Return the first message (index) of each step, by process; None if steps are unequally many.
+    """Return the first message (index) of each step, by process; None if no step can be told.
 
-    Processes without a period, or the one that all others talk to, repeat one message as often.
+    Processes may differ by one step, which is cut off. For a process without a period, such as the one
+    that all others talk to, a message is taken that it repeats as often as the others have steps; then
+    the others may differ by more.
     """
     first_messages = {
         process: _find_periods(messages) for process, messages in all_messages.items()

@@ -172,7 +172,8 @@ def _list_calls(grid: CallGrid, step_interval: int) -> pl.DataFrame:
     """Return a row (`_NO_CALLS`) per process and call of a bucket, in every n-th step.
 
     A bucket is ready when its process enters the call; its reduction begins when all have entered it and
-    the wire is free.
+    the wire is free. Matrices are [call, process]; where all processes agree, as mostly on the step,
+    `distinct_columns` leaves one column.
     """
     calls = grid.take_calls(
         np.flatnonzero((distinct_columns(grid.step) % step_interval == 0).any(axis=1))

@@ -90,11 +90,14 @@ def keep(trace: Path, report: Report, choice: Choice = EVERYTHING) -> None:
 
 
 def _clear(directory: Path, state: str) -> None:
-    """Remove reports of other states, and of parts but the latest few."""
-    kept_folders = [folder for folder in directory.glob(f"{_PREFIX}*") if folder.name != state]
-    folders_of_parts = [folder for folder in kept_folders if folder.name.startswith(f"{state}-")]
+    """Remove reports of other states of a trace, and of parts of the run but the latest few.
+
+    `state` is the name of the folder with the report of the whole run; those of parts are `state-...`.
+    """
+    other_folders = [folder for folder in directory.glob(f"{_PREFIX}*") if folder.name != state]
+    folders_of_parts = [folder for folder in other_folders if folder.name.startswith(f"{state}-")]
     folders_of_parts.sort(key=lambda folder: folder.stat().st_mtime_ns)
-    for folder in kept_folders:
+    for folder in other_folders:
         if folder not in folders_of_parts[-MOST_PARTS:]:
             shutil.rmtree(folder, ignore_errors=True)
 

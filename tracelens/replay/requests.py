@@ -233,8 +233,10 @@ class Requests:
     def find_resumptions(self, timeline: Timeline, others: Sequence[Sides]) -> Sides:
         """Return when workers resumed because of an update, and nothing else, as sides without length.
 
-        That is the update's end, if none of the `others` ended for the worker after it. If one did, but
-        the worker waited on until as long after the update as usual, it is the end of the wait.
+        An update gives all workers that wait for it a token to go on. A worker resumes at the update's
+        end, if none of the `others` (its sides of messages and calls) ended after that. If one did, but
+        the worker waited on until as long after the update as usual, it waited for the token, and
+        resumed at the end of the wait.
         """
         # Arrays are [wait]; begins and ends are positions: a worker and a time.
         wait_begins, wait_ends = timeline.blocked_stretches

@@ -61,7 +61,10 @@ def to_markdown(scaling: Scaling, /) -> str:
 
 
 def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return tables, headings first, of a curve's sizes and forecasts (else empty), in a form."""
+    """Return tables, headings first, of a curve's sizes and of its forecasts; the latter may be empty.
+
+    `form` is a key of `_HEADINGS`.
+    """
     sizes = [(str(row.process_count), *messages.make_size_cells(row)) for row in curve.rows]
     size_table = [(curve.size_role, *_HEADINGS[form]), *sizes]
     efficiency_heading = _HEADINGS[form][1]

@@ -325,7 +325,12 @@ def _may_stand_still(ranks: Mapping[int, JobProcess], now_ns: int) -> bool:
 
 
 def _explain(root: Root, culprits: Iterable[JobProcess]) -> str:
-    """Return the reason, as a predicate, for which a root will not go on; empty where it may."""
+    """Return the reason, as a predicate, for which a root will not go on; empty where it may.
+
+    Args:
+        root: The ranks for which all others wait; strayed if they made another call than these.
+        culprits: The processes of these ranks.
+    """
     states = [member.state for member in culprits if not member.is_complete]
     if states and all(state == "stopped" for state in states):
         return "is stopped"

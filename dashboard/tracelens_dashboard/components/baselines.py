@@ -141,18 +141,21 @@ def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
 
 
 def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
-    """Return a link to the comparison with each baseline alone, step by step."""
-    name_by_id = {
+    """Return a link to the comparison with each baseline alone, step by step.
+
+    `baselines` are keys of runs, as in addresses. A part of a run has no such comparison.
+    """
+    name_by_run_id = {
         entry.run_key: text.clean_name(entry.name) for entry in current.runs_of_app().list_entries()
     }
     baseline_selections = (selection.read(key) for key in baselines)
     run_ids = [chosen.run_id for chosen in baseline_selections if chosen and chosen.run_id]
     baseline_links = [
         dcc.Link(
-            name_by_id[run_id], href=links.to_comparison(store.run_key, run_id), className="way"
+            name_by_run_id[run_id], href=links.to_comparison(store.run_key, run_id), className="way"
         )
         for run_id in run_ids
-        if run_id in name_by_id and selection.read(store.run_key)
+        if run_id in name_by_run_id and selection.read(store.run_key)
     ]
     lead_text = html.Span("Step by step, with one of them:", className="fact-name")
     return html.Div([lead_text, *baseline_links], className="ways baselines")

@@ -300,7 +300,14 @@ def _find_silence(facts: Facts, standstill: Standstill) -> Finding | None:
 def _find_unrecorded(
     trace: Trace, standstill: Standstill, silent_ns: int, end_text: str
 ) -> Finding | None:
-    """Report ranks that left no recording, where all others are in a call that these belong to."""
+    """Report ranks that left no recording, where all others are in a call that these belong to.
+
+    Args:
+        trace: The run.
+        standstill: The calls in which ranks wait.
+        silent_ns: For how long no rank had recorded anything.
+        end_text: How the job was ended, as the end of a sentence; empty if it still stands.
+    """
     recorded_ranks = {*trace.workers["rank"].to_list()}
     ranks_by_uid = dict(
         trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks").iter_rows()

@@ -92,8 +92,14 @@ def find_bottlenecks(
 ) -> list[Finding]:
     """Report what limits the exchange of weights, each kind once; shards slower than others first.
 
-    Fewer messages are advised instead of bandwidth where they save more. `bounds` are by a shard's
-    column; shards (numbers) that are `explained` by the bytes they hold are left out.
+    Fewer messages are advised instead of bandwidth where they save more.
+
+    Args:
+        exchange: What workers and servers exchanged.
+        bounds: What limits each shard (its link, processor, or incast), by its column in `exchange`.
+        messages: The messages between workers and servers.
+        explained: Numbers of shards that another finding reports as holding most bytes: these are left
+            out here, and no fewer messages are advised then.
     """
     if len(exchange.exposed_wait_ns) < MIN_STEPS_TO_JUDGE_SERVERS:
         findings: list[Finding] = []

@@ -295,8 +295,15 @@ class _RankDelays:
     def _build_episode(
         self, course: Course, evidence: list[Evidence], phase_rows: list[int], delay_shares: Floats
     ) -> Episode:
-        """Build the episode of a delay, [step] as shares of a step, in some phases (rows)."""
-        delay_ns = np.zeros(self.times.total_compute_ns.shape)
+        """Build the episode of a delay.
+
+        Args:
+            course: How the delay develops over the steps.
+            evidence: The test of each phase, or of each way of testing, that found it.
+            phase_rows: Rows of the phases in which the rank is late.
+            delay_shares: The delay, [step], as shares of a step.
+        """
+        delay_ns = np.zeros(self.times.total_compute_ns.shape)  # [step, rank]
         delay_ns[:, self.rank_column] = delay_shares * self.times.typical_step_ns
         phase_names = [self.times.phase_names[phase] for phase in phase_rows]
         return Episode(

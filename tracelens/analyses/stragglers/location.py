@@ -159,7 +159,11 @@ def find_gap(
 
 
 def _measure_gaps(phases: Phases, step_numbers: Ints) -> Iterator[tuple[int, Floats]]:
-    """Yield each rank, and its time without a span in some steps, ns, [category before, after]."""
+    """Yield each rank, and its time without a span in some steps, ns, [category before, after].
+
+    Only time between two spans counts. A transfer right after other work is the wait for what was in
+    flight: what comes after this wait counts as after that work.
+    """
     count = len(CATEGORIES)
     is_window_chosen = np.isin(phases.pieces.step_windows["step"].to_numpy(), step_numbers)
     for rank, pieces in zip(phases.pieces.ranks, phases.pieces, strict=True):
@@ -174,7 +178,6 @@ def _measure_gaps(phases: Phases, step_numbers: Ints) -> Iterator[tuple[int, Flo
         windows = pieces.window_indices[first_pieces[gaps]] + pieces.first_window
         gaps = gaps[is_window_chosen[windows]]
         category_before, category_two_before = category[gaps - 1], category[np.maximum(gaps - 2, 0)]
-        # A wait for what was in flight already separates nothing.
         is_wait = (category_before == TRANSFER) & (category_two_before != UNINSTRUMENTED)
         category_before = np.where(is_wait, category_two_before, category_before).astype(np.intp)
         cells = category_before * count + category[gaps + 1]

@@ -86,7 +86,10 @@ def to_event(event: dict[str, Any]) -> Event:
 
 
 def collective_facts(arguments: Any) -> dict[str, Any]:
-    """Return the facts of a collective, by the file's own names."""
+    """Return the facts of a collective, by the names that the profile's file gives them.
+
+    `arguments` are the decoded `args` of an event, an attribute for each fact.
+    """
     facts = {}
     for name, key in _ATTRIBUTES.items():
         value = getattr(arguments, name)

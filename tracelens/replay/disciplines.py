@@ -156,8 +156,8 @@ def _measure_disciplines(tasks: TaskTimes) -> dict[int, tuple[float, float]]:
     """Return by index in `_DISCIPLINES` how well a way to divide a resource among tasks explains them.
 
     That is the deviation of the work of tasks from pace times bytes, as a share of the work, and the
-    pace, ns per byte. Empty if bytes tell nothing of the tasks. If tasks clearly follow each other, the result
-    is that of index 0 alone, where tasks are done one after the other.
+    pace, ns per byte. Empty if bytes tell nothing of the tasks. If tasks clearly follow each other, the
+    result is that of index 0 alone, where tasks are done one after the other.
     """
     tasks = tasks.take(np.sort(np.argsort(tasks.begin_ns, kind="stable")[:MAX_INTERVALS_OF_FIT]))
     total_bytes = max(float(tasks.nbytes.sum()), 1.0)

@@ -125,7 +125,7 @@ def _number_rows(columns: list[Array]) -> Ints:
 
 
 def _find_first_messages(all_messages: dict[int, _Messages]) -> dict[int, Indices] | None:
-    """Return the first message (index) of each step, by process; None if no step can be told.
+    """Return the first message (index) of each step, by process; None if no step is found.
 
     Processes may differ by one step, which is cut off. For a process without a period, such as the one
     that all others talk to, a message is taken that it repeats as often as the others have steps; then

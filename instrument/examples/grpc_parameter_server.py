@@ -30,7 +30,7 @@ import numpy as np
 from grpc_pipeline import PipelinedShard
 from grpc_pipelined_worker import PipelinedWorker
 from grpc_shard import Shard, Tokens
-from grpc_state import cut, flat_variables
+from grpc_state import flat_variables, view_piece
 from grpc_worker import Worker
 from mlp import Perceptron
 
@@ -63,12 +63,12 @@ def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Pie
     shard: Shard | PipelinedShard
     if arguments.mode == "pipelined":
         chunks = {
-            (piece.variable_index, piece.offset_bytes): cut(variables, piece)
+            (piece.variable_index, piece.offset_bytes): view_piece(variables, piece)
             for piece in own_pieces
         }
         shard = PipelinedShard(number, chunks, arguments.workers, planted)
     else:
-        own_weights = [cut(variables, piece) for piece in own_pieces]
+        own_weights = [view_piece(variables, piece) for piece in own_pieces]
         weights = np.concatenate([np.empty(0, "f4"), *own_weights])
         asynchronous = arguments.mode == "async"
         shard = Shard(

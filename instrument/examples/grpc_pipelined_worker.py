@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import grpc_messages as wire
-from grpc_state import cut, flat_variables
+from grpc_state import flat_variables, view_piece
 from grpc_worker import BACKPROP, BATCH, DATA, FORWARD
 from mlp import Batches, loss
 
@@ -124,7 +124,7 @@ class PipelinedWorker:
         for message in exchange(_until_none(self._out[shard]), metadata=metadata):
             head, weights = wire.unpack_chunk(message)
             layer, offset = head[3], head[4]
-            cut(self._variables, self._piece[layer, offset])[:] = weights
+            view_piece(self._variables, self._piece[layer, offset])[:] = weights
             self._flying.pop((layer, offset)).end()
             with self._returned:
                 self._missing[layer] -= 1

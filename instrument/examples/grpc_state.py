@@ -42,7 +42,7 @@ def flat_variables(model: Perceptron) -> list[Array]:
     return [weight.reshape(-1) for weight in model.weights]
 
 
-def cut(variables: Sequence[Array], piece: Piece) -> Array:
-    """Return the part of the variables that a piece is."""
+def view_piece(variables: Sequence[Array], piece: Piece) -> Array:
+    """Return a view of the part of the variables that a piece is."""
     first = piece.offset_bytes // 4
     return variables[piece.variable_index][first : first + piece.nbytes // 4]

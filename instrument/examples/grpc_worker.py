@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc_messages as wire
 import numpy as np
-from grpc_state import cut, flat_variables
+from grpc_state import flat_variables, view_piece
 from mlp import Batches, loss
 
 import tracelens as tl
@@ -49,7 +49,7 @@ class Worker:
         self.model = model
         self.planted = planted
         self.servers = servers
-        self._of_shard = [
+        self._pieces_by_shard = [
             [piece for piece in pieces if piece.shard_index == shard]
             for shard in range(len(servers))
         ]
@@ -105,13 +105,13 @@ class Worker:
             wire.gather(stream, weights)
             self._versions[shard] = int(dict(stream.initial_metadata())["version"])
         variables = flat_variables(self.model)
-        for piece, values in self._parts(shard, weights):
-            cut(variables, piece)[:] = values
+        for piece, values in self._split_by_piece(shard, weights):
+            view_piece(variables, piece)[:] = values
 
     def _push_to(self, shard: int, step: int) -> None:
         gradients = self._vector(shard)
-        for piece, values in self._parts(shard, gradients):
-            values[:] = cut(self._gradients, piece)
+        for piece, values in self._split_by_piece(shard, gradients):
+            values[:] = view_piece(self._gradients, piece)
         with self._request(self._push, shard, step, gradients.nbytes) as request:
             push = self.servers[shard].stream_unary(wire.PUSH)
             push(wire.messages(gradients), metadata=self._headers(shard, step, request))
@@ -135,11 +135,12 @@ class Worker:
         return wire.headers(worker=self.rank, step=step, request=request, version=version)
 
     def _vector(self, shard: int) -> Array:
-        return np.empty(sum(piece.nbytes for piece in self._of_shard[shard]) // 4, "f4")
+        return np.empty(sum(piece.nbytes for piece in self._pieces_by_shard[shard]) // 4, "f4")
 
-    def _parts(self, shard: int, vector: Array) -> Iterator[tuple[Piece, Array]]:
+    def _split_by_piece(self, shard: int, vector: Array) -> Iterator[tuple[Piece, Array]]:
+        """Yield each piece of a shard, and its part of a vector that holds them one after the other."""
         start = 0
-        for piece in self._of_shard[shard]:
+        for piece in self._pieces_by_shard[shard]:
             end = start + piece.nbytes // 4
             yield piece, vector[start:end]
             start = end

@@ -22,7 +22,7 @@ from tracelens.schema.endings import (
 from tracelens.schema.side import format_line
 from tracelens_instrument.core.failures import Tolerated, contain, contained
 from tracelens_instrument.core.state import STATE
-from tracelens_instrument.exit_calls import EXIT_CALLS, describe_exception, is_failure
+from tracelens_instrument.exit_calls import EXIT_CALLS, describe_exception, is_failure_status
 from tracelens_instrument.storage.descriptors import Descriptor
 
 TYPE_CHECKING = False
@@ -236,5 +236,5 @@ def _open_for_failure(open_recording: Callable[[], object]) -> None:
 def _is_failure(error: BaseException) -> bool:
     """Return True if an exception is a failure, and no orderly end."""
     if isinstance(error, SystemExit):
-        return is_failure(error.code)
+        return is_failure_status(error.code)
     return not isinstance(error, GeneratorExit)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
     from typing import Any, Final
 
-__all__ = ["EXIT_CALLS", "describe_exception", "describe_exit", "is_failure"]
+__all__ = ["EXIT_CALLS", "describe_exception", "describe_exit", "is_failure_status"]
 
 
 class ExitCalls:
@@ -74,7 +74,7 @@ class ExitCalls:
         """Remember a call of `sys.exit`."""
         if threading.current_thread() is threading.main_thread():
             status = arguments[0] if arguments else None
-            self._last_call = _ExitCall(status, frame) if is_failure(status) else None
+            self._last_call = _ExitCall(status, frame) if is_failure_status(status) else None
 
 
 class _ExitCall:
@@ -109,12 +109,13 @@ class _ExitCall:
 EXIT_CALLS: Final = ExitCalls()
 
 
-def is_failure(status: object) -> bool:
+def is_failure_status(status: object) -> bool:
     """Return True if a process that exits with this status ends with an exit code other than 0."""
-    return _exit_code(status) != 0
+    return _to_exit_code(status) != 0
 
 
-def _exit_code(status: object) -> int:
+def _to_exit_code(status: object) -> int:
+    """Return the exit code of a process that exits with a status, as the system keeps it."""
     if status is None:
         return 0
     return status & 0xFF if isinstance(status, int) else 1  # a text, or what is shown as one
@@ -127,7 +128,7 @@ def describe_exit(
     is_code = isinstance(status, int)
     return Ending(
         at_ns=now(),
-        cause=f"exit code {_exit_code(status)}" if is_code else "SystemExit",
+        cause=f"exit code {_to_exit_code(status)}" if is_code else "SystemExit",
         message="" if is_code else describe_text(status),
         thread=thread,
         user_frame=user_frame,

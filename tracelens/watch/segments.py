@@ -188,14 +188,11 @@ class LiveSegments:
         current = self._readers.get(self._current)
         if current is not None and current.position == 0:
             return None
-        is_in_use = (
-            self._spare is not None and self._spare.has_slots_in_use()
-        )  # also if it was removed
-        if not is_in_use and (self._spare is None or not os.path.exists(self._name_next())):  # noqa: PTH110
+        spare = self._spare  # one that is in use is read on, also if its file was removed
+        if spare is None or not (spare.has_slots_in_use() or os.path.exists(self._name_next())):  # noqa: PTH110
             self._drop_spare()
             self._spare = self._open_next()
-            is_in_use = self._spare is not None and self._spare.has_slots_in_use()
-        if not is_in_use:
+        if self._spare is None or not self._spare.has_slots_in_use():
             return None
         following, self._spare = self._spare, None
         return following

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracelens.accounting.life.failed_attempts import describe_last_call
+from tracelens.accounting.life.failed_attempts import LastCall, describe_last_call
 from tracelens.accounting.life.orders import describe_exit_code
 from tracelens.accounting.watched_stalls import list_python_frames
 from tracelens.model import fmt
@@ -341,15 +341,13 @@ def _describe_last_span(recording: LiveRecording, entry: Exited) -> str:
         return f"; it was in {_describe_span(span)}"
     if recording.steps:
         return f" after step {recording.steps[-1].number}"
-    calls = [
-        (log.last_completed, log.group.name)
+    last_calls = [
+        LastCall(log.last_completed.seq, COLLECTIVES[log.last_completed.op], log.group.name)
         for log in recording.call_logs.values()
         if log.last_completed is not None
     ]
-    if not calls:
-        return ""
-    call, communicator = max(calls, key=lambda item: item[0].seq)
-    return describe_last_call(call.seq, COLLECTIVES[call.op], communicator)
+    last_call = max(last_calls, key=lambda call: call.seq, default=None)
+    return "" if last_call is None else describe_last_call(last_call)
 
 
 def _describe_span(span: OpenSpan) -> str:

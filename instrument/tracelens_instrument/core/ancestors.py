@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from tracelens.schema.launchers import read_launcher
+from tracelens_instrument.core.environment import DIRECTORY_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["is_helper_of_rank"]
 
 _PROC: Final = Path("/proc")
-_FOLDER_VARIABLE: Final = "TRACELENS_DIR"
-_MAX_ANCESTORS: Final = (
-    16  # processes: shells between a rank and its helper; more are not looked at
-)
+_MAX_ANCESTORS: Final = 16  # processes: shells between a rank and its helper, and no more
 
 
 def is_helper_of_rank() -> bool:
@@ -28,11 +26,11 @@ def is_helper_of_rank() -> bool:
 
     A shell between the launcher and a rank has the same variables, and is no rank.
     """
-    launcher, folder = read_launcher(os.environ), os.environ.get(_FOLDER_VARIABLE)
+    launcher, folder = read_launcher(os.environ), os.environ.get(DIRECTORY_VARIABLE)
     pid = os.getppid()
     for _ in range(_MAX_ANCESTORS):
         variables = _read_variables(pid)
-        if variables.get(_FOLDER_VARIABLE) != folder or read_launcher(variables) != launcher:
+        if variables.get(DIRECTORY_VARIABLE) != folder or read_launcher(variables) != launcher:
             return False
         if _read(pid, "comm").startswith("python"):
             return True

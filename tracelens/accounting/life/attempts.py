@@ -96,20 +96,17 @@ def find_attempts(trace: Trace) -> list[Attempt]:
     attempts = [_describe_attempt(trace, lives) for lives in _group_lives(_list_lives(trace))]
     if all(attempt.process is None for attempt in attempts):
         return []
-    other_lives: list[Life] = []
+    lives_without_attempt: list[Life] = []
     for life in _list_unrecorded_lives(trace):
-        overlapping = [
-            index
-            for index, attempt in enumerate(attempts)
-            if _overlaps(attempt, life.begin_ns, life.end_ns)
-        ]
-        if not overlapping:
-            other_lives.append(life)
-        for index in overlapping[-1:]:
-            lives = attempts[index].lives
-            if life.rank not in {member.rank for member in lives}:
-                attempts[index] = _describe_attempt(trace, [*lives, life])
-    attempts += [_describe_attempt(trace, lives) for lives in _group_lives(other_lives)]
+        overlaps = [_overlaps(attempt, life.begin_ns, life.end_ns) for attempt in attempts]
+        if not any(overlaps):
+            lives_without_attempt.append(life)
+            continue
+        last_index = max(index for index, is_overlap in enumerate(overlaps) if is_overlap)
+        lives = attempts[last_index].lives
+        if life.rank not in {member.rank for member in lives}:
+            attempts[last_index] = _describe_attempt(trace, [*lives, life])
+    attempts += [_describe_attempt(trace, lives) for lives in _group_lives(lives_without_attempt)]
     attempts += _list_failed_launches(trace, attempts)
     return sorted(attempts, key=lambda attempt: attempt.begin_ns)
 

@@ -118,7 +118,7 @@ def find_failed_step(trace: Trace, process: int) -> FailedStep:
         last_step = int(course.step[-1])
         return FailedStep(last_step, f" after step {last_step}")
     last_call = _find_last_call(trace, process)
-    return FailedStep(None, "" if last_call is None else describe_last_call(*last_call))
+    return FailedStep(None, "" if last_call is None else describe_last_call(last_call))
 
 
 class LastCall(NamedTuple):
@@ -129,11 +129,11 @@ class LastCall(NamedTuple):
     communicator: str
 
 
-def describe_last_call(seq: int, op: str, communicator: str) -> str:
+def describe_last_call(call: LastCall) -> str:
     """Describe after which call a process failed, as the end of a sentence."""
-    count = fmt.count(seq + 1, "call")
-    last = "" if seq == 0 else "the last one "
-    return f" after {count} in '{clean(communicator)}', {last}{op}"
+    count = fmt.count(call.seq + 1, "call")
+    last = "" if call.seq == 0 else "the last one "
+    return f" after {count} in '{clean(call.communicator)}', {last}{call.op}"
 
 
 def _find_last_call(trace: Trace, process: int) -> LastCall | None:

@@ -50,12 +50,12 @@ def report_end(facts: Facts, open_spans: pl.DataFrame, standstill: Standstill) -
     later_failures = _find_later_failures(facts)
     if not later_failures:
         return findings
+    number, failure = max(later_failures.items())
     if not findings:
-        return [_report_failed_start(later_failures)]
-    finding, *others = findings
-    number, failure = next(reversed(later_failures.items()))
+        return [_report_failed_start(number, failure)]
+    finding, *other_findings = findings
     sentence = f"{finding.sentence.removesuffix('.')}; in attempt {number} {failure}."
-    return [replace(finding, sentence=sentence), *others]
+    return [replace(finding, sentence=sentence), *other_findings]
 
 
 def _find_later_failures(facts: Facts) -> dict[int, str]:
@@ -65,9 +65,11 @@ def _find_later_failures(facts: Facts) -> dict[int, str]:
     return facts.life_ledger.find_later_failures(facts.reported_attempt)
 
 
-def _report_failed_start(failures: dict[int, str]) -> Finding:
-    """Report that the last attempt failed before its first step, after one that ended well."""
-    number, failure = next(reversed(failures.items()))
+def _report_failed_start(number: int, failure: str) -> Finding:
+    """Report that an attempt failed before its first step, after one that ended well.
+
+    `failure` says how, as a predicate.
+    """
     return Finding.of(
         "crash",
         {"attempt": str(number), "failure": failure},

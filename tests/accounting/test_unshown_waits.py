@@ -113,6 +113,30 @@ def test_without_other_evidence_it_may_have_waited_until_the_call_ended() -> Non
     assert waits_of([(100, 200)], [(50, 150)]) == [(100, 150)]
 
 
+@pytest.mark.parametrize("bucket_count", [1, 2])
+def test_an_end_that_is_noted_much_later_is_a_wait_until_the_thread_goes_on(
+    bucket_count: int,
+) -> None:
+    """A call's thread may be kept from its core before it notes the end, here in one of four steps."""
+    gaps, calls, expected = [], [], []
+    for number in range(40):
+        begin_ns, is_late = 10_000 * number, number % 4 == 1
+        for bucket in range(bucket_count):
+            gaps.append((begin_ns + 100 * bucket, begin_ns + 100 * bucket + 5))  # between layers
+            call_begin_ns = begin_ns + 100 * bucket + 2 if bucket_count == 2 else begin_ns + 900
+            calls.append((call_begin_ns, begin_ns + 2_000 * (bucket + 1) + 3_000 * is_late))
+        waits = [(begin_ns + 1_000, begin_ns + 2_000)]
+        if bucket_count == 2:
+            waits.append((begin_ns + 2_100, begin_ns + 4_000))
+        after = [(begin_ns + ns, begin_ns + ns + 5) for ns in (4_200, 4_500, 5_500)]
+        gaps += [*waits, *after]
+        expected += waits[-1:] if is_late else waits  # of two late ends only one wait is known
+    found = [
+        (start_ns, end_ns) for start_ns, end_ns in waits_of(gaps, calls) if end_ns - start_ns > 5
+    ]
+    assert found == expected
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_lengths_tell_waits_from_work(waits: bool) -> None:  # noqa: FBT001 - drawn
     """Waiting lengthens a stretch by what calls take longer; work of the same length does not."""

@@ -2,10 +2,11 @@
 
 A thread that waits for a call goes on when the call is over. So in a stretch without a span, it can have
 waited until the last end of a call there; later time is its own work. Stretches before the same
-span are judged together. The thread does not wait there if it goes on while calls are in flight. Where
-it goes on later than calls are over, lengths tell: waiting lengthens a stretch by as much as calls end
-later, work does not. If that is not clear, a thread that elsewhere goes on as soon as calls are over did
-not wait here.
+span are judged together. The thread does not wait there if it goes on while calls are in flight, unless
+it mostly goes on as soon as they are over: then the thread of a call was kept from its core before it
+noted the end. Where it goes on later than calls are over, lengths tell: waiting lengthens a stretch by
+as much as calls end later, work does not. If that is not clear, a thread that elsewhere goes on as soon
+as calls are over did not wait here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MAX_SHARE_AFTER_CALL: Final = 0.05
 # share of the stretches' time: a thread that waits does not go on before calls are over in more [chosen]
 MAX_SHARE_BEFORE_END: Final = 0.1
+# share of the stretches' time: a thread waits if it goes on as soon as calls are over in more [chosen]
+MIN_PROMPT_SHARE: Final = 0.5
 # share of calls' delays: stretches that become longer by more wait for the calls [chosen]
 MIN_SLOPE_IF_WAITING: Final = 0.5
 # standard errors: a slope that is closer to that is not clear [chosen]
@@ -37,13 +40,15 @@ class _Stretches:
     """Stretches of a thread without a span, in which calls are in flight, [stretch], ns.
 
     `next_name_code` is the name of the span that ends each. The last call that ends in a stretch does so
-    at `call_end_ns`, which is `begin_ns` if none does.
+    at `call_end_ns`, which is `begin_ns` if none does. `call_index` is that of the call in flight at its
+    begin that ends first.
     """
 
     next_name_code: Ints
     begin_ns: Ints
     call_end_ns: Ints
     end_ns: Ints
+    call_index: Ints
 
     @property
     def length_ns(self) -> Ints:
@@ -54,8 +59,17 @@ class _Stretches:
         """How long after their begin the last call is over."""
         return self.call_end_ns - self.begin_ns
 
-    def find_waits(self) -> Flags:
-        """Find the stretches in which the thread may have waited for the calls, [stretch].
+    @property
+    def is_longest_of_call(self) -> Flags:
+        """True for the longest stretch that begins while a call is in flight, [stretch]."""
+        by_length = np.lexsort((self.length_ns, self.call_index))
+        is_last = np.diff(self.call_index[by_length], append=-1) != 0
+        is_longest = np.zeros(len(by_length), np.bool_)
+        is_longest[by_length[is_last]] = True
+        return is_longest
+
+    def find_waits(self) -> Intervals:
+        """Return when the thread may have waited for the calls.
 
         Stretches before the same span are judged together.
         """
@@ -68,13 +82,18 @@ class _Stretches:
         for group in np.split(by_name, np.flatnonzero(np.diff(self.next_name_code[by_name])) + 1):
             with_end = group[has_end[group]]
             total_ns = self.length_ns[group].sum()
-            if total_ns - self.length_ns[with_end].sum() > MAX_SHARE_BEFORE_END * total_ns:
+            before_end_ns = total_ns - self.length_ns[with_end].sum()
+            prompt_ns = self.length_ns[group[is_prompt[group]]].sum()
+            if prompt_ns > MIN_PROMPT_SHARE * total_ns:
+                is_wait[group] = self.is_longest_of_call[group]  # its end was noted late
+            elif before_end_ns > MAX_SHARE_BEFORE_END * total_ns:
                 continue  # the thread goes on while calls are in flight
             follows_calls = is_prompt[with_end].all() or self._are_lengthened_by_calls(with_end)
             if follows_calls is None:
                 follows_calls = not is_prompt.any()
             is_wait[with_end] = follows_calls | is_prompt[with_end]
-        return is_wait
+        wait_end_ns = np.where(has_end, self.call_end_ns, self.end_ns)
+        return Intervals(self.begin_ns[is_wait], wait_end_ns[is_wait])
 
     def _are_lengthened_by_calls(self, stretches: Indices) -> bool | None:
         """Return True if stretches (indices) are longer where calls end later; None if unclear."""
@@ -99,9 +118,7 @@ def find_unshown_waits(spans: Spans, flights: Intervals, first_ns: int, last_ns:
     """
     if not len(flights.start_ns):
         return flights
-    stretches = _find_stretches(spans, flights.sort_edges(), np.array([first_ns, last_ns]))
-    is_wait = stretches.find_waits()
-    return Intervals(stretches.begin_ns[is_wait], stretches.call_end_ns[is_wait])
+    return _find_stretches(spans, flights.sort_edges(), np.array([first_ns, last_ns])).find_waits()
 
 
 def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stretches:
@@ -131,4 +148,5 @@ def _find_stretches(spans: Spans, flights: Intervals, limits_ns: Ints) -> _Stret
         begin_ns=begin_ns[rows],
         call_end_ns=call_end_ns[rows],
         end_ns=end_ns[rows],
+        call_index=np.searchsorted(flights.end_ns, begin_ns[rows], side="right"),
     )

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 STEPS = 60
 WIDTH = 384
-BATCH = 256
+BATCH = 512
 LAYERS = 4
 
 

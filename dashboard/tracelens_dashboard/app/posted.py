@@ -22,6 +22,7 @@ TYPES_BY_PROPERTY: Final[dict[str, tuple[type, ...]]] = {
     "clickData": (dict,),
     "computedColorScheme": (str,),
     "data": (str, int, float, bool, list, dict),
+    "figure": (dict,),
     "hoverData": (dict,),
     "id": (dict,),
     "n_clicks": (int,),

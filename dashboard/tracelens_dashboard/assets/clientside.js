@@ -50,6 +50,13 @@
         const t0 = Math.max(0, Math.min(low, view.whole - width));
         return { ...view, t0, t1: t0 + width };
       },
+      // Puts into the timeline's figure what a new view changes.
+      change(change, figure) {
+        if (!change || !figure) return window.dash_clientside.no_update;
+        const { data, layout, step_axis } = change;
+        const xaxis2 = { ...figure.layout.xaxis2, ...step_axis };
+        return { ...figure, data, layout: { ...figure.layout, ...layout, xaxis2 } };
+      },
       // How many pixels the timeline's plot is wide: its image has as many columns, so none is dropped.
       // And how tall it can be, so that it fills the window.
       wide() {

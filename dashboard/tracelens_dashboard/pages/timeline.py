@@ -52,6 +52,7 @@ def layout(store: Store, view: ViewState) -> Component:
         [
             dcc.Store(id=names.VIEW, data=_read_view(store, view)),
             dcc.Store(id=names.EDITION),
+            dcc.Store(id=names.CHANGE),
             dcc.Store(id=names.WIDE),
             *gutter.stores(view),
             dcc.Store(id=names.SELECTED, data=selection),

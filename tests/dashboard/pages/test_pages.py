@@ -176,22 +176,16 @@ def test_hostile_names_stay_text() -> None:
             assert HOSTILE not in call(app, output, LIGHT).text
 
 
-def test_following_a_zoom_sends_a_patch() -> None:
+def test_following_a_zoom_sends_what_changes() -> None:
     """A zoom answers with image, spans and ticks only, not with the whole figure."""
     app = create_app(slow_rank())
-    output = next(name for name in outputs(app) if name.startswith("timeline.figure@"))
     view = {"t0": 10**8, "t1": 2 * 10**8}
     shown = LIGHT | {"timeline-view.data": view, "timeline-wide.data": 1200}
-    answer = call(app, output, shown).get_json()
-    operations = answer["response"]["timeline"]["figure"]["operations"]
-    assert [step["location"] for step in operations] == [
-        ["data"],
-        ["layout", "images"],
-        ["layout", "shapes"],
-        ["layout", "annotations"],
-        ["layout", "xaxis2", "tickvals"],
-        ["layout", "xaxis2", "ticktext"],
-    ]
+    answer = call(app, "timeline-change.data", shown).get_json()
+    change = answer["response"]["timeline-change"]["data"]
+    assert {*change} == {"data", "layout", "step_axis"}
+    assert {*change["layout"]} == {"images", "shapes", "annotations"}
+    assert {*change["step_axis"]} == {"tickvals", "ticktext"}
 
 
 def test_two_runs_in_one_process_do_not_mix() -> None:

@@ -30,9 +30,6 @@ class Answer(NamedTuple):
 def asker(store: Store, *opened: str) -> Callable[[int, int], Answer]:
     """Return what asks a run for a window in ns since its start, with some processes opened."""
     app = create_app(store)
-    listed = app.server.test_client().get("/_dash-dependencies").get_json()
-    names = [entry["output"].removeprefix("..").split("...")[0] for entry in listed]
-    output = next(name for name in names if name.startswith("timeline.figure@"))
     client = app.server.test_client()
     defaults = {
         "scheme.computedColorScheme": "light",
@@ -43,7 +40,8 @@ def asker(store: Store, *opened: str) -> Callable[[int, int], Answer]:
     }
 
     def ask(begin: int, end: int) -> Answer:
-        body = request(app, output, defaults | {"timeline-view.data": {"t0": begin, "t1": end}})
+        shown = defaults | {"timeline-view.data": {"t0": begin, "t1": end}}
+        body = request(app, "timeline-change.data", shown)
         started, before = time.perf_counter(), time.thread_time()
         answer = client.post(URL, json=body, headers={"Accept-Encoding": "gzip"})
         ms, cpu_ms = (time.perf_counter() - started) * 1e3, (time.thread_time() - before) * 1e3

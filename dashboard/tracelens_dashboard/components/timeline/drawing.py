@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dash import ClientsideFunction, Dash, Input, Output, Patch, State, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, no_update
 
 from tracelens_dashboard import ids
 from tracelens_dashboard import theme as themes
@@ -103,10 +103,18 @@ def grow_view(store: Store, view_data: Any) -> Any:
 
 
 def _register_following(app: Dash) -> None:
-    """Patch what the view, the selection and the critical path change."""
+    """Send what the view, the selection and the critical path change; the browser puts it in."""
+    # A `Patch` of the figure would be an error in the browser where its page was left meanwhile.
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "change"),
+        Output(names.GRAPH, "figure", allow_duplicate=True),
+        Input(names.CHANGE, "data"),
+        State(names.GRAPH, "figure"),
+        prevent_initial_call=True,
+    )
 
     @app.callback(
-        Output(names.GRAPH, "figure", allow_duplicate=True),
+        Output(names.CHANGE, "data"),
         Output(names.NOTE, "children", allow_duplicate=True),
         Output(names.PLOT, "aria-label", allow_duplicate=True),
         State(ids.SCHEME, "computedColorScheme"),
@@ -121,16 +129,15 @@ def _register_following(app: Dash) -> None:
         frame = viewport.frame(store, controls)
         picture = viewport.picture(frame)
         note = plot.describe_picture(frame, picture)
-        return _patch(frame, picture, themes.for_scheme(scheme)), note, note
+        return _list_changes(frame, picture, themes.for_scheme(scheme)), note, note
 
 
-def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
-    """Return a patch of the changing elements of the timeline's figure; all others stay."""
+def _list_changes(frame: Frame, picture: Picture, theme: themes.Theme) -> dict[str, Any]:
+    """Return the changing elements of the timeline's figure: traces, and elements of its layout."""
     changing = plot.draw_changing(frame, picture, theme)
-    patch = Patch()
-    patch["data"] = changing["data"]
-    for name in ("images", "shapes", "annotations"):
-        patch["layout"][name] = changing[name]
-    for name, texts in plot.tick_texts(frame, changing["ticks"]).items():
-        patch["layout"]["xaxis2"][name] = texts
-    return patch
+    layout = {name: changing[name] for name in ("images", "shapes", "annotations")}
+    return {
+        "data": changing["data"],
+        "layout": layout,
+        "step_axis": plot.tick_texts(frame, changing["ticks"]),
+    }

@@ -20,6 +20,7 @@ STRIP: Final = "timeline-strip"
 STRIP_PLOT: Final = "timeline-strip-plot"
 WINDOW: Final = "timeline-window"
 EDITION: Final = "timeline-edition"  # which reading of the run is drawn
+CHANGE: Final = "timeline-change"  # elements of the figure that a new view changes
 VIEW: Final = "timeline-view"
 WIDE: Final = "timeline-wide"  # the plot's width in pixels
 TALL: Final = "timeline-tall"  # the room for it in the window, in pixels

@@ -6,14 +6,14 @@ import pytest
 from tracelens.stats.straggler_test import StragglerTest
 
 
-def find_alarm(lags: np.ndarray) -> tuple[int, list[int]]:
-    """Return after which step ranks are named, and which; -1 if none is. `lags` are [step, rank]."""
+def find_alarm(lags: np.ndarray) -> tuple[int, int | None]:
+    """Return after which step a rank is named, and which; -1 and None if none is. [step, rank]."""
     test = StragglerTest(lags.shape[1])
     for number, row in enumerate(lags):
-        stragglers = test.add_step(row)
-        if stragglers:
-            return number, stragglers
-    return -1, []
+        straggler = test.add_step(row)
+        if straggler is not None:
+            return number, straggler
+    return -1, None
 
 
 def draw_lags(seed: int, steps: int, ranks: int, noise: float) -> np.ndarray:
@@ -43,8 +43,8 @@ def test_late_rank_is_named_soon(
     for seed in range(20):
         lags = draw_lags(seed, onset + 200, ranks, 0.02)
         lags[onset:, 1] += slowdown
-        step, stragglers = find_alarm(lags)
-        assert stragglers == [1]
+        step, straggler = find_alarm(lags)
+        assert straggler == 1
         delays.append(step - onset)
     assert np.quantile(delays, 0.95) < allowed_steps + 5 * (
         onset >= 1000
@@ -53,11 +53,11 @@ def test_late_rank_is_named_soon(
 
 def test_rank_that_is_always_last_by_little_is_not_late() -> None:
     lags = np.tile([0.0, 0.01, -0.01], (2000, 1))
-    assert find_alarm(lags) == (-1, [])
+    assert find_alarm(lags) == (-1, None)
 
 
 def test_steps_of_which_nothing_is_known_change_nothing_for_the_worse() -> None:
     lags = draw_lags(0, 300, 3, 0.02)
     lags[:, 2] += 0.3
     lags[::2] = np.nan
-    assert find_alarm(lags)[1] == [2]
+    assert find_alarm(lags)[1] == 2

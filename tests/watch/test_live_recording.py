@@ -120,6 +120,29 @@ def test_a_call_that_was_open_is_closed_after_many_others(tmp_path: Path) -> Non
     job.close()
 
 
+def test_all_calls_between_two_looks_are_compared(tmp_path: Path) -> None:
+    """However many a program makes."""
+    job = LiveJob(tmp_path)
+    with commanded(tmp_path, world=2) as process:
+        make_step = "[reduce.begin(seq=2 * i + k, nbytes=8).end() for k in (0, 1)]"
+        for first in (0, 100, 200):
+            process.tell(
+                f"for i in range({first}, {first + 100}):"
+                f" step = tl.step(i).__enter__(); {make_step}; step.__exit__(None, None, None)"
+            )
+        job.look()
+        recording = job.ranks[0].recording
+        assert recording is not None
+        (calls,) = recording.ended_calls.values()
+        assert calls.numbers.tolist() == [*range(600)]
+        assert calls.steps.tolist() == [i // 2 for i in range(600)]
+        assert recording.ended_steps.numbers.tolist() == [*range(300)]
+        recording.forget_before(299)
+        (calls,) = recording.ended_calls.values()
+        assert calls.numbers.tolist() == [598, 599]
+    job.close()
+
+
 def test_a_late_watch_knows_what_is_open(tmp_path: Path) -> None:
     """It begins after the span, and after more records than a segment holds."""
     with commanded(tmp_path) as process:

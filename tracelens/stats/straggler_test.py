@@ -40,8 +40,10 @@ class StragglerTest:
         self._factors = np.tile(self._losses, (rank_count, 1))  # of the capital in a step
         self._step_count = 0
 
-    def add_step(self, lags: Floats) -> list[int]:
-        """Add a step; return the ranks that are late beyond chance by now.
+    def add_step(self, lags: Floats) -> int | None:
+        """Add a step; return the rank that is last in it if it is late beyond chance by now, else None.
+
+        Bets on the other ranks lose, so none of them can become late in this step.
 
         Args:
             lags: The time by which each rank came later than its peers, as a share of the step, [rank];
@@ -50,19 +52,16 @@ class StragglerTest:
         self._step_count += 1
         self._capital += self._step_count**-POWER_OF_STAKES / _SUM_OF_POWERS
         last_rank = int(np.fmax(lags, -np.inf).argmax())
-        if lags[last_rank] >= MIN_LAG_OF_STRAGGLER:
-            self._factors[last_rank] = self._gains
-            self._capital *= self._factors
-            self._factors[last_rank] = self._losses
-        else:
-            self._capital *= self._factors
-        return (self.evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN).nonzero()[0].tolist()
+        if not lags[last_rank] >= MIN_LAG_OF_STRAGGLER:
+            self._capital *= self._losses
+            return None
+        self._factors[last_rank] = self._gains
+        self._capital *= self._factors
+        self._factors[last_rank] = self._losses
+        # Its bets' capital, shared among all ranks: 1 / alpha is significant.
+        evidence = float(self._capital[last_rank].mean()) * self._chance
+        return last_rank if evidence >= 1.0 / MAX_FALSE_ALARMS_OF_RUN else None
 
     def forget(self, rank_index: int) -> None:
         """Begin anew with a rank that is not late any more; its bets are over."""
         self._capital[rank_index] = 0.0
-
-    @property
-    def evidence(self) -> Floats:
-        """The capital of each rank's bets, shared among all ranks, [rank]: 1 / alpha is significant."""
-        return np.asarray(self._capital.mean(axis=1) * self._chance)

@@ -13,7 +13,8 @@ import numpy as np
 from tracelens.conversion.definitions import NO_INDEX
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.record import NO_SEQ
-from tracelens.schema.vocabulary import POINT_TO_POINT
+from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES, POINT_TO_POINT
+from tracelens.watch.ended_spans import EndedSpans
 from tracelens.watch.pauses import BETWEEN_STEPS, START, STEP, SeenPauses, pause_of
 from tracelens.watch.segments import LiveSegments
 from tracelens.watch.side import LiveSide
@@ -40,6 +41,7 @@ STEPS_OF_START: Final = 3
 # collectives: a program without steps has started when it has made so many [chosen]
 CALLS_OF_START: Final = 50
 _WORK: Final = ("samples", "tokens")
+_FULL_CODES: Final = np.array([COLLECTIVES.index(op) for op in FULL_COLLECTIVES])
 _SEQ: Final = attrgetter("seq")
 
 
@@ -133,7 +135,8 @@ class LiveRecording:
     `progress_ns` is when its training thread last began or ended a span, or a collective of it began or
     ended; 0 before the first. `completed_ns` is when it last completed a step or a communication call,
     or any span if it has made neither. `exception` is the last span that an exception closed.
-    `pauses` has the spans of each kind of pause (`pauses.py`).
+    `pauses` has the spans of each kind of pause (`pauses.py`). `call_logs` and `ended_calls` are by
+    communicator. `ended_calls` and `ended_steps` grow until they are forgotten.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,6 +150,8 @@ class LiveRecording:
         self._open: dict[int, OpenSpan] = {}
         self._step_thread: int | None = None
         self.call_logs: dict[str, CallLog] = {}
+        self.ended_calls: dict[str, EndedSpans] = {}
+        self.ended_steps = EndedSpans.empty()
         self.steps: deque[Step] = deque(maxlen=MAX_STEPS_KEPT)
         self.step_count = 0
         self.work: dict[str, deque[tuple[int, float]]] = {
@@ -237,6 +242,11 @@ class LiveRecording:
             return self._segments.has_new_records()
         return False
 
+    def forget_before(self, step: int) -> None:
+        """Drop ended steps before a step, and their calls."""
+        self.ended_steps = self.ended_steps.from_step(step)
+        self.ended_calls = {uid: calls.from_step(step) for uid, calls in self.ended_calls.items()}
+
     def close(self) -> None:
         """Close all files."""
         self._side.close()
@@ -302,20 +312,26 @@ class LiveRecording:
         self._step_thread = int(records["thread"][-1])
         records = records[records["end_ns"] > 0]  # others were ended by an exception
         self.step_count += len(records)
+        self.ended_steps = self.ended_steps.joined_with(_to_ended_spans(records, "step"))
         columns = (records[name].tolist() for name in ("step", "start_ns", "end_ns"))
         self.steps.extend(map(Step._make, zip(*columns, strict=True)))
 
     def _put_work(self, records: Records) -> None:
-        amounts = records["request"].copy().view(np.float64)
-        for record, amount in zip(records, amounts.tolist(), strict=True):
-            definition = self._side.definition_of(int(record["definition"]))
+        """Append the last samples and tokens of steps, with the times at which they were counted."""
+        for definition_id in set(records["definition"].tolist()):
+            definition = self._side.definition_of(definition_id)
             if definition is not None and definition.name in self.work:
-                self.work[definition.name].append((int(record["start_ns"]), amount))
+                rows = np.flatnonzero(records["definition"] == definition_id)
+                times_ns, amounts = records["start_ns"][rows], records["request"][rows]
+                times_and_amounts = zip(
+                    times_ns.tolist(), amounts.view(np.float64).tolist(), strict=True
+                )
+                self.work[definition.name].extend(times_and_amounts)
 
     def _put_pauses(self, records: Records, end_ns: Ints) -> None:
         """Count the spans of each kind of pause, and keep the length of the longest."""
         lengths_ns = end_ns - records["start_ns"]
-        for definition_id in np.unique(records["definition"]).tolist():
+        for definition_id in set(records["definition"].tolist()):
             definition = self._side.definition_of(definition_id)
             pause = None if definition is None else pause_of(definition)
             if pause is not None:
@@ -333,7 +349,7 @@ class LiveRecording:
         is_call = (op_codes >= 0) & (indexes != NO_INDEX) & (records["seq"] != NO_SEQ)
         if not is_call.any():
             return
-        for index in np.unique(indexes[is_call]).tolist():
+        for index in sorted(set(indexes[is_call].tolist())):
             group = self._side.communicators.get(index)
             if group is None:
                 continue
@@ -346,6 +362,13 @@ class LiveRecording:
             log.count += int(np.count_nonzero(~is_put))
             put_rows = where[is_put]
             log.put(_to_calls(records[put_rows], op_codes[put_rows], is_open=is_open))
+            if not is_open:
+                full_calls = records[where[np.isin(op_codes[where], _FULL_CODES)]]
+                full_calls = full_calls[full_calls["end_ns"] > 0]  # no exception has ended them
+                known_calls = self.ended_calls.get(group.uid, EndedSpans.empty())
+                self.ended_calls[group.uid] = known_calls.joined_with(
+                    _to_ended_spans(full_calls, "seq")
+                )
 
     def _spans_of(self, records: Records) -> Iterator[OpenSpan | None]:
         """Yield each record as an open span; None for one without a definition."""
@@ -419,3 +442,9 @@ def _to_calls(records: Records, op_codes: Int8s, *, is_open: bool) -> list[Call]
         records["end_ns"] < 0,
     )
     return list(map(Call._make, zip(*(column.tolist() for column in columns), strict=True)))
+
+
+def _to_ended_spans(records: Records, number_column: str) -> EndedSpans:
+    """Return records as ended spans, whose numbers are in a column."""
+    columns = (records[name] for name in (number_column, "step", "start_ns", "end_ns"))
+    return EndedSpans(*(column.astype(np.int64) for column in columns))

@@ -52,7 +52,7 @@ MAX_WAIT_AT_END_S: Final = 3.0
 # processes: the stacks of no more children of a rank are taken [policy]
 MAX_LOADER_WORKERS: Final = 4
 # seconds: a job whose ranks all record goes on, and is looked at no more often [chosen]
-LOOK_EVERY_S_IF_GOING_ON: Final = 5.0
+LOOK_EVERY_S_IF_GOING_ON: Final = 10.0
 _ORDINARY_STATES: Final = ("running", "sleeping", "traced")
 
 

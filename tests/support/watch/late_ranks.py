@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from tracelens.schema.side import Communicator
-from tracelens.schema.vocabulary import COLLECTIVES
-from tracelens.watch.recording import MAX_STEPS_KEPT, Call, CallLog, Step
+from tracelens.watch.ended_spans import EndedSpans
+from tracelens.watch.recording import MAX_STEPS_KEPT, Step
 from tracelens.watch.stragglers import StragglerWatch
 
 if TYPE_CHECKING:
@@ -22,12 +21,35 @@ WORK_NS: Final = 60 * MS
 CALL_NS: Final = 1 * MS  # of the rank that enters last
 STEP_NS: Final = WORK_NS + CALL_NS
 STEPS_PER_LOOK: Final = 10
-_ALLREDUCE: Final = COLLECTIVES.index("allreduce")
 
 
 def make_straggler_watch(*shares: float) -> StragglerWatch:
     """Return a watch of ranks that wait for cores for shares of the time; none do without any."""
     return StragglerWatch(cast("CoreWaits", FakeCoreWaits(*shares)))
+
+
+class FakeRecording:
+    """The steps of a rank, each with one allreduce at its end."""
+
+    def __init__(self) -> None:
+        self.steps: deque[Step] = deque(maxlen=MAX_STEPS_KEPT)
+        self.ended_steps = EndedSpans.empty()
+        self.ended_calls = {"world": EndedSpans.empty()}
+
+    def add_step(self, number: int, start_ns: int, call_start_ns: int, end_ns: int) -> None:
+        """Add a step."""
+        self.steps.append(Step(number, start_ns, end_ns))
+        step, call = (
+            EndedSpans(*np.array([[number], [number], [ns], [end_ns]]))
+            for ns in (start_ns, call_start_ns)
+        )
+        self.ended_steps = self.ended_steps.joined_with(step)
+        self.ended_calls = {"world": self.ended_calls["world"].joined_with(call)}
+
+    def forget_before(self, step: int) -> None:
+        """Drop steps before a step, and their calls."""
+        self.ended_steps = self.ended_steps.from_step(step)
+        self.ended_calls = {"world": self.ended_calls["world"].from_step(step)}
 
 
 class LateRanksJob:
@@ -48,10 +70,7 @@ class LateRanksJob:
         self.processes: dict[int, Any] = {}
         self.step = 0
         for rank in range(ranks):
-            log = CallLog(Communicator(0, "world", "world", [*range(ranks)]), {})
-            recording = SimpleNamespace(
-                steps=deque(maxlen=MAX_STEPS_KEPT), call_logs={"world": log}
-            )
+            recording = FakeRecording()
             self.processes[rank] = SimpleNamespace(rank=rank, is_over=False, recording=recording)
 
     def run(self, steps: int, straggler: int | None = None, lag_ns: int = 0) -> None:
@@ -64,14 +83,12 @@ class LateRanksJob:
             end_ns = max(entered_ns) + CALL_NS
             for rank, process in self.processes.items():
                 offset_ns = self._offsets_ns[rank]
-                process.recording.steps.append(
-                    Step(self.step, self._now_ns + offset_ns, end_ns + offset_ns)
+                process.recording.add_step(
+                    self.step,
+                    self._now_ns + offset_ns,
+                    entered_ns[rank] + offset_ns,
+                    end_ns + offset_ns,
                 )
-                call = Call(
-                    self.step, _ALLREDUCE, self.step, -1, 8, 0, -1,
-                    entered_ns[rank] + offset_ns, end_ns + offset_ns,
-                )  # fmt: skip
-                process.recording.call_logs["world"].put([call])
             self.step += 1
             self._now_ns = end_ns
 

@@ -160,12 +160,12 @@ class ComputeTime:
         """The length of a typical step."""
         rows = self.comparable_rows if self.is_comparable_row.any() else slice(None)
         lengths_ns = self.step_length_ns[rows]
-        return float(np.nanmedian(lengths_ns)) if lengths_ns.size else 0.0
+        return float(medians(lengths_ns.ravel(), 0)) if lengths_ns.size else 0.0
 
     @cached_property
     def typical_compute_ns(self) -> float:
         """The compute time of a typical rank in a typical step."""
-        return float(np.nanmedian(self.total_compute_ns[self.comparable_rows]))
+        return float(medians(self.total_compute_ns[self.comparable_rows].ravel(), 0))
 
 
 def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = None) -> ComputeTime:
@@ -264,7 +264,7 @@ def _find_comparable_rows(compute_ns: Floats) -> Flags:
     is_comparable[:WARM_UP] = False
     if is_comparable.any():
         least_compute_ns = np.fmin.reduce(compute_ns, axis=2).sum(axis=0)
-        usual_least_ns = np.nanmedian(np.fmin.reduce(total_ns, axis=1)[is_comparable])
+        usual_least_ns = medians(np.fmin.reduce(total_ns, axis=1)[is_comparable], 0)
         is_comparable &= ~(least_compute_ns > 3 * usual_least_ns)
     return np.asarray(is_comparable)
 

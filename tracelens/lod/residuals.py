@@ -11,7 +11,7 @@ import polars as pl
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.caching import cached_property
 from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
-from tracelens.stats.robust import lower_medians
+from tracelens.stats.robust import lower_medians, medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -187,6 +187,6 @@ def _find_ceiling(compute_ns: Floats, residual_ns: Floats, step_ns: float) -> fl
     if not residual_ns.size or np.isnan(residual_ns).all():
         return 1.0
     worst_ns = np.max(np.nan_to_num(residual_ns), axis=0)
-    usual_ns = max(float(np.nanmedian(compute_ns)), step_ns)
+    usual_ns = max(float(medians(np.ravel(compute_ns), 0)), step_ns)
     high_ns = min(float(np.quantile(worst_ns, CEILING_QUANTILE)), LARGEST_CEILING * usual_ns)
     return max(high_ns, SMALLEST_CEILING * usual_ns, 1.0)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.caching import cached_property
+from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -261,4 +262,4 @@ def _median(spent: Floats) -> Floats:
     """Return each column's median; NaN where no rank took part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a step without ranks has none
-        return np.asarray(np.nanmedian(spent, axis=0))
+        return medians(spent, 0)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.stats.robust import medians
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -45,7 +47,7 @@ def measure_slack(graphs: Sequence[EventGraph], step_ns: float) -> pl.DataFrame:
     is_critical = slack_ns <= MAX_SLACK_IF_CRITICAL * step_ns
     columns = {
         "rank": np.array(graphs[0].ranks)[has_slack],
-        "slack_ns": np.nanmedian(slack_ns, axis=0).astype(np.int64),
+        "slack_ns": medians(slack_ns, 0).astype(np.int64),
         "least_slack_ns": np.nanmin(slack_ns, axis=0).astype(np.int64),
         "critical_steps": np.nanmean(np.where(np.isnan(slack_ns), np.nan, is_critical), axis=0),
     }

@@ -40,7 +40,7 @@ STEPS_PER_STALL: Final = 10  # times the usual step: a stall is longer [chosen]
 # times the longest pause of the same kind so far: a stall is longer [chosen]
 LONGEST_PAUSES_PER_STALL: Final = 2
 # pauses: so many show how long those of a kind take [chosen]
-MIN_PAUSES_TO_KNOW: Final = 5
+MIN_PAUSES_TO_KNOW: Final = 8
 # ns: before that a pause of a kind is a stall only if it is longer than this [chosen]
 UNKNOWN_LIMITS_NS: Final[Mapping[str, int]] = {
     START: 300 * S,

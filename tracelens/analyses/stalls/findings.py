@@ -23,7 +23,7 @@ from tracelens.model.findings import Finding
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import find_greatest_run, fit_course
-from tracelens.stats.robust import drop_minor_values, measure_deviation
+from tracelens.stats.robust import drop_minor_values, measure_deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -175,7 +175,7 @@ def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> 
     shortest_rank = np.nan_to_num(times.total_compute_ns, nan=np.inf).argmin(axis=1)
     has_more_work = compute_time.find_proportional_delays(times)
     if more_work is not None:
-        longer_share = times.total_compute_ns / np.nanmedian(times.total_compute_ns, axis=0) - 1
+        longer_share = times.total_compute_ns / medians(times.total_compute_ns, 0) - 1
         has_more_work |= compute_time.is_in_proportion(more_work, longer_share)
     return np.asarray(has_more_work[np.arange(len(times.step_numbers)), shortest_rank])
 

@@ -101,7 +101,7 @@ def _fit_elasticity(compute_shares: Floats, more_work: Floats) -> float:
 
     Both are [step, rank]; `more_work` is a share of the usual work.
     """
-    longer_share = compute_shares / np.nanmedian(compute_shares, axis=0) - 1
+    longer_share = compute_shares / medians(compute_shares, 0) - 1
     is_known = ~np.isnan(longer_share)
     squares = np.sum(more_work[is_known] ** 2)
     slope = np.sum((longer_share * more_work)[is_known]) / squares if squares else 0.0

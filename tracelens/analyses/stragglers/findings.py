@@ -35,7 +35,7 @@ from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import TWO_SIDED, Finding
-from tracelens.stats.robust import measure_deviation
+from tracelens.stats.robust import measure_deviation, medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -325,8 +325,8 @@ def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, 
     peers_ns = phase_ns[:, times.find_peer_columns(episode.rank_columns)]
     if not peers_ns.size or np.isnan(peers_ns).all():
         return None, None
-    latest_ns = float(np.nanmax(np.nanmedian(phase_ns[:, episode.rank_columns], axis=0)))
-    return latest_ns, float(np.nanmedian(peers_ns))
+    latest_ns = float(np.nanmax(medians(phase_ns[:, episode.rank_columns], 0)))
+    return latest_ns, float(medians(np.ravel(peers_ns), 0))
 
 
 def _report(trace: Trace, straggler: _Straggler) -> Finding:

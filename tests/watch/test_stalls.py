@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.watch.jobs import S, enter, job_of, rank_of
 
-from tracelens.watch.pauses import BETWEEN_STEPS, END, UNKNOWN_LIMITS_NS, SeenPauses, pause_of_stack
+from tracelens.watch.pauses import (
+    BETWEEN_STEPS,
+    END,
+    MIN_PAUSES_TO_KNOW,
+    UNKNOWN_LIMITS_NS,
+    SeenPauses,
+    pause_of_stack,
+)
 from tracelens.watch.stalls import StallDetector
 
 if TYPE_CHECKING:
@@ -65,11 +72,12 @@ def test_a_pause_of_its_own_kind_has_a_limit_of_its_own(kind: str) -> None:
 
 
 def test_a_pause_may_take_twice_as_long_as_the_longest_so_far() -> None:
-    """Five checkpoints took up to 8 seconds; of four it is not known yet how long one takes."""
-    ranks = waiting_ranks(pause="checkpoint", pauses={"checkpoint": SeenPauses(5, 8 * S)})
+    """With one checkpoint less than enough it is not known how long one takes; here up to 8 s."""
+    few = MIN_PAUSES_TO_KNOW - 1
+    ranks = waiting_ranks(pause="checkpoint", pauses={"checkpoint": SeenPauses(few + 1, 8 * S)})
     assert judge(*ranks, at_s=25) is None
     assert judge(*ranks, at_s=27) is not None
-    ranks = waiting_ranks(pause="checkpoint", pauses={"checkpoint": SeenPauses(4, 8 * S)})
+    ranks = waiting_ranks(pause="checkpoint", pauses={"checkpoint": SeenPauses(few, 8 * S)})
     assert judge(*ranks, at_s=27) is None
 
 

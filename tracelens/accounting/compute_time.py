@@ -157,10 +157,9 @@ class ComputeTime:
 
     @cached_property
     def typical_step_ns(self) -> float:
-        """The length of a typical step."""
+        """The length of a typical step, at least 1: steps of a damaged trace may take no time."""
         rows = self.comparable_rows if self.is_comparable_row.any() else slice(None)
-        lengths_ns = self.step_length_ns[rows]
-        return float(medians(lengths_ns.ravel(), 0)) if lengths_ns.size else 0.0
+        return max(1.0, float(medians(self.step_length_ns[rows].ravel(), 0)))
 
     @cached_property
     def typical_compute_ns(self) -> float:

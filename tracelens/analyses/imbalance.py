@@ -103,7 +103,7 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest_share: Floats) -> li
     steps, ranks = total_ns.shape
     if ranks < 2 or steps < MIN_STEPS_FOR_IMBALANCE_TEST:
         return []
-    step_ns, median_ns = max(times.typical_step_ns, 1.0), np.median(total_ns, axis=1)
+    step_ns, median_ns = times.typical_step_ns, np.median(total_ns, axis=1)
     usual_ns = lower_medians(total_ns) if ranks == 2 else median_ns
     residual = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns  # share of a step
     shares = slowest_share[slowest_share > 0]

@@ -122,7 +122,7 @@ def _report(
     """Report the stage that takes longest, of [step, stage], if it clearly does in most steps."""
     stage_ns = np.median(total_ns, axis=0)
     slowest, mean_ns = int(stage_ns.argmax()), float(stage_ns.mean())
-    residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.typical_step_ns, 1.0)
+    residual = (total_ns[:, slowest] - total_ns.mean(axis=1)) / times.typical_step_ns
     long_share = (residual > MIN_RESIDUAL_OF_LONG_STAGE).mean()
     is_short = len(residual) < MIN_STEPS_FOR_STAGE_TEST
     if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:

@@ -83,11 +83,7 @@ class _Stall:
 def run(facts: Facts) -> Stalls:
     """Compare every phase with itself over the run."""
     times = facts.compute_time
-    if (
-        len(times.ranks) < 2
-        or len(times.step_numbers) < MIN_STEPS_FOR_STALL_TEST
-        or not times.typical_step_ns
-    ):
+    if len(times.ranks) < 2 or len(times.step_numbers) < MIN_STEPS_FOR_STALL_TEST:
         return Stalls()
     run_ns = job_ns(facts.trace)
     stalls: list[_Stall] = []

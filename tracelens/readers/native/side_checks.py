@@ -40,6 +40,7 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
     "Thread.device": _LIMIT_32,
     "Communicator.index": _LIMIT_32,
     "Communicator.ranks": MOST_RANKS,
+    "Retention.last": _LIMIT_32,
     "ClockReading.peer": _LIMIT_32,
     "ClockReading.device": _LIMIT_32,
     "Ending.at_ns": LATEST_NS,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,7 +18,8 @@ SIDE = SideTables(process=Process(rank=0, world=1))
 @pytest.mark.parametrize("field", ["rank", "world", "local_rank", "shard"])
 def test_the_numbers_of_a_process_fit_their_columns(field: str) -> None:
     def make_side(number: int) -> SideTables:
-        return replace(SIDE, process=replace(SIDE.process, **{field: number}))
+        numbers: dict[str, Any] = {field: number}
+        return replace(SIDE, process=replace(SIDE.process, **numbers))
 
     check_numbers_fit(field, make_side)
 

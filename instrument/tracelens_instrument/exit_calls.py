@@ -81,6 +81,12 @@ class _ExitCall:
     """Where a program made a SystemExit, with which status; it may still be caught."""
 
     def __init__(self, status: object, frame: FrameType) -> None:
+        """Describe the call of `sys.exit`.
+
+        Args:
+            status: Its argument.
+            frame: The frame that called it.
+        """
         outer_frames = [frame]
         while (outer_frame := outer_frames[-1].f_back) is not None:
             outer_frames.append(outer_frame)
@@ -90,7 +96,8 @@ class _ExitCall:
         else:
             codes_and_lines = ((frame.f_code, frame.f_lineno) for frame in outer_frames)
             self.ending = describe_exit(status, *describe_frames(codes_and_lines))
-        # Its variables are those of the main module, so that nothing lives longer.
+        # Kept to see later whether it still runs. Its variables are those of the main module, so that
+        # nothing lives longer.
         self._outermost_frame = outer_frames[-1]
 
     def ends_program(self) -> bool:

@@ -307,13 +307,14 @@ class StepNumbering:
     with `renumbers_all` all of them, as the recorded numbers have lost their meaning.
     """
 
-    windows_by_process: Mapping[int, tuple[Ints, Int32s]]  # begins, ns, and their steps
+    # Of each process (its index in the trace) the begins of its steps, ns, and their numbers, [step].
+    windows_by_process: Mapping[int, tuple[Ints, Int32s]]
     threads_by_process: Mapping[int, tuple[int, ...]]
     renumbers_all: bool = False
     needed_columns: tuple[str, ...] = ("start_ns", "step", "thread")
 
     def __call__(self, process: int, columns: Columns) -> Columns:
-        """Return the columns with other steps."""
+        """Return the columns of a process with the step numbers that `number_events` gives them."""
         if process not in self.windows_by_process:
             return columns
         start_ns, thread, step = (

@@ -162,7 +162,11 @@ def get_footer(content: memoryview) -> memoryview:
 def _read_blocks(
     footer: memoryview, table: int, index: int, kind: int, limit: int
 ) -> list[Message]:
-    """Return the messages of one kind that a footer's field lists; they end before `limit`."""
+    """Return the messages of one kind that a field of a footer lists.
+
+    `table` is the byte offset of the footer's table, and `index` the number of the field in it. The
+    messages end before byte `limit` of the file.
+    """
     listed = [
         Message(
             kind, dictionary_id=0, offset_bytes=offset, header_bytes=length, body_bytes=body_length

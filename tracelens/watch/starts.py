@@ -54,11 +54,11 @@ class _CpuReading(NamedTuple):
 
 @dataclass(frozen=True)
 class Absence:
-    """Ranks that do not record `waited_ns` after the last of them was started.
+    """Ranks (`ranks`) that do not record `waited_ns` after the last of them was started.
 
-    `idle_ranks` have not computed for `idle_ns`; others may compute because they wait actively, as in
-    MPI. `cpu_ns` is for how long each rank has computed in all. `unseen` are ranks without a process on
-    this host. `stacks` are by rank.
+    `world` is how many ranks there should be. `idle_ranks` have all not computed for `idle_ns`; others
+    may compute because they wait actively, as in MPI. `cpu_ns` is for how long each rank has computed in
+    all, by rank. `unseen` are ranks without a process on this host. `stacks` are by rank.
     """
 
     ranks: tuple[int, ...]
@@ -71,7 +71,7 @@ class Absence:
     stacks: Stacks
 
     def to_facts(self) -> dict[str, object]:
-        """Return the absence of ranks as facts for programs."""
+        """Return the fields for JSON: stacks as lists of frames, by rank."""
         return {
             "ranks": self.ranks,
             "world": self.world,

@@ -127,7 +127,11 @@ def _plan_timeline(store: Store, controls: Controls) -> tuple[Plan, tuple[Opened
     groups = row_groups.gather(store, controls.sort_key, opened_keys)
 
     def plan_rows(track_px: int | None) -> Plan:
-        """Plan the rows, with tracks of a height in pixels; None: of the usual one."""
+        """Plan the rows of processes and of groups of them; below an opened process are its tracks.
+
+        `track_px` is the height of a track in pixels, None for the usual one. A row is the index of a
+        process' lane in the scene.
+        """
         track_px_by_row = {
             row: _plan_tracks(store, row, top_px=0, track_px=track_px).bottom_px
             for row in key_by_row

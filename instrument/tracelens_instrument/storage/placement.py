@@ -197,6 +197,8 @@ class Location:
 def make_segments_folder(directory: Path, identity: Identity, pid: int) -> Location:
     """Make a segments folder for process `pid`, in the trace folder or on a disk of this host.
 
+    It is on this host's disk if the trace folder `directory` is on a file system that is shared.
+
     Raises:
         OSError: neither the trace folder nor a place of this host can be written.
     """
@@ -213,7 +215,7 @@ def make_segments_folder(directory: Path, identity: Identity, pid: int) -> Locat
             )
         except FileExistsError:
             continue
-        # Where it does not fit, readers leave the segments where they are.
+        # The mark says to which trace the segments belong. Without it readers do not convert them.
         with Tolerated(OSError), LimitsAsErrors():
             mark(location.folder, directory)
         return location

@@ -78,7 +78,7 @@ def align(trace: Trace) -> Trace:
 class ClockChange:
     """Puts the events of each process onto the common clock."""
 
-    map_by_process: Mapping[int, ClockMap]
+    map_by_process: Mapping[int, ClockMap]  # by the index of a process in the trace
     needed_columns: tuple[str, ...] = ("start_ns", "end_ns", "depth", "device_start_ns")
 
     def __call__(self, process: int, columns: Columns) -> Columns:

@@ -109,7 +109,10 @@ def run(facts: Facts) -> Stalls:
 
 
 def _add_clues(facts: Facts, stall: _Stall) -> Finding:
-    """Add to a finding the code sampled more than in other steps, and waits for cores, if any."""
+    """Add to a finding the code sampled more than in other steps, and waits for cores, if any.
+
+    A stall whose `slow_rows` are None is in all steps; `extra_ns_per_step` is one number, a mean.
+    """
     trace, phases, times = facts.trace, facts.phases, facts.compute_time
     finding, rows, extra_ns = stall.finding, stall.slow_rows, stall.extra_ns_per_step
     phase = finding.phase or ""

@@ -125,7 +125,7 @@ def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Findi
 
 
 def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -> dict[str, Flags]:
-    """Return flags, [step, rank], by phase: is a straggler delayed, or did a clock jump nearby?"""
+    """Return flags, [step, rank], by phase: True where a straggler was late, or near a clock's jump."""
     explained = {
         phase: np.zeros(times.total_compute_ns.shape, np.bool_) for phase in times.phase_names
     }

@@ -224,11 +224,12 @@ def _read_segments(path: Path, cache: BoundedCache) -> Part:
     """Decode the segments of a killed or running process; convert them if the process is surely gone.
 
     Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
-    those that were copied or unpacked here, or belong to another user.
+    those that were copied or unpacked here, or belong to another user. `cache` shares equal arrays of
+    ranks.
     """
     from tracelens.conversion import segments
 
-    admit(path)
+    admit(path)  # raises if the path may not be read, such as a link out of the trace
     folder = segments.find_folder(path)
     is_of_trace = belongs_to(folder, path.parent)
     if folder != path and not is_of_trace:

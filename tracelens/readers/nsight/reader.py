@@ -108,7 +108,7 @@ def _keep_sound_steps(
     ranks: Mapping[tuple[str, int], int],
     lost_kernels: Mapping[tuple[str, int], LostKernels],
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out steps that lost their kernels; note that, and records that cannot be.
+    """Leave out of all ranks the steps in which a rank lost kernels; note these, and impossible records.
 
     `profiles` are by file, `ranks` and `lost_kernels` by file and process.
     """

@@ -134,7 +134,10 @@ def write_plan(directory: Path, plan: Plan) -> None:
 
 
 def read_plan(directory: Path) -> Plan | None:
-    """Return the plan in the trace folder; None without one or if its window is over."""
+    """Return the plan in the trace folder, or None: without one, or if recording by it has ended.
+
+    It says by the names of tensors which variable a worker pulls from or pushes to which server.
+    """
     with contextlib.suppress(OSError, ValueError, TypeError):
         fields = json.loads((directory / _FILE).read_text())
         for key in ("pull_by_tensor", "push_by_tensor", "server_updates"):

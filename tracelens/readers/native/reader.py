@@ -229,7 +229,7 @@ def _read_segments(path: Path, cache: BoundedCache) -> Part:
     """
     from tracelens.conversion import segments
 
-    admit(path)  # raises if the path may not be read, such as a link out of the trace
+    admit(path)  # raises where an earlier reading of this path ended the process
     folder = segments.find_folder(path)
     is_of_trace = belongs_to(folder, path.parent)
     if folder != path and not is_of_trace:

@@ -84,10 +84,10 @@ class _Stretches:
             total_ns = self.length_ns[group].sum()
             before_end_ns = total_ns - self.length_ns[with_end].sum()
             prompt_ns = self.length_ns[group[is_prompt[group]]].sum()
-            if prompt_ns > MIN_PROMPT_SHARE * total_ns:
-                is_wait[group] = self.is_longest_of_call[group]  # its end was noted late
-            elif before_end_ns > MAX_SHARE_BEFORE_END * total_ns:
-                continue  # the thread goes on while calls are in flight
+            if before_end_ns > MAX_SHARE_BEFORE_END * total_ns:
+                if prompt_ns <= MIN_PROMPT_SHARE * total_ns:
+                    continue  # the thread goes on while calls are in flight
+                is_wait[group] = self.is_longest_of_call[group]  # the end was noted late
             follows_calls = is_prompt[with_end].all() or self._are_lengthened_by_calls(with_end)
             if follows_calls is None:
                 follows_calls = not is_prompt.any()

@@ -88,7 +88,10 @@ class EndNotes:
                 return
 
     def finish(self) -> None:
-        """Note what ends the process just now, if anything does, and leave hooks and signals alone."""
+        """Note the exception or exit code that ends the process just now, if one does.
+
+        Then remove our hooks and signal handlers.
+        """
         error = sys.exc_info()[1]  # multiprocessing ends its processes while it is on its way
         if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
             error = error.__context__ or error  # which a wrapper has turned into an exit code
@@ -100,7 +103,7 @@ class EndNotes:
         self.abandon()
 
     def abandon(self) -> None:
-        """Leave hooks and signals alone; in a forked child the notes are the parent's."""
+        """Remove our hooks and signal handlers; in a forked child the notes are the parent's."""
         self._is_on = False
         EXIT_CALLS.end()
         while self._undo_calls:

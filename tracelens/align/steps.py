@@ -268,7 +268,11 @@ def _complete(
 
 
 def _find_loop(trace: Trace, all_marks: Mapping[int, _StepMarks]) -> Loop | None:
-    """Find the steps by what comes back most often: collectives, or messages between ranks."""
+    """Find the steps by what comes back most often: collectives, or messages between ranks.
+
+    The collectives are those that all ranks make. Without such ones, and without messages, those of
+    groups of ranks count.
+    """
     call_loop = find_in_calls(trace.calls, all_marks)
     outlines, message_loop = trace.outlines or {}, None
     if all(process in outlines and outlines[process].message_count for process in all_marks):
@@ -335,7 +339,8 @@ class StepNumbering:
     ) -> Array:
         """Return the step of each event of a process, [event]: that of the window in which it begins.
 
-        `thread` and `step_numbers` (as recorded; below 0 = none) are those of the events.
+        `thread` and `step_numbers` (as recorded; below 0 = none) are those of the events. Events of
+        other threads than `threads_by_process` keep what they have.
         """
         begins_ns, step_of_window = self.windows_by_process[process]
         if self.renumbers_all:
@@ -343,8 +348,8 @@ class StepNumbering:
         else:
             unnumbered_rows = np.flatnonzero(step_numbers < 0)
             if len(unnumbered_rows):
-                is_known = np.isin(thread[unnumbered_rows], self.threads_by_process[process])
-                unnumbered_rows = unnumbered_rows[is_known]
+                is_numbered = np.isin(thread[unnumbered_rows], self.threads_by_process[process])
+                unnumbered_rows = unnumbered_rows[is_numbered]
         if not len(unnumbered_rows):
             return step_numbers
         window = np.searchsorted(begins_ns, start_ns[unnumbered_rows], side="right") - 1

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.trace = runs.fetch_copy(arguments.trace)
     if arguments.again:
         index.remove(arguments.trace)
-    indexed_run = opening.open_indexed(arguments.trace) or _explain(arguments)
+    indexed_run = opening.open_indexed(arguments.trace) or _make_index(arguments)
     folder = indexed_run.scene.colour_pyramid.folder if indexed_run.scene.colour_pyramid else None
     if folder is None:
         raise InvalidArgument(
@@ -77,7 +77,8 @@ def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
         _ = Names.from_run(run, read_and_count).name_table
 
 
-def _explain(arguments: argparse.Namespace) -> Run:
+def _make_index(arguments: argparse.Namespace) -> Run:
+    """Analyze the trace and return the run, whose index is made if it can have one."""
     from tracelens.lod import opening
 
     return opening.explain_trace(runs.open_trace(arguments, opening.MEMORY), runs.show_progress)

@@ -107,16 +107,20 @@ def _read_side(file: Path | None) -> SideTables | None:
 def _make_side(
     content: Content, owner: Mapping[str, Any], recorded: SideTables | None
 ) -> SideTables:
-    """Return the side tables of process `owner` of the result; `recorded` are those of its file."""
+    """Return the side tables of process `owner` of the result; `recorded` are those of its file.
+
+    Events that sums replace (`content.sum_counts_by_process`) are counted as dropped. Definitions are
+    written with the events.
+    """
     side = recorded or _rebuild_side(content, owner)
     dropped = {content.redact(reason): count for reason, count in side.dropped.items()}
     losses = (n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES)
     lost_events = (owner["dropped"] or 0) - sum(losses)
     if lost_events > 0:  # what reading the file found unusable
         dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost_events
-    recorded_count, _ = content.sum_counts_by_process.get(owner["process"], (0, 0))
-    if recorded_count:
-        dropped[SUMMED_UP] = recorded_count
+    replaced_count, _ = content.sum_counts_by_process.get(owner["process"], (0, 0))
+    if replaced_count:
+        dropped[SUMMED_UP] = replaced_count
     process = replace(
         side.process,
         host=owner["host"] or "",

@@ -81,7 +81,11 @@ class StallDetector:
         self._starting: set[tuple[str, int, int]] = set()
 
     def look(self, job: LiveJob, now_ns: int) -> Stall | None:
-        """Return the present stall; the same one as long as it lasts."""
+        """Return the present stall; the same one as long as it lasts.
+
+        First the limits of pauses are learnt from those that have ended. Ranks on other hosts are not
+        accused, as their records are not seen.
+        """
         ranks = job.ranks
         self._learn(ranks, now_ns)
         if self.stall is not None:

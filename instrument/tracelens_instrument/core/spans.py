@@ -299,7 +299,11 @@ def _entering(span: PythonSpan, definition_id: int) -> Callable[[], PythonSpan]:
     """Return the function that `with span:` calls first."""
 
     def enter() -> PythonSpan:
-        """Write a record without an end into a free slot of the segment; return the span."""
+        """Write a record without an end into a free slot of the segment; return the span.
+
+        Before `tl.start` there is no segment; `waiting` is a recording that opens with its first event.
+        `end_index` is the 8-byte word of the segment that will hold the end.
+        """
         try:  # as `begin` does it, line by line: calls would cost more than all of them
             segment = STATE.segment
             if segment is None and (

@@ -89,7 +89,11 @@ class SideFile:
         self._is_closed = False
 
     def append(self, line: bytes) -> None:
-        """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
+        """Append a line; what cannot be written now is appended by the next call.
+
+        That is where the disk is full, a limit of the file's size is reached, or a signal handler raises
+        meanwhile.
+        """
         lines, self._waiting_lines = [*self._waiting_lines, line], []
         written_count = 0
         try:

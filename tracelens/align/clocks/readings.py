@@ -166,7 +166,8 @@ def _limit_pace(max_ns: Floats, times_ns: Floats, pace: float) -> Floats:
 def map_by_wall(clock: pl.DataFrame, reference: pl.DataFrame, common: ClockMap) -> ClockMap | None:
     """Map a clock by its host's wall clock and that of a mapped one; None where either was not read.
 
-    Tables have one row per reading; `common` is that of the mapped clock.
+    `clock` and `reference`, the mapped one, have a row per reading: a monotonic time, and the wall time
+    at the same moment on the same host. `common` maps the reference to common time.
     """
     local_rows, reference_rows = _select_local(clock), _select_local(reference)
     if local_rows.is_empty() or reference_rows.is_empty():
@@ -195,6 +196,7 @@ def wall_windows(clock_readings: pl.DataFrame, wall_map: ClockMap) -> Readings:
 
 
 def _select_local(readings: pl.DataFrame) -> pl.DataFrame:
+    """Select the readings of a clock beside its host's wall clock, by time."""
     is_local = (pl.col("method") == "local") & pl.col("wall_ns").is_not_null()
     return _select_narrow(readings.filter(is_local)).sort("monotonic_ns")
 

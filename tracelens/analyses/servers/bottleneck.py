@@ -139,7 +139,7 @@ def _report_bounds(
             slow_findings = [] if is_priced else _report_slower(exchange, columns, "network")
             findings += slow_findings or incast_findings
         else:
-            price = _price_faster(exchange, columns, kind)
+            price = _price_faster(exchange, columns, kind)  # what faster ones would save
             findings += _report_alike(exchange, columns, kind, price)
     return findings
 

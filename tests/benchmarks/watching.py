@@ -290,10 +290,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="of each kind of late rank")
     parser.add_argument("--runs", type=int, default=1000, help="without a late rank")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seconds", type=int, default=60, help="for which each job is watched")
+    parser.add_argument("--seconds", type=int, default=60, help="of each watch, 12 or more")
     parser.add_argument("--publish", action="store_true", help=f"write the table into docs/{PAGE}")
     parser.add_argument("--only", choices=("alarms", "lives", "late", "healthy", "cost"))
-    arguments = parse_quick(parser, hours=2, lives=2, seeds=2, runs=6, seconds=6)
+    arguments = parse_quick(parser, hours=2, lives=2, seeds=2, runs=6, seconds=12)
     if arguments.publish and arguments.only:
         parser.error("a part of the table is not published")
     is_shared = os.getloadavg()[0] > (os.cpu_count() or 1) / 2

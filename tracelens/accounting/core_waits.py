@@ -254,7 +254,8 @@ def _read_times(trace: Trace, step_numbers: Ints) -> Iterator[_TimesInSteps]:
         return
     readings_by_process = {int(process): rows for (process,), rows in readings.group_by("process")}
     main_threads = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
-    selected = trace.steps.filter(pl.col("step").is_between(step_numbers.min(), step_numbers.max()))
+    first_step, last_step = int(step_numbers.min()), int(step_numbers.max())
+    selected = trace.steps.filter(pl.col("step").is_between(first_step, last_step))
     extents = selected.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     workers = trace.workers.join(main_threads, on=["process", "training_thread"])
     workers = workers.join(extents, on="process")

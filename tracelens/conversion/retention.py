@@ -150,7 +150,7 @@ def _find_outermost_on_thread(events: SampledEvents, rows: Indices) -> Flags:
     depth, phase = events.depth[rows], events.phase_codes[rows].copy()
     is_outermost = depth <= _MAX_DEPTH
     latest_of_level_above = np.full(len(rows), -1)  # [row]: the span that began last; -1 = none
-    for level in range(int(min(depth.max(), _MAX_DEPTH)) + 1):
+    for level in range(min(int(depth.max()), _MAX_DEPTH) + 1):
         level_rows = np.flatnonzero(depth == level)
         parent = latest_of_level_above[level_rows]
         is_within = (parent >= 0) & (end_ns[parent] > start_ns[level_rows])

@@ -124,7 +124,7 @@ def find_lost_kernels(
     lost_counts = np.bincount(bin_of_launch, weights=is_lost.to_numpy(), minlength=bin_count)[1:]
     is_lossy = lost_counts > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * launch_counts  # [step]
     launches_elsewhere = launches.height - launch_counts[is_lossy].sum()
-    lost_elsewhere = is_lost.sum() - lost_counts[is_lossy].sum()
+    lost_elsewhere = int(is_lost.sum()) - lost_counts[is_lossy].sum()
     return LostKernels(
         lost_count=int(is_lost.sum()),
         launch_count=launches.height,

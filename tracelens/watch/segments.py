@@ -101,7 +101,7 @@ class _SegmentReader:
             find_spans: Returns True for each definition number of spans.
             is_closed: A later segment is in use, so the slots that are still empty are in no order.
         """
-        first_slot = int(min(self.position, self.waiting_slots.min(initial=self.position)))
+        first_slot = int(self.waiting_slots.min(initial=self.position))
         size = (self.slot_count - first_slot) * RECORD_BYTES
         content = os.pread(self.file.fileno(), size, (first_slot + 1) * RECORD_BYTES)
         slots: Records = np.frombuffer(content.ljust(size, b"\0"), SLOT)  # it may be cut off

@@ -74,4 +74,5 @@ def draw_like_others(values: Floats, seed: int) -> Floats:
     medians = np.median(values, axis=1)
     drawn_steps = random.permutation(len(values))
     drawn_ranks = random.integers(0, values.shape[1], len(values))
-    return np.maximum(medians + values[drawn_steps, drawn_ranks] - medians[drawn_steps], 0.0)
+    drawn_values = medians + values[drawn_steps, drawn_ranks] - medians[drawn_steps]
+    return np.asarray(np.maximum(drawn_values, 0.0))

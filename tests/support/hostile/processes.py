@@ -14,6 +14,7 @@ import struct
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -108,9 +109,10 @@ def load_program() -> None:
         "pyarrow.parquet",
         "scipy.stats",
         "google.protobuf.message_factory",
-        "otf2",
     ):
         import_module(library)
+    with suppress(ModuleNotFoundError):  # its wheels are for Python 3.11 alone
+        import_module("otf2")
     for module in walk_packages(tracelens.__path__, "tracelens."):
         if not module.name.endswith("__main__") and ".studies" not in module.name:
             import_module(module.name)

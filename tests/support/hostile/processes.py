@@ -14,7 +14,6 @@ import struct
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -111,7 +110,7 @@ def load_program() -> None:
         "google.protobuf.message_factory",
     ):
         import_module(library)
-    with suppress(ModuleNotFoundError):  # its wheels are for Python 3.11 alone
+    if "otf2" in FORMATS:
         import_module("otf2")
     for module in walk_packages(tracelens.__path__, "tracelens."):
         if not module.name.endswith("__main__") and ".studies" not in module.name:

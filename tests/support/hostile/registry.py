@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from support.hostile import calls, formats, native, tables
@@ -36,3 +37,5 @@ FORMATS: Final[dict[str, Callable[[Path, Random], Input]]] = {
     "scenario": formats.scenario,
     "report": formats.report,
 }
+if find_spec("otf2") is None:  # its wheels are for Python 3.11 alone
+    del FORMATS["otf2"]

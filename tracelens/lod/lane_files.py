@@ -18,6 +18,7 @@ import pyarrow as pa
 from tracelens.lod.block_columns import BLOCK, BlockColumn, map_array
 from tracelens.lod.lanes import Lane, Lanes, add_words
 from tracelens.memory import BoundedCache
+from tracelens.model.columns import to_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -128,9 +129,7 @@ def _write_items(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
         "step_change": step_changes,
         "name": items.name_indices,
     }
-    arrays = [
-        pa.array(columns[field.name].astype(field.type.to_pandas_dtype())) for field in SCHEMA
-    ]
+    arrays = [pa.array(columns[field.name].astype(to_dtype(field.type))) for field in SCHEMA]
     writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), max_chunksize=BLOCK)
     return np.stack([items.starts_ns[block_begins], items.ends_ns[block_begins]])
 

@@ -8,7 +8,7 @@ number of its own, so that columns are whole numbers throughout.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -236,9 +236,17 @@ def _to_array(column: pa.ChunkedArray[Any], missing: float) -> Array:
     return _join_chunks(column.chunks, column.type, missing)
 
 
+@cache
+def to_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
+    """Return the numpy type of numbers; `to_pandas_dtype` of pyarrow 17 to 22 needs pandas."""
+    import pyarrow as pa  # noqa: PLC0415 - few need it
+
+    return pa.array([], arrow_type).to_numpy(zero_copy_only=False).dtype
+
+
 def _join_chunks(chunks: Sequence[Any], arrow_type: pa.DataType, missing: float) -> Array:
     """Join chunks of numbers to one array, with `missing` in place of nulls."""
-    dtype = np.dtype(arrow_type.to_pandas_dtype())
+    dtype = to_dtype(arrow_type)
     values = np.concatenate([np.zeros(0, dtype), *(_read_stored(chunk, dtype) for chunk in chunks)])
     if not any(chunk.null_count for chunk in chunks):
         return values

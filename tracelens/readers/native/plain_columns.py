@@ -24,7 +24,16 @@ from tracelens.conversion.layout import (
     read_layout,
 )
 from tracelens.conversion.messages import slice_header
-from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, fill_invalid
+from tracelens.model.columns import (
+    FOREVER,
+    MISSING,
+    NULL,
+    WORDS,
+    Columns,
+    Words,
+    fill_invalid,
+    to_dtype,
+)
 from tracelens.readers.native.arrow_file import (
     read_arrow,
     read_checked_footer,
@@ -59,10 +68,8 @@ _COLUMN_COUNT: Final = len(FILE_SCHEMA)
 _CACHE: Final = "decoded columns"
 _INDEX_OF: Final = {name: index for index, name in enumerate(EVENT_SCHEMA.names)}
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    field.name: np.dtype(
-        (
-            field.type.index_type if isinstance(field.type, pa.DictionaryType) else field.type
-        ).to_pandas_dtype()
+    field.name: to_dtype(
+        field.type.index_type if isinstance(field.type, pa.DictionaryType) else field.type
     )
     for field in EVENT_SCHEMA
 }

@@ -44,7 +44,7 @@ from support.watch.training import training
 from tracelens.accounting.life.ledger import measure_life
 from tracelens.schema.detail import REQUEST_FILE
 from tracelens.watch.pauses import START
-from tracelens.watch.watcher import Watcher
+from tracelens.watch.watcher import LOOK_EVERY_S_IF_GOING_ON, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -290,10 +290,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="of each kind of late rank")
     parser.add_argument("--runs", type=int, default=1000, help="without a late rank")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seconds", type=int, default=60, help="of each watch, 12 or more")
+    parser.add_argument("--seconds", type=int, default=60, help="for which each job is watched")
     parser.add_argument("--publish", action="store_true", help=f"write the table into docs/{PAGE}")
     parser.add_argument("--only", choices=("alarms", "lives", "late", "healthy", "cost"))
     arguments = parse_quick(parser, hours=2, lives=2, seeds=2, runs=6, seconds=12)
+    if arguments.seconds <= LOOK_EVERY_S_IF_GOING_ON:
+        parser.error(f"--seconds: a full look is made every {LOOK_EVERY_S_IF_GOING_ON:g} s")
     if arguments.publish and arguments.only:
         parser.error("a part of the table is not published")
     is_shared = os.getloadavg()[0] > (os.cpu_count() or 1) / 2

@@ -239,7 +239,7 @@ def _to_array(column: pa.ChunkedArray[Any], missing: float) -> Array:
 @cache
 def to_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
     """Return the numpy type of numbers; `to_pandas_dtype` of pyarrow 17 to 22 needs pandas."""
-    import pyarrow as pa  # noqa: PLC0415 - few need it
+    import pyarrow as pa  # noqa: PLC0415 - who has a type has imported it
 
     return pa.array([], arrow_type).to_numpy(zero_copy_only=False).dtype
 

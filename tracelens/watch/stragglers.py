@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Straggler", "StragglerWatch"]
 
 # steps: a rank is on time again if it was late in no more of so many than by chance
-# [chosen; one decision in StragglerWatch.__init__, StragglerWatch._find_caught_up]
+# [chosen; one decision in StragglerWatch.__init__, StragglerWatch._has_caught_up]
 MIN_STEPS_UNTIL_CAUGHT_UP: Final = 50
 
 
@@ -59,7 +59,7 @@ class StragglerWatch:
         self._next_step = 0
         self._named: dict[int, Straggler] = {}
         # The last steps, and the lags of all ranks in them.
-        self._recent: deque[tuple[int, Floats]] = deque(maxlen=MIN_STEPS_UNTIL_CAUGHT_UP)
+        self._recent_lags: deque[tuple[int, Floats]] = deque(maxlen=MIN_STEPS_UNTIL_CAUGHT_UP)
 
     def look(self, processes: Mapping[int, JobProcess]) -> list[Straggler]:
         """Judge the steps that ranks have completed since the last look; return what has changed."""
@@ -103,7 +103,7 @@ class StragglerWatch:
         self._test = StragglerTest(len(ranks)) if len(ranks) > 1 else None
         self._next_step = 0
         self._named.clear()
-        self._recent.clear()
+        self._recent_lags.clear()
 
     def _judge(self, step: int, lags: Floats) -> list[Straggler]:
         """Return the ranks that have become stragglers, or are on time again, with a step.
@@ -111,43 +111,39 @@ class StragglerWatch:
         `lags` are shares of a step, [rank].
         """
         assert self._test is not None
-        self._recent.append((step, lags))
+        self._recent_lags.append((step, lags))
         straggler_index = self._test.add_step(lags)
-        changes = [
-            over
-            for straggler in list(self._named.values())
-            if (over := self._find_caught_up(straggler, step)) is not None
-        ]
+        changes = []
+        for straggler in list(self._named.values()):
+            if self._has_caught_up(straggler, step):
+                del self._named[straggler.rank]
+                self._test.forget(self._ranks.index(straggler.rank))
+                changes.append(replace(straggler, last_step=step, is_over=True))
         if straggler_index is not None and self._ranks[straggler_index] not in self._named:
             rank, recent_lags = self._ranks[straggler_index], self._get_recent_lags(straggler_index)
-            is_straggler = recent_lags >= MIN_LAG_OF_STRAGGLER
-            first_step = self._recent[_find_onset(is_straggler)][0]
-            lag = float(np.median(recent_lags[is_straggler]))
+            is_delayed = recent_lags >= MIN_LAG_OF_STRAGGLER
+            first_step = self._recent_lags[_find_onset(is_delayed)][0]
+            lag = float(np.median(recent_lags[is_delayed]))
             self._named[rank] = Straggler(rank, first_step, step, lag)
             changes.append(self._named[rank])
         return changes
 
-    def _find_caught_up(self, straggler: Straggler, step: int) -> Straggler | None:
-        """Return a straggler that is on time again with a step: late no more often than by chance."""
+    def _has_caught_up(self, straggler: Straggler, step: int) -> bool:
+        """Return True if a straggler is on time again with a step: late no more often than by chance."""
         if step - straggler.last_step < MIN_STEPS_UNTIL_CAUGHT_UP:
-            return None
-        index = self._ranks.index(straggler.rank)
-        straggler_count = np.count_nonzero(self._get_recent_lags(index) >= MIN_LAG_OF_STRAGGLER)
-        if straggler_count * len(self._ranks) > MIN_STEPS_UNTIL_CAUGHT_UP:
-            return None
-        del self._named[straggler.rank]
-        assert self._test is not None
-        self._test.forget(index)
-        return replace(straggler, last_step=step, is_over=True)
+            return False
+        recent_lags = self._get_recent_lags(self._ranks.index(straggler.rank))
+        delayed_count = np.count_nonzero(recent_lags >= MIN_LAG_OF_STRAGGLER)
+        return bool(delayed_count * len(self._ranks) <= MIN_STEPS_UNTIL_CAUGHT_UP)
 
     def _get_recent_lags(self, rank_index: int) -> Floats:
         """Return a rank's lags in the last steps, as shares of them, [step]."""
-        return np.array([lags[rank_index] for _, lags in self._recent])
+        return np.array([lags[rank_index] for _, lags in self._recent_lags])
 
 
-def _find_onset(is_straggler: Flags) -> int:
+def _find_onset(is_delayed: Flags) -> int:
     """Return the index of the step since which a rank has been late most of the time, of [step]."""
-    sums_from_step = np.where(is_straggler, 0.5, -0.5)[::-1].cumsum()[::-1]
+    sums_from_step = np.where(is_delayed, 0.5, -0.5)[::-1].cumsum()[::-1]
     return int(sums_from_step.argmax())
 
 
@@ -163,9 +159,7 @@ def _leave_out_core_waits(lags_ns: Floats, waits_ns: Floats) -> None:
         waits_ns: For how long each rank waited for cores in all these steps, at most, [rank]; infinite
             if not known.
     """
-    if not np.isfinite(
-        waits_ns
-    ).all():  # of some it is not known: each may explain that another is last
+    if not np.isfinite(waits_ns).all():  # an unknown wait may explain each step
         lags_ns[:] = np.nan
         return
     peer_count = len(waits_ns) - 1
